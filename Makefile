@@ -164,8 +164,8 @@ check: setup-dev proto-check ## format, lint, types, import contracts, generated
 	$(BIN)/hadolint services/Dockerfile gateway/Dockerfile
 	$(BIN)/python -m pytest --quiet tests/deploy/test_image_locks.py
 
-# One file each; `policies` and `vllm` compare settings and engines.
-ENGINES := $(filter-out __init__ policies vllm,$(basename $(notdir $(wildcard benchmarks/engines/*.py))))
+# One file each; `policies` and `vllm` compare settings and engines, `trees` two checkouts.
+ENGINES := $(filter-out __init__ policies vllm trees tree_worker,$(basename $(notdir $(wildcard benchmarks/engines/*.py))))
 
 bench-engines: setup-dev ## measure the engines, or one of benchmarks/engines: [ENGINE=NAME]; ARGS="--rounds 1" to each
 	@set -e; for engine in $(or $(ENGINE),$(ENGINES)); do \

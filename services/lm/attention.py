@@ -212,9 +212,13 @@ class AttentionPlan:
         """[rows, length], or [rows, 1, 1, length] `of_each` sequence: 0 up to a row's own position,
         -inf behind."""
         shape = self._cache.shape
-        own = self.positions[rows, None]
-        later = torch.arange(length, device=shape.device) > (own[:, None, None] if of_each else own)
-        return additive_mask(later, shape.dtype)
+        later = torch.arange(length, device=shape.device) > self.positions[rows, None]
+        mask = additive_mask(later, shape.dtype)
+        if not of_each:
+            return mask
+        # `unsqueeze` would give a dimension of one a stride of `length`, which kernels refuse.
+        stride = mask.stride(0)
+        return mask.as_strided((len(mask), 1, 1, length), (stride, stride, stride, 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,10 +144,13 @@ def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     On a GPU all strides but the last are multiples of `MASK_STRIDE`, so kernels read it in place.
     """
     keys = hidden.shape[-1]
-    on_cpu = hidden.device.type == "cpu"
-    room = keys if on_cpu else -(-keys // MASK_STRIDE) * MASK_STRIDE
-    zeros = torch.zeros((*hidden.shape[:-1], room), dtype=dtype, device=hidden.device)
-    return zeros[..., :keys].masked_fill_(hidden, -math.inf)
+    if hidden.device.type == "cpu":
+        zeros = torch.zeros(hidden.shape, dtype=dtype)
+    else:
+        room = -(-keys // MASK_STRIDE) * MASK_STRIDE
+        size = (*hidden.shape[:-1], room)
+        zeros = torch.zeros(size, dtype=dtype, device=hidden.device)[..., :keys]
+    return zeros.masked_fill_(hidden, -math.inf)
 
 
 def disable_cudnn_attention() -> None:

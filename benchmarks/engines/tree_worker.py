@@ -1,0 +1,202 @@
+"""Every torch engine of one checkout, driven by commands: a child of `benchmarks.engines.trees`.
+
+Runs as a script with another checkout first on PYTHONPATH, so it uses only what all of them have:
+`load` of the stages, `antiphon.testing.drive_engine` and the shape of chunks. Each line of
+standard input names a load. Each line of standard output is JSON: the CPU milliseconds of the
+engine's thread for each unit of output, and a digest of the output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.files import read_config
+from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.drive_engine import await_ready
+
+SESSIONS = 16
+CONTEXT_LIMIT = 1024
+PROMPT_ROWS, SPOKEN = 48, 24
+GREEDY = Sampling(0.0, 50, 1.0, 1.05, seed=0, max_tokens=SPOKEN)
+SAMPLED = replace(GREEDY, temperature=0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A stage's `load` module, its checkpoint, the edge that leaves, and a session's chunks."""
+
+    module: str
+    directory: Path
+    edge: str
+    chunks: Callable[[int], Sequence[InputChunk]]
+    positions_each: int = 1
+    slots: int = SESSIONS
+
+
+class Worker:
+    """The engines of this checkout over the checkpoints in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._works = works_in(directory)
+        self._engines = {
+            name: importlib.import_module(work.module)
+            .load(work.directory, StageConfig(slots=work.slots, context_limit=CONTEXT_LIMIT))
+            .engine
+            for name, work in self._works.items()
+        }
+        self._runs = 0
+
+    def run(self, name: str, way: str, sessions: int) -> dict[str, Any]:
+        """Serve so many sessions at once; CPU time from the first step to the last."""
+        work, engine = self._works[name], self._engines[name]
+        if hasattr(engine, "forget"):
+            engine.forget()
+        self._runs += 1
+        keys = [SegmentKey(f"session {self._runs} {each}", 0) for each in range(sessions)]
+        sampling = GREEDY if way == "greedy" else SAMPLED
+        for at, key in enumerate(keys):
+            wanted = replace(sampling, seed=at)
+            engine.admit(key, SegmentSettings("", wanted, frozenset({work.edge})))
+            for chunk in work.chunks(at):
+                engine.accept(key, chunk)
+        await_ready(engine, keys)
+        made: dict[SegmentKey, list[np.ndarray[Any, Any]]] = {key: [] for key in keys}
+        running, started = set(keys), time.thread_time()
+        while running:
+            for event in engine.step():
+                if isinstance(event, Failed):
+                    raise event.error
+                if isinstance(event, Emitted) and event.edge == work.edge:
+                    made[event.key] += event.tensors.values()
+                if isinstance(event, Completed):
+                    engine.release(event.key)
+                    running.remove(event.key)
+        used_s = time.thread_time() - started
+        return {"ms": 1e3 * used_s, **_digest(made.values())}
+
+
+def _digest(outputs: Any) -> dict[str, Any]:
+    """Of all output, whatever its cuts; samples by their sum, too, where digits may differ."""
+    digest, count, total = hashlib.sha256(), 0, 0.0
+    for parts in outputs:
+        for each in parts:
+            digest.update(np.ascontiguousarray(each).tobytes())
+            count += len(each)
+            total += float(np.abs(each.astype(np.float64)).sum())
+    return {"digest": digest.hexdigest()[:16], "count": count, "sum": total}
+
+
+def works_in(directory: Path) -> dict[str, Work]:
+    """What is served, by the folders that `benchmarks.engines.trees` has written."""
+    works: dict[str, Work] = {}
+    for size in ("tiny", "medium"):
+        omni = directory / f"qwen3_omni-{size}"
+        if not omni.is_dir():
+            continue
+        works[f"{size} thinker"] = Work("services.qwen3_omni.thinker.load", omni, "text", _asked)
+        works[f"{size} talker"] = Work(
+            "services.qwen3_omni.talker.load", omni, "codes", _prompt_of(read_config(omni))
+        )
+        works[f"{size} code2wav"] = Work(
+            "services.qwen3_omni.code2wav.load", omni, "audio", _frames_of(read_config(omni))
+        )
+    omni25, tts = directory / "qwen2_5_omni", directory / "qwen3_tts"
+    if omni25.is_dir():
+        width = int(read_config(omni25)["talker_config"]["embedding_size"])
+        works["tiny talker of Qwen2.5-Omni"] = Work(
+            "services.qwen2_5_omni.talker.load", omni25, "codes", _rows_of(width)
+        )
+    if tts.is_dir():
+        works["tiny talker of Qwen3-TTS"] = Work(
+            "services.qwen3_tts.talker.load", tts, "codes", _asked
+        )
+    return works
+
+
+def _asked(number: int) -> list[InputChunk]:
+    words = f"{number} of the people ask: " + "what is the time of the water? " * 2
+    conversation = Conversation((ConversationMessage("user", (TextPart(words),)),), ())
+    return [InputChunk("input", 0, to_tensors(conversation), True, FinishReason.STOP)]
+
+
+def _prompt_of(config: dict[str, Any]) -> Callable[[int], Sequence[InputChunk]]:
+    from antiphon.pipelines.qwen3_omni import SpecialIds
+
+    special = SpecialIds.from_config(config)
+
+    def chunks(number: int) -> Sequence[InputChunk]:
+        words = np.random.default_rng(number).integers(20, 200, PROMPT_ROWS + SPOKEN)
+        header = [special.im_start, special.assistant, 10]
+        ids = [special.im_start, special.user, *words[:PROMPT_ROWS], *header]
+        reply = words[PROMPT_ROWS:].astype(np.int32)
+        return (
+            InputChunk("prompt", 0, {"ids": np.array(ids, np.int32)}, segment_finished=True),
+            InputChunk("tokens", 0, {"ids": reply}, segment_finished=True),
+        )
+
+    return chunks
+
+
+def _rows_of(width: int) -> Callable[[int], Sequence[InputChunk]]:
+    def chunks(number: int) -> Sequence[InputChunk]:
+        rows = np.random.default_rng(number).standard_normal((PROMPT_ROWS + SPOKEN, width))
+        there = rows.astype(np.float32)
+        prompt = {"rows": there[:PROMPT_ROWS]}
+        return (
+            InputChunk("prompt", 0, {"ids": np.zeros(PROMPT_ROWS, np.int32)}),
+            InputChunk("prompt", 0, prompt, segment_finished=True),
+            InputChunk("tokens", 0, {"rows": there[PROMPT_ROWS:]}, segment_finished=True),
+        )
+
+    return chunks
+
+
+def _frames_of(config: dict[str, Any]) -> Callable[[int], Sequence[InputChunk]]:
+    told = config["code2wav_config"]
+    shape = SPOKEN, int(told["num_quantizers"])
+
+    def chunks(number: int) -> Sequence[InputChunk]:
+        codes = np.random.default_rng(number).integers(0, int(told["codebook_size"]), shape)
+        made = codes.astype(np.uint16)
+        ends = range(4, SPOKEN + 1, 4)
+        return [
+            InputChunk(
+                "codes",
+                end - 4,
+                {"codes": made[end - 4 : end]},
+                end == SPOKEN,
+                FinishReason.STOP if end == SPOKEN else None,
+            )
+            for end in ends
+        ]
+
+    return chunks
+
+
+def main() -> None:
+    """Serve commands until standard input ends: `NAME|greedy or sampled|SESSIONS`."""
+    torch.set_num_threads(1)
+    worker = Worker(Path(sys.argv[1]))
+    print(json.dumps({"ready": sorted(worker._works)}), flush=True)
+    for line in sys.stdin:
+        name, way, sessions = line.strip().split("|")
+        print(json.dumps(worker.run(name, way, int(sessions))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
