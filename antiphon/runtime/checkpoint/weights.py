@@ -30,6 +30,9 @@ class _File(Protocol):
     def get_tensor(self, name: str) -> torch.Tensor:
         """The tensor of that name."""
 
+    def get_slice(self, name: str) -> Any:
+        """What tells the tensor's shape, `get_shape`, without its numbers."""
+
 
 class Weights:
     """The weights in a checkpoint directory, or in a folder within that has its own.
@@ -83,6 +86,27 @@ class WeightReader(contextlib.ExitStack):
 
     def read(self, name: str) -> torch.Tensor:
         """The stored tensor, a view of the file. Raises `FailedPrecondition`."""
+        with self._file_of(name) as file:
+            return file.get_tensor(name)
+
+    def read_into(self, target: torch.Tensor, name: str) -> None:
+        """Copy a stored tensor into `target`, converting dtype and device.
+
+        The meta device has no numbers: there the shape is compared, and no more is read.
+        """
+        with self._file_of(name) as file:
+            shape = list(file.get_slice(name).get_shape())
+        if shape != list(target.shape):
+            raise FailedPrecondition(
+                f"{name}: is {shape} in the checkpoint, the configuration makes it "
+                f"{list(target.shape)}: weights and config.json do not belong together"
+            )
+        if not target.is_meta:
+            target.copy_(self.read(name))
+
+    @contextlib.contextmanager
+    def _file_of(self, name: str) -> Iterator[_File]:
+        """The file of that tensor; what it cannot read becomes `FailedPrecondition`."""
         from safetensors import SafetensorError
 
         path = self._weights.files.get(name)
@@ -91,19 +115,9 @@ class WeightReader(contextlib.ExitStack):
         try:
             if path not in self._opened:
                 self._opened[path] = self._open(path)
-            return self._opened[path].get_tensor(name)
+            yield self._opened[path]
         except (OSError, SafetensorError, KeyError) as error:
             raise FailedPrecondition(f"{path}: cannot read {name}: {error}; {REMEDY}") from error
-
-    def read_into(self, target: torch.Tensor, name: str) -> None:
-        """Copy a stored tensor into `target`, converting dtype and device."""
-        stored = self.read(name)
-        if stored.shape != target.shape:
-            raise FailedPrecondition(
-                f"{name}: is {list(stored.shape)} in the checkpoint, the configuration makes it "
-                f"{list(target.shape)}: weights and config.json do not belong together"
-            )
-        target.copy_(stored)
 
     def _open(self, path: Path) -> _File:
         if path.suffix != ".safetensors":
@@ -124,6 +138,21 @@ class _TorchFile:
     def get_tensor(self, name: str) -> torch.Tensor:
         """The tensor of that name. Raises `KeyError`."""
         return self.tensors[name]
+
+    def get_slice(self, name: str) -> _Shape:
+        """The tensor's shape. Raises `KeyError`."""
+        return _Shape(self.tensors[name])
+
+
+class _Shape:
+    """As a slice of a safetensors file tells it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def get_shape(self) -> list[int]:
+        """The size of each axis."""
+        return list(self._tensor.shape)
 
 
 def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:

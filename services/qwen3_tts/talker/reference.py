@@ -21,7 +21,7 @@ from services.qwen3_tts.talker.fields import CODEC_PARTS
 from services.qwen3_tts.talker.speaker import SpeakerEncoder
 
 # What the codec has none of: its decoder is another one.
-_NOT_THERE = ("upsample", "decoder_transformer", "decoder")
+NOT_THERE = ("upsample", "decoder_transformer", "decoder")
 
 
 class ReferenceEncoder:
@@ -39,7 +39,7 @@ class ReferenceEncoder:
             self.groups = int(codec["encoder_valid_num_quantizers"])
             self._samples_per_frame = int(codec["encode_downsample_rate"])
         self._codec: Any = load_submodule(
-            MimiModel, config, "encoder.", Weights(folder), skip=_NOT_THERE, **placed
+            MimiModel, config, "encoder.", Weights(folder), skip=NOT_THERE, **placed
         )
         self._speaker = load_submodule(
             SpeakerEncoder, speaker, "speaker_encoder.", Weights(model_dir), **placed

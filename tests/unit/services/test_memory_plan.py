@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from functools import cache
@@ -13,7 +12,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import save_file
-from transformers import Qwen2_5OmniConfig, Qwen3OmniMoeConfig
+from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
     Qwen2_5OmniTalkerForConditionalGeneration,
     Qwen2_5OmniThinkerForConditionalGeneration,
@@ -40,10 +39,10 @@ from services.memory_plan import (
     planned_limit,
 )
 from services.vocoder.stage import frame_limit
+from tests.unit.services.released_names import omni3_config, omni25_config
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm/antiphon/ci"
-RELEASED = Path(__file__).with_name("released_qwen3_omni.json")
 CACHED = Cached(layers=4, key_heads=2, head_dim=16)
 POSITION_BYTES = 2 * 4 * 2 * 16 * 2
 CONTEXT_BYTES = 700_000_000
@@ -233,7 +232,7 @@ def released(checkpoint: str, role: str) -> tuple[int, Cached | None]:
     with torch.device("meta"):
         if checkpoint.startswith("Qwen3-Omni"):
             return _omni3(role)
-        return _omni25(role, OMNI_3B if checkpoint.endswith("3B") else {})
+        return _omni25(role, checkpoint[-2:].lower())
 
 
 def _numbers(module: torch.nn.Module) -> int:
@@ -241,7 +240,7 @@ def _numbers(module: torch.nn.Module) -> int:
 
 
 def _omni3(role: str) -> tuple[int, Cached | None]:
-    config = Qwen3OmniMoeConfig.from_dict(json.loads(RELEASED.read_text()))
+    config = omni3_config()
     thinker = config.thinker_config
     if role == "thinker":
         text = thinker.text_config
@@ -255,16 +254,6 @@ def _omni3(role: str) -> tuple[int, Cached | None]:
     return _numbers(Qwen3OmniMoeCode2Wav(config.code2wav_config)), None
 
 
-OMNI_3B = {
-    "hidden_size": 2048,
-    "intermediate_size": 11_008,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "vocab_size": 151_936,
-}
-"""What Qwen2.5-Omni-3B's language model has in place of the 7B's sizes, transformers' defaults."""
-
 TTS = {
     "talker": (1_920_000_000, Cached(layers=28, key_heads=8, head_dim=128)),
     "code2wav": (125_000_000, None),
@@ -272,36 +261,15 @@ TTS = {
 """Of the 1.7B: 3.84 GB of `model.safetensors`, and the decoder's half of its codec."""
 
 
-TALKER_25: dict[str, int] = {
-    "hidden_size": 896,
-    "intermediate_size": 18_944,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 4,
-}
-"""Of both sizes' talkers, in place of transformers' defaults."""
-
-
-def _set(config: Any, changes: Mapping[str, int]) -> None:
-    for name, value in changes.items():
-        setattr(config, name, value)
-    config.layer_types = ["full_attention"] * config.num_hidden_layers
-
-
-def _omni25(role: str, changes: Mapping[str, int]) -> tuple[int, Cached | None]:
-    config = Qwen2_5OmniConfig()
-    thinker, talker = config.thinker_config, config.talker_config
-    _set(thinker.text_config, changes)
-    width = thinker.text_config.hidden_size
-    thinker.audio_config.output_dim = thinker.vision_config.out_hidden_size = width
-    thinker.vision_config.hidden_size = 1280
-    _set(talker, TALKER_25 | {"embedding_size": width})
+def _omni25(role: str, size: str) -> tuple[int, Cached | None]:
+    config = omni25_config(size)
     if role == "thinker":
-        text = thinker.text_config
-        module: torch.nn.Module = Qwen2_5OmniThinkerForConditionalGeneration(thinker)
-        return _numbers(module), Cached.of(text, row=width)
+        text = config.thinker_config.text_config
+        module: torch.nn.Module = Qwen2_5OmniThinkerForConditionalGeneration(config.thinker_config)
+        return _numbers(module), Cached.of(text, row=text.hidden_size)
     if role == "talker":
-        return _numbers(Qwen2_5OmniTalkerForConditionalGeneration(talker)), Cached.of(talker)
+        module = Qwen2_5OmniTalkerForConditionalGeneration(config.talker_config)
+        return _numbers(module), Cached.of(config.talker_config)
     return _numbers(Qwen2_5OmniToken2WavModel(config.token2wav_config)), None
 
 
