@@ -173,22 +173,20 @@ bench-engines: setup-dev ## measure the engines, or one of benchmarks/engines: [
 		$(BIN)/python -m benchmarks.engines.$$engine $(ARGS); \
 	done
 
-# Where nothing can be installed: GPU_PYTHON=python3, with what is missing on PYTHONPATH. Other tests
-# import what such a machine has not, so the files are named, and so are pytest's plug-ins.
+# Each part ends within GPU_BUDGET_S. Where nothing can be installed: GPU_PYTHON=python3, with the
+# wheels of benchmarks/gpu/README.md on PYTHONPATH.
 GPU_PYTHON ?=
 GPU_BUDGET_S ?= 540
-GPU_AREAS ?= fidelity engines transport pipeline
-GPU_TESTS = $(shell grep -rl --include=test_*.py "pytest.mark.gpu" tests)
+GPU_PARTS ?= correctness engines pipeline traces
+GPU_DEVICE ?= cuda
 
-gpu: $(if $(GPU_PYTHON),,setup-dev) ## prove and measure everything on this machine's GPU: [GPU_PYTHON=python3] [GPU_AREAS="engines ..."] [GPU_BUDGET_S=540, of each]
+gpu: $(if $(GPU_PYTHON),,setup-dev) ## prove and measure everything on this machine's GPU: [GPU_PARTS="correctness engines pipeline traces"] [GPU_PYTHON=python3] [GPU_BUDGET_S=540, of each] [GPU_DEVICE=cpu, to try it]
 	@mkdir -p "$(OUT)/gpu"
 	@python="$(or $(GPU_PYTHON),$(BIN)/python)"; failed=; \
-	$$python -m benchmarks.gpu require --json "$(OUT)/gpu/require.json" || exit; \
-	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $$python -m pytest -p pytest_asyncio.plugin -p pytest_timeout \
-		-p xdist -W default --gpu -m gpu $(GPU_TESTS) || failed=yes; \
-	for area in $(GPU_AREAS); do \
-		$$python -m benchmarks.gpu $$area --json "$(OUT)/gpu/$$area.json" \
-			--budget-s $(GPU_BUDGET_S) $(ARGS) || failed=yes; \
+	$$python -m benchmarks.gpu require --device $(GPU_DEVICE) || exit; \
+	for part in $(GPU_PARTS); do \
+		$$python -m benchmarks.gpu $$part --json "$(OUT)/gpu/$$part.json" \
+			--device $(GPU_DEVICE) --budget-s $(GPU_BUDGET_S) $(ARGS) || failed=yes; \
 	done; test -z "$$failed"
 
 bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs

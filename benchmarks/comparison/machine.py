@@ -7,11 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from benchmarks.comparison.rounds import Show, show_now
 from benchmarks.comparison.stolen_time import CoreTicks
-from tools.load.machine import load_average, machine
+from tools.load.machine import load_average, machine, processor
 
 CARD_TIMEOUT_S = 30.0
 
@@ -31,15 +30,6 @@ def stated_machine(show: Show = show_now) -> Iterator[None]:
     finally:
         stolen = before.stolen_until(CoreTicks.now())
         show(f"\nload average at the end {load_average()}; the host took {stolen:.1%} of the cores")
-
-
-def processor() -> str:
-    """The processor's name, as the kernel reports it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return "unknown processor"
 
 
 def card() -> str:

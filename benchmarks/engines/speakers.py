@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
+import ml_dtypes
 import numpy as np
 
+from antiphon.chunk import Tensor
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
+from antiphon.runtime.engine import Emitted, Engine, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from benchmarks.engines.stopwatch import Stopwatch
-from services.qwen3_omni.talker.engine import CODES, TalkerEngine
+from services.qwen3_omni.talker.engine import CODES
 
 # Of a prompt beside its user's words.
 FRAME_IDS = 11
@@ -24,7 +26,7 @@ class Speakers:
     """Each run times `frames` - 1 steps in which all sessions draw a frame."""
 
     def __init__(
-        self, engine: TalkerEngine, special: SpecialIds, frames: int, stopwatch: Stopwatch
+        self, engine: Engine, special: SpecialIds, frames: int, stopwatch: Stopwatch
     ) -> None:
         self._engine, self._special, self._frames = engine, special, frames
         self._stopwatch = stopwatch
@@ -45,11 +47,20 @@ class Speakers:
         return laps
 
     def disturbed_ms(
-        self, sampling: Sampling, prompts: Sequence[int], arriving: int
+        self,
+        sampling: Sampling,
+        prompts: Sequence[int],
+        arriving: int,
+        *,
+        recorded: int = 0,
+        width: int = 0,
     ) -> list[float]:
-        """Steps of such sessions from when a prompt of so many rows comes to its first frame."""
+        """Steps of such sessions from when a prompt of so many rows arrives to its first frame.
+
+        `recorded` and `width` are those of `join`, for the prompt that arrives.
+        """
         keys = self._speaking(sampling, prompts)
-        keys.append(self.join(sampling, arriving, len(keys)))
+        keys.append(self.join(sampling, arriving, len(keys), recorded=recorded, width=width))
         self._stopwatch.start()
         while self._engine.awaited_edge(keys[-1]) is None:
             made = self.step()
@@ -73,18 +84,28 @@ class Speakers:
         events = self._engine.step()
         return sum(isinstance(event, Emitted) and bool(event.tensors) for event in events)
 
-    def join(self, sampling: Sampling, rows: int, seed: int) -> SegmentKey:
-        """A session with a text prompt of about so many rows; it speaks to the engine's limit."""
+    def join(
+        self, sampling: Sampling, rows: int, seed: int, *, recorded: int = 0, width: int = 0
+    ) -> SegmentKey:
+        """A session with a prompt of about so many rows; it speaks to the engine's limit.
+
+        `recorded` of the rows are those of a recording, hidden rows of `width` numbers.
+        """
         key, special = SegmentKey(f"session {next(self._numbers)}", 0), self._special
         # Those whose prompts are short speak while others' are read, up to the context's limit.
         settings = replace(sampling, seed=seed, max_tokens=MOST_STEPS_BEFORE)
         self._engine.admit(key, SegmentSettings("", settings, frozenset({CODES})))
         words = np.random.default_rng(seed).integers(20, 200, rows + 2 * self._frames)
         header = [special.im_start, special.assistant, 10]
-        ids = [special.im_start, special.user, *words[: rows - FRAME_IDS], *header]
+        asked = [*[special.audio] * recorded, *words[recorded : rows - FRAME_IDS]]
+        ids = [special.im_start, special.user, *asked, *header]
         reply = words[rows:].astype(np.int32)
-        ids_chunk = {"ids": np.array(ids, np.int32)}
-        self._engine.accept(key, InputChunk("prompt", 0, ids_chunk, segment_finished=True))
+        prompt: dict[str, Tensor] = {"ids": np.array(ids, np.int32)}
+        if recorded:
+            hidden = np.random.default_rng(seed).standard_normal((recorded, width))
+            prompt["rows"] = hidden.astype(ml_dtypes.bfloat16)
+            prompt["row_positions"] = np.arange(2, 2 + recorded, dtype=np.int32)
+        self._engine.accept(key, InputChunk("prompt", 0, prompt, segment_finished=True))
         self._engine.accept(key, InputChunk("tokens", 0, {"ids": reply}, segment_finished=True))
         return key
 

@@ -1,13 +1,16 @@
-"""Proves and measures what runs on a GPU: `python -m benchmarks.gpu AREA --json FILE`.
+"""Prove and measure what runs on a GPU: `python -m benchmarks.gpu PART --json FILE`.
 
-Each row is printed, and written to the file, as soon as it is there; a row that fails is a result
-and the others go on. Rows for which no time is left are skipped and named. The status is 1 when a
-row failed or showed what must not be, and 2 without a device.
+Each part ends within its budget of less than ten minutes. Every row is printed as one line of JSON
+and saved when it has been measured. A row that fails is a result, and the others go on. Rows that
+the budget has no time for are left out and named, with the command that measures them.
+
+The exit status is 1 if a row failed, 2 without a device, and 3 if the last row did not end in time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,16 +18,24 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.machine import NoDevice, facts, require
-from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.report import Report, Row, measured_rows
 from services.lm.attention_calls import disable_cudnn_attention
+from tools.device import NoDevice, facts, require
 
-AREAS = ("require", "fidelity", "engines", "transport", "pipeline")
+PARTS = {
+    "require": "the device and the versions, without rows",
+    "correctness": "attention backends, the tests that need a GPU, and equality with the reference",
+    "engines": "steps of the talker, the thinker and code2wav: graphs first, then eager",
+    "pipeline": "the whole pipeline as processes at several loads, and the transports",
+    "traces": "one step of each engine under the profiler",
+}
 NO_DEVICE = 2
+GRACE_S = 15.0
+"""How long after the budget a row may end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one area; the exit status."""
+    """Run one part; the exit status."""
     options = _options(arguments)
     device = torch.device(options.device)
     torch.set_num_threads(options.threads)
@@ -34,41 +45,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NoDevice as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return NO_DEVICE
-    known = facts(device)
-    for name, value in known.items():
-        print(f"{name}: {value}")
-    report = Report({"area": options.area, **known}, options.json, options.budget_s)
-    with tempfile.TemporaryDirectory(prefix="antiphon-gpu-") as directory:
+    known = {"part": options.part, **facts(device)}
+    print(json.dumps(known, default=str), flush=True)
+    report = Report(
+        known,
+        options.json,
+        options.budget_s,
+        again=_command(options),
+        measured=measured_rows(options.json) if options.rest else (),
+    )
+    made = tempfile.TemporaryDirectory(prefix="antiphon-gpu-")
+    with report.ends_within(GRACE_S), made as directory:
         rows = _rows(options, device, Path(directory), report)
-        report.run([each for each in rows if all(word in each.name for word in options.only)])
-    for name in report.skipped:
-        print(f"skipped: {name}")
-    for name in report.failed:
-        print(f"FAILED: {name}")
+        names = options.only
+        report.run(
+            [each for each in rows if each.setup or all(word in each.name for word in names)]
+        )
+    ended = {"part": options.part, "failed": report.failed, "left_out": report.left_out}
+    if report.left_out:
+        ended["run"] = " ".join(_command(options))
+    print(json.dumps(ended), flush=True)
     return 1 if report.failed else 0
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """The command that measures the rows that were left out."""
+    command = ["python", "-m", "benchmarks.gpu", options.part]
+    if options.json:
+        command += ["--json", str(options.json), "--rest"]
+    command += ["--device", options.device] if options.device != "cuda" else []
+    return command + (["--only", *options.only] if options.only else [])
 
 
 def _rows(
     options: argparse.Namespace, device: torch.device, directory: Path, report: Report
 ) -> list[Row]:
-    # Each has imports of its own, and the processes that some of them start import this module.
-    match options.area:
-        case "fidelity":
+    # Each part has imports of its own, and processes that some rows start import this module.
+    match options.part:
+        case "correctness":
             from benchmarks.gpu.fidelity import fidelity_rows
+            from benchmarks.gpu.marked_tests import marked_test_rows
+            from benchmarks.gpu.sdpa import sdpa_rows
 
-            return fidelity_rows(device, directory)
+            return [
+                *sdpa_rows(device, directory),
+                *marked_test_rows(device, directory, left_s=lambda: report.left_s),
+                *fidelity_rows(device, directory),
+            ]
         case "engines":
             from benchmarks.gpu.engines import engine_rows
 
-            return engine_rows(device, options.json.parent if options.json else None)
-        case "transport":
-            from benchmarks.gpu.transport import transport_rows
-
-            return transport_rows(device)
+            return engine_rows(device, directory)
         case "pipeline":
             from benchmarks.gpu.pipeline import pipeline_rows
+            from benchmarks.gpu.transport import transport_rows
 
-            return pipeline_rows(device, directory, left_s=lambda: report.left_s)
+            return [
+                *pipeline_rows(device, directory, left_s=lambda: report.left_s),
+                *transport_rows(device),
+            ]
+        case "traces":
+            from benchmarks.gpu.traces import trace_rows
+
+            traces = options.json.parent if options.json else directory
+            return trace_rows(device, directory, traces)
         case _:
             return []
 
@@ -77,19 +117,28 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
         description=__doc__,
+        epilog="parts:\n" + "\n".join(f"  {name:12} {what}" for name, what in PARTS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("area", choices=AREAS)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the rows go")
+    parser.add_argument("part", choices=PARTS, metavar="PART", help="one of the parts below")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the rows are saved")
     parser.add_argument(
-        "--budget-s", type=float, default=540.0, metavar="N", help="seconds in all (540)"
+        "--budget-s", type=float, default=540.0, metavar="N", help="seconds for all rows (540)"
+    )
+    parser.add_argument(
+        "--rest",
+        action="store_true",
+        help="keep the rows that FILE has, and measure those that were left out or failed",
     )
     parser.add_argument("--device", default="cuda", help="cpu: tiny sizes, to try the command")
     parser.add_argument("--threads", type=int, default=1, help="of torch on the host (1)")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="WORD", help="rows with all of these in their name"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.rest and options.json is None:
+        parser.error("--rest needs --json FILE, the file of an earlier run")
+    return options
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ from antiphon.runtime.engine import Failed, InputChunk
 from antiphon.segment import SegmentKey
 from benchmarks.engines.code2wav import WANTED
 from benchmarks.engines.stopwatch import stopwatch_of
-from benchmarks.gpu.loads import (
+from benchmarks.gpu.loaded import on_new_thread
+from benchmarks.gpu.report import Figures, Row
+from benchmarks.gpu.scale import (
+    EAGER,
     Way,
     bucketing_of,
     precision_of,
@@ -21,47 +24,49 @@ from benchmarks.gpu.loads import (
     summary,
     to_host_of,
 )
-from benchmarks.gpu.report import Figures, Row, mirrored
-from benchmarks.gpu.weights import (
-    random_code2wav,
-    sizes_of,
-    whole_config,
-)
+from benchmarks.gpu.weights import random_code2wav, sizes_of, whole_config
 from services.qwen3_omni.code2wav.load import EDGES as CODE2WAV_EDGES
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.engine import VocoderEngine
 from services.vocoder.pace import ACCELERATOR
 from services.vocoder.stream import StreamDecoder
 
+SYNCHRONOUS = Way(True, async_to_host=False)
+LOADS = {"cuda": ((1, 4), (1, 64), (16, 4), (64, 1)), "cpu": ((1, 2), (2, 2))}
+PRECISIONS = {"cuda": ("float32", "tf32", "bfloat16"), "cpu": ("float32",)}
 
-def code2wav_rows(device: torch.device) -> list[Row]:
-    """A call of 64 frames for 1, 16 and 64 sessions, by precision; and how exact each is."""
-    precisions = ("float32", "tf32", "bfloat16") if device.type == "cuda" else ("float32",)
-    loads = ((1, 4), (1, 64), (16, 4), (64, 1)) if device.type == "cuda" else ((1, 2), (2, 2))
-    rows = mirrored(
-        [
-            Row(
-                f"code2wav, {precision}, {way}, {sessions} sessions of {frames} frames",
-                partial(_code2wav, device, precision, way, sessions, frames),
-            )
-            for precision in precisions
-            for way in (Way(False), Way(True))
-            for sessions, frames in loads
-        ]
-    )
+
+def code2wav_rows(device: torch.device, way: Way) -> list[Row]:
+    """Calls of 64 frames for 1, 16 and 64 sessions, by precision."""
+    loads = LOADS[device.type] if way in (Way(True), EAGER) else LOADS[device.type][-1:]
+    return [
+        Row(
+            f"code2wav, {precision}, {way}, {sessions} sessions of {frames} frames",
+            partial(_code2wav, device, precision, way, sessions, frames),
+        )
+        for precision in PRECISIONS[device.type]
+        for sessions, frames in loads
+    ]
+
+
+def exactness_rows(device: torch.device) -> list[Row]:
+    """How far samples of other precisions are from those of float32."""
     exact = ("tf32", "bfloat16") if device.type == "cuda" else ("bfloat16",)
-    rows += [
+    return [
         Row(f"code2wav, {each}, SNR against float32", partial(_code2wav_snr, device, each))
         for each in exact
     ]
-    return rows
 
 
 def _code2wav(
     device: torch.device, precision: str, way: Way, sessions: int, frames: int
 ) -> Figures:
+    return on_new_thread(partial(_calls, device, precision, way, sessions, frames))
+
+
+def _calls(device: torch.device, precision: str, way: Way, sessions: int, frames: int) -> Figures:
     config = whole_config(sizes_of(device))
-    rounds = scale_of(device).rounds
+    rounds = scale_of(device).calls
     with precision_of(precision) as dtype:
         decoder = StreamDecoder(vocoder_of(random_code2wav(config, dtype, device)))
         engine = VocoderEngine(
@@ -70,7 +75,7 @@ def _code2wav(
             (rounds + 3) * frames,
             sessions,
             ACCELERATOR,
-            to_host_of(device),
+            to_host_of(device, way),
             bucketing_of(way, device),
             steady=frames,
         )
@@ -78,7 +83,7 @@ def _code2wav(
         for key in keys:
             engine.admit(key, WANTED)
         stopwatch = stopwatch_of(device)
-        codes = _codes(decoder, frames)
+        codes = random_codes(frames, decoder.groups, decoder.entries)
         laps: list[float] = []
         for turn in range(rounds + 3):
             chunk = InputChunk("codes", turn * frames, {"codes": codes})
@@ -92,7 +97,8 @@ def _code2wav(
             laps += stopwatch.laps_ms()
             _finish(engine, keys)
     # The first calls are of other shapes, or choose their kernels.
-    return summary(laps[3:]) | {"frames": sessions * frames}
+    figures = {"frames": sessions * frames, "first_calls_ms": [round(each, 3) for each in laps[:3]]}
+    return figures | summary(laps[3:])
 
 
 def _finish(engine: VocoderEngine, keys: Sequence[SegmentKey]) -> None:
@@ -104,7 +110,8 @@ def _finish(engine: VocoderEngine, keys: Sequence[SegmentKey]) -> None:
 def _code2wav_snr(device: torch.device, precision: str) -> Figures:
     config = whole_config(sizes_of(device))
     module = random_code2wav(config, torch.float32, device)
-    codes = _codes(StreamDecoder(vocoder_of(module)), 50)
+    decoder = StreamDecoder(vocoder_of(module))
+    codes = random_codes(50, decoder.groups, decoder.entries)
     given = torch.from_numpy(codes.astype(np.int64)).T[None].to(device)
     made: list[torch.Tensor] = []
     for each in ("float32", precision):
@@ -120,6 +127,6 @@ def _code2wav_snr(device: torch.device, precision: str) -> Figures:
     }
 
 
-def _codes(decoder: StreamDecoder, frames: int) -> np.ndarray[Any, Any]:
-    shape = (frames, decoder.groups)
-    return np.random.default_rng(0).integers(0, decoder.entries, shape).astype(np.uint16)
+def random_codes(frames: int, groups: int, entries: int) -> np.ndarray[Any, Any]:
+    """Codes uint16 [frames, groups], always the same."""
+    return np.random.default_rng(0).integers(0, entries, (frames, groups)).astype(np.uint16)

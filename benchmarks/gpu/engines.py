@@ -9,12 +9,32 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.code2wav_rows import code2wav_rows
-from benchmarks.gpu.report import Row
-from benchmarks.gpu.talker_rows import talker_rows
-from benchmarks.gpu.thinker_rows import thinker_rows
+from benchmarks.gpu.code2wav_rows import SYNCHRONOUS, code2wav_rows, exactness_rows
+from benchmarks.gpu.loaded import Stages
+from benchmarks.gpu.report import Row, again
+from benchmarks.gpu.scale import EAGER, WITH_GRAPHS, Way
+from benchmarks.gpu.talker_rows import TalkerRows
+from benchmarks.gpu.thinker_rows import ThinkerRows
 
 
-def engine_rows(device: torch.device, traces: Path | None) -> list[Row]:
-    """Every engine at every load."""
-    return [*talker_rows(device, traces), *code2wav_rows(device), *thinker_rows(device)]
+def engine_rows(device: torch.device, directory: Path) -> list[Row]:
+    """What a deployment runs comes first, what it is compared with later, repetitions last."""
+    stages = Stages(device, directory)
+    talker, thinker = TalkerRows(stages), ThinkerRows(stages)
+    # A thinker launches each step once it has read the last one's output.
+    thinkers = [way for way in WITH_GRAPHS if not way.launch_ahead]
+    with_graphs = [
+        *(row for way in WITH_GRAPHS for row in talker.frames(way)),
+        *(row for way in thinkers for row in thinker.tokens(way)),
+        *(row for way in (Way(True), SYNCHRONOUS) for row in code2wav_rows(device, way)),
+    ]
+    eager = [
+        *talker.frames(EAGER),
+        *thinker.tokens(EAGER),
+        *code2wav_rows(device, EAGER),
+    ]
+    others = [*talker.recordings(), *thinker.prefills(), *exactness_rows(device)]
+    repeated = again([*with_graphs, *eager]) if device.type == "cuda" else []
+    setup = Row("a checkpoint without weights", stages.write, setup=True)
+    freed = Row("the stages are freed", lambda: stages.forget() or {}, setup=True)
+    return [setup, *with_graphs, *eager, *others, *repeated, freed]

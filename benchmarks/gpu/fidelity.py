@@ -27,8 +27,8 @@ from antiphon.testing.conversations import conversation
 from antiphon.testing.drive_engine import SegmentOutput, run_segments
 from antiphon.testing.qwen3_omni.reference import Case, Reference
 from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
-from benchmarks.gpu.loads import WAYS, Way, bucketing_of, precision_of
 from benchmarks.gpu.report import HOLDS, Figures, Row
+from benchmarks.gpu.scale import EAGER, WITH_GRAPHS, Way, bucketing_of, precision_of
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.kv_cache import KVCache
@@ -66,7 +66,7 @@ class Lab:
     tokens: int
     frames: int
     answers: dict[str, Answer] = field(default_factory=dict)
-    before: dict[str, list[Answer]] = field(default_factory=dict)
+    eager: dict[str, list[Answer]] = field(default_factory=dict)
 
     def ask_reference(self) -> Figures:
         """Hugging Face on the CPU, in float32."""
@@ -89,11 +89,13 @@ class Lab:
 def fidelity_rows(device: torch.device, directory: Path) -> list[Row]:
     """The reference first, which the others are compared with."""
     lab = Lab(directory / "checkpoint", *AMOUNTS[device.type])
-    rows = [Row("reference, float32 on the CPU", lab.ask_reference)]
+    rows = [Row("reference, float32 on the CPU", lab.ask_reference, setup=True)]
+    ways = (EAGER, *WITH_GRAPHS, Way(False, launch_ahead=True))
+    rounded = ways if device.type == "cuda" else ways[:1]
     rows += [
         Row(f"{dtype}, {way}", partial(_compare, lab, device, dtype, way))
-        for dtype in ("float32", "bfloat16")
-        for way in (*WAYS, Way(False, launch_ahead=True))
+        for dtype, compared in (("float32", ways), ("bfloat16", rounded))
+        for way in compared
     ]
     rows += [
         Row(f"bfloat16, states of the {role}", partial(_states, lab, device, role))
@@ -111,12 +113,13 @@ def _compare(lab: Lab, device: torch.device, dtype: str, way: Way) -> Figures:
         "text_equal": _equal_share([each.text_ids for each in made], [t.text_ids for t in truth]),
         "codes_equal": _equal_share([each.codes for each in made], [t.codes for t in truth]),
     }
-    if first := lab.before.get(dtype):
+    if first := lab.eager.get(dtype):
         # In bfloat16 graphs pad rows, which may choose other kernels.
         told["codes_equal_to_eager"] = _equal_share(
             [each.codes for each in made], [each.codes for each in first]
         )
-    lab.before.setdefault(dtype, made)
+    if way == EAGER:
+        lab.eager[dtype] = made
     if dtype == "float32":
         error = max(
             _audio_error(ours.samples, theirs.samples)
@@ -153,9 +156,8 @@ def _answers(lab: Lab, device: torch.device, dtype: str, way: Way) -> list[Answe
         dtype=dtype,  # type: ignore[arg-type]
         slots=max(2, lab.cases),
         context_limit=CONTEXT,
-        graphs=way.graphs,
-        launch_ahead=way.launch_ahead,
         engine="torch",
+        **way.settings,
     )
     # On a CPU there are no graphs: what they call runs without.
     bucketing = bucketing_of(way, device)

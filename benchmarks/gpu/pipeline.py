@@ -8,43 +8,29 @@ its audio.
 from __future__ import annotations
 
 import asyncio
+import io
 import time
+import wave
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
-from antiphon.testing.qwen3_omni.tiny_tokenizer import PREPROCESSOR, TOKENIZER
-from benchmarks.gpu.report import HOLDS, Figures, Row, mirrored
-from benchmarks.gpu.weights import TINY, Sizes, config_of, sizes_of
+from benchmarks.gpu.loaded import write_model
+from benchmarks.gpu.report import HOLDS, LEFT_OUT, Figures, Row, again
+from benchmarks.gpu.scale import EAGER, WAYS, Scale, Way, scale_of
 from tools.launcher.launcher import Launcher
 from tools.launcher.process import ServiceProcess
 
 QUESTION = "day one"
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What is asked."""
-
-    sessions: Sequence[int]
-    tokens: int
-    frames: int
-    rounds: int
-    context: int
-    startup_s: float
-
-
-FULL = Load((1, 8, 64), tokens=60, frames=100, rounds=3, context=2048, startup_s=240.0)
-SMOKE = Load((1, 2), tokens=6, frames=6, rounds=1, context=512, startup_s=120.0)
+RECORDING_S = 2.0
+RECORDING_RATE_HZ = 16_000
 
 
 class RandomStage(ServiceProcess):
@@ -75,70 +61,42 @@ def pipeline_rows(
     launcher: type[Launcher] = RandomLauncher,
     left_s: Callable[[], float] = lambda: 600.0,
 ) -> list[Row]:
-    """One row for each way of running: its processes are started once, for all loads."""
-    load = FULL if device.type == "cuda" else SMOKE
-    model = directory / "released"
-    measure = partial(_measure, device, model, launcher, load, left_s)
-    ways = {"eager": {}, "graphs": {"graphs": True}}
-    ways["graphs, launched ahead"] = {"graphs": True, "launch_ahead": True}
+    """One row for each setting: its processes are started once, for all loads."""
+    scale, model = scale_of(device), directory / "released"
+    # The copies of a step are seen where nothing else takes longer.
+    ways = [*WAYS, Way(True, async_to_host=False), Way(True, async_to_device=False)]
     if device.type == "cpu":
-        ways = {"eager": {}}
-    rows = [Row("pipeline, a checkpoint without weights", partial(write_model, device, model))]
-    rows += mirrored(
-        [
-            Row(f"pipeline, {name}", partial(measure, settings), least_s=load.startup_s / 4)
-            for name, settings in ways.items()
-        ]
-    )
-    return rows
-
-
-def write_model(device: torch.device, directory: Path) -> Figures:
-    """All of a checkpoint's directory but weights: the words alone are there."""
-    from safetensors.torch import save_file
-    from transformers import GenerationConfig
-
-    # Every word that may be drawn must have a text.
-    sizes = Sizes(sizes_of(device).shape if device.type == "cuda" else TINY)
-    directory.mkdir()
-    vocabulary = TOKENIZER.write(directory)
-    PREPROCESSOR.write(directory)
-    config = config_of(sizes, vocabulary)
-    config.save_pretrained(directory)
-    ids = vocabulary.ids
-    GenerationConfig(  # type: ignore[no-untyped-call]
-        eos_token_id=ids["<|im_end|>"], pad_token_id=ids["<|endoftext|>"]
-    ).save_pretrained(directory)
-    rows = config.thinker_config.text_config.vocab_size
-    words = torch.randn(rows, sizes.shape.hidden, generator=torch.Generator().manual_seed(0))
-    path = directory / "model.safetensors"
-    save_file({"thinker.model.embed_tokens.weight": words.bfloat16()}, path, {"format": "pt"})
-    return {"words": rows, "bytes": path.stat().st_size}
+        ways = [EAGER]
+    measure = partial(_measure, device, model, launcher, scale, left_s)
+    least_s = scale.startup_s / 4 if device.type == "cuda" else 0.0
+    rows = [Row(f"pipeline, {way}", partial(measure, way), least_s=least_s) for way in ways]
+    setup = Row("a checkpoint without weights", partial(write_model, device, model), setup=True)
+    return [setup, *rows, *(again(rows) if device.type == "cuda" else [])]
 
 
 def _measure(
     device: torch.device,
     model: Path,
     launcher: type[Launcher],
-    load: Load,
+    scale: Scale,
     left_s: Callable[[], float],
-    settings: dict[str, Any],
+    way: Way,
 ) -> Figures:
-    dtype = "bfloat16" if device.type == "cuda" else "float32"
-    slots = max(load.sessions) + 1
+    slots = max(scale.sessions) + 1
     common = StageConfig(
-        device=str(device), engine="torch", slots=slots, context_limit=load.context
+        device=str(device), engine="torch", slots=slots, context_limit=scale.context, **way.settings
     )
+    code2wav = {"graphs": way.graphs, "async_to_host": way.async_to_host}
     stages = {
-        "thinker": replace(common, dtype=dtype, **settings),
-        "talker": replace(common, dtype=dtype, **settings),
-        "code2wav": replace(
-            common, dtype="float32", graphs=bool(settings.get("graphs")), context_limit=0
+        "thinker": common,
+        "talker": common,
+        "code2wav": StageConfig(
+            device=str(device), engine="torch", slots=slots, context_limit=0, **code2wav
         ),
     }
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", max_calls=slots)
     deployment = Deployment(model=str(model), stages=stages, gateway=gateway)
-    startup_s = min(load.startup_s, max(left_s(), 1.0))
+    startup_s = min(scale.startup_s, max(left_s(), 1.0))
 
     async def run() -> Figures:
         async with (
@@ -146,16 +104,31 @@ def _measure(
             antiphon.AsyncClient(running.grpc_address) as client,
         ):
             told: Figures = {"startup_s": round(running.startup_s, 1)}
-            for count in load.sessions:
+            typed = [(f"{count} sessions", count, [QUESTION]) for count in scale.sessions]
+            middle = sorted(scale.sessions)[len(scale.sessions) // 2]
+            spoken = (f"{middle} sessions, spoken", middle, [_noise(), QUESTION])
+            for name, count, question in [*typed, spoken]:
                 if left_s() < 1.0:
-                    told[f"{count} sessions"] = "skipped: no time is left"
+                    told[name] = {LEFT_OUT: "the budget has been used"}
                     continue
-                told[f"{count} sessions"] = await _bursts(client, count, load, left_s)
+                told[name] = await _bursts(client, count, question, scale, left_s)
             loads = [each for each in told.values() if isinstance(each, dict)]
-            told[HOLDS] = all(each["failed"] == 0 for each in loads)
+            told[HOLDS] = all(each.get("failed", 0) == 0 for each in loads)
             return told
 
     return asyncio.run(run())
+
+
+def _noise() -> bytes:
+    """A recording as a file: its hidden rows travel from the thinker to the talker."""
+    samples = np.random.default_rng(0).normal(0, 1000, int(RECORDING_S * RECORDING_RATE_HZ))
+    file = io.BytesIO()
+    with wave.open(file, "wb") as written:
+        written.setnchannels(1)
+        written.setsampwidth(2)
+        written.setframerate(RECORDING_RATE_HZ)
+        written.writeframes(samples.astype("<i2").tobytes())
+    return file.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,23 +141,36 @@ class Heard:
 
 
 async def _bursts(
-    client: antiphon.AsyncClient, count: int, load: Load, left_s: Callable[[], float]
+    client: antiphon.AsyncClient,
+    count: int,
+    question: Sequence[str | bytes],
+    scale: Scale,
+    left_s: Callable[[], float],
 ) -> Figures:
-    """The first burst warms up and is left out."""
+    """Bursts of new questions; the first burst is reported by itself."""
     heard: list[Heard] = []
     errors: list[str] = []
-    for burst in range(load.rounds + 1):
+    first_burst: list[Heard] = []
+    for burst in range(scale.rounds + 1):
         if burst and heard and left_s() < 1.0:
             break
-        asked = (_ask(client, load) for _ in range(count))
+        # No two prompts are equal, or as long as one before.
+        asked = (
+            _ask(client, [*question, " one" * (1 + each + burst * count)], scale)
+            for each in range(count)
+        )
         for each in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(each, BaseException):
                 errors.append(f"{type(each).__name__}: {each}")
-            elif burst:
-                heard.append(each)
+            else:
+                (heard if burst else first_burst).append(each)
     told: Figures = {"answers": len(heard), "failed": len(errors)}
     if errors:
         told["errors"] = sorted(set(errors))[:3]
+    if first_burst:
+        told["first_burst_ttfa_ms"] = _percentiles(
+            [1e3 * each.first_audio_s for each in first_burst]
+        )
     if heard:
         first = [1e3 * each.first_audio_s for each in heard]
         factor = [each.total_s / each.audio_s for each in heard if each.audio_s]
@@ -199,14 +185,16 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
     return {"p50": round(float(middle), 3), "p95": round(float(late), 3)}
 
 
-async def _ask(client: antiphon.AsyncClient, load: Load) -> Heard:
+async def _ask(
+    client: antiphon.AsyncClient, question: Sequence[str | bytes], scale: Scale
+) -> Heard:
     """One answer to its limits."""
     started, first_s, samples, rate = time.perf_counter(), 0.0, 0, 24_000
     generation = client.generate(
-        QUESTION,
+        [antiphon.Message.user(*question)],
         temperature=0.0,
-        max_tokens=load.tokens,
-        sampling={"talker": SamplingRequest(max_tokens=load.frames + 1)},
+        max_tokens=scale.reply_tokens,
+        sampling={"talker": SamplingRequest(max_tokens=scale.reply_frames + 1)},
     )
     async for event in generation:
         if isinstance(event, antiphon.AudioDelta):

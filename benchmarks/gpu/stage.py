@@ -9,6 +9,7 @@ import importlib
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -52,8 +53,9 @@ def load_random(pipeline: Pipeline, role: str, model_dir: Path, config: StageCon
         return module
 
     loader: Any = importlib.import_module(LOADERS[role])
-    loader.load_submodule = made
-    return load_stage(pipeline, role, model_dir, config)
+    # Other loads of this process read their files.
+    with patch.object(loader, "load_submodule", made):
+        return load_stage(pipeline, role, model_dir, config)
 
 
 if __name__ == "__main__":

@@ -1,112 +1,132 @@
-"""What a forward of the torch thinker takes."""
+"""What a step of the torch thinker takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from functools import partial
+from itertools import count
 
 import numpy as np
-import torch
 
+from antiphon.conversation import to_tensors
+from antiphon.pipelines.qwen3_omni import THINKER
+from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.conversations import conversation
+from antiphon.testing.drive_engine import await_ready
 from benchmarks.engines.stopwatch import stopwatch_of
-from benchmarks.gpu.loads import (
-    Way,
-    bucketing_of,
-    scale_of,
-    summary,
-)
-from benchmarks.gpu.report import Figures, Row, give_memory_back, mirrored
-from benchmarks.gpu.weights import (
-    random_thinker,
-    sizes_of,
-    special_ids,
-    whole_config,
-)
-from services.qwen3_omni.thinker.towers import Omni3Towers
-from services.thinker.model import ThinkerFeed, ThinkerModel
+from benchmarks.gpu.loaded import FreshLengths, Stages, on_new_thread
+from benchmarks.gpu.report import Figures, Row
+from benchmarks.gpu.scale import EAGER, Way, scale_of, summary
+from services.thinker.segment import PROMPT, TEXT, TOKENS
+
+AROUND = 16
+"""Prompt rows of the chat template, and more."""
 
 
-def thinker_rows(device: torch.device) -> list[Row]:
-    """Prefill of one prompt, and decoding; one model for all."""
-    scale = scale_of(device)
-    made: dict[str, ThinkerModel] = {}
+class Readers:
+    """Sessions that ask with random letters, most of which are a token each."""
 
-    def model(slots: int, context: int, way: Way) -> ThinkerModel:
-        # 61 GB of weights at the released size: there is room for one.
-        made.clear()
-        give_memory_back()
-        made["now"] = _thinker(device, slots, context, way)
-        return made["now"]
+    def __init__(self, engine: Engine, tokens: int) -> None:
+        self._engine, self._tokens = engine, tokens
+        self._numbers = count()
 
-    rows = [
-        Row(f"thinker, prefill of {rows}", partial(_prefill, device, model, rows))
-        for rows in scale.prefills
-    ]
-    counts = [each for each in scale.sessions if each != 4 or device.type == "cpu"]
-    rows += mirrored(
-        [
-            Row(f"thinker, {way}, {count} sessions", partial(_decode, device, model, way, count))
-            for way in (Way(False), Way(True))
-            for count in counts
+    def ask(self, letters: int) -> SegmentKey:
+        """A session that is ready to step; its reply has no end of its own."""
+        number = next(self._numbers)
+        key = SegmentKey(f"session {number}", 0)
+        sampling = Sampling(0.0, 0, 1.0, 1.0, 0, self._tokens)
+        outputs = frozenset({PROMPT, TEXT, TOKENS})
+        drawn = np.random.default_rng(number).integers(ord("a"), ord("z") + 1, letters)
+        question = conversation(("user", bytes(drawn.astype(np.uint8)).decode()))
+        tensors = to_tensors(question)
+        self._engine.admit(key, SegmentSettings("", sampling, outputs))
+        self._engine.accept(key, InputChunk("input", 0, tensors, True, FinishReason.STOP))
+        await_ready(self._engine, [key])
+        return key
+
+    def step(self) -> set[SegmentKey]:
+        """One step; the sessions that have got a token. Raises what failed."""
+        given = set()
+        for event in self._engine.step():
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Emitted) and event.edge == TOKENS and event.tensors:
+                given.add(event.key)
+        return given
+
+    def leave(self, keys: Collection[SegmentKey]) -> None:
+        """End sessions."""
+        for key in keys:
+            self._engine.release(key)
+
+
+class ThinkerRows:
+    """Rows of a thinker whose prompts have lengths that no other row has had."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages, self._scale = stages, scale_of(stages.device)
+        self._lengths = FreshLengths(tuple(self._scale.prompt_rows))
+
+    def tokens(self, way: Way) -> list[Row]:
+        """Tokens of sessions with prompts of mixed lengths."""
+        return [
+            Row(f"thinker, {way}, {count} sessions", partial(self._decode, way, count))
+            for count in self._scale.sessions
         ]
-    )
-    rows.append(Row("thinker, given back", lambda: {"models": len(made), **_forget(made)}))
-    return rows
 
+    def prefills(self) -> list[Row]:
+        """One prompt to its first token."""
+        return [
+            Row(f"thinker, prefill of {letters}", partial(self._prefill, letters))
+            for letters in self._scale.prefills
+        ]
 
-def _forget(made: dict[str, ThinkerModel]) -> Figures:
-    made.clear()
-    return {}
+    def readers(self, way: Way) -> Readers:
+        """Sessions on a thinker with these settings, warmed up as a stage is."""
+        scale = self._scale
+        slots = max(scale.sessions)
+        stage = self._stages.load(THINKER, way, slots=slots, context=scale.context)
+        return Readers(stage.engine, 4 * (slots + scale.tokens))
 
+    def _decode(self, way: Way, sessions: int) -> Figures:
+        readers, stopwatch = self.readers(way), stopwatch_of(self._stages.device)
+        lengths = self._lengths.take(sessions)
 
-def _thinker(device: torch.device, slots: int, context: int, way: Way) -> ThinkerModel:
-    sizes = sizes_of(device)
-    config = whole_config(sizes)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    return ThinkerModel(
-        random_thinker(config, dtype, device),
-        special=special_ids(config),
-        towers=Omni3Towers(),
-        tapped_layer=sizes.shape.accept_layer,
-        slots=slots,
-        context_limit=context,
-        bucketing=bucketing_of(way, device),
-    )
+        def measure() -> Figures:
+            # What is under way of sessions that are asked one by one would be other prompts' time.
+            keys = {readers.ask(letters) for letters in lengths}
+            waiting = set(keys)
+            while waiting:
+                waiting -= readers.step()
+            stopwatch.start()
+            given = 0
+            for _ in range(scale_of(self._stages.device).tokens):
+                given += len(readers.step())
+                stopwatch.lap()
+            laps_ms = stopwatch.laps_ms()
+            readers.leave(keys)
+            return {"tokens": given, **summary(laps_ms)}
 
+        return on_new_thread(measure)
 
-_MakeThinker = Callable[[int, int, Way], ThinkerModel]
+    def _prefill(self, letters: int) -> Figures:
+        scale, stopwatch = self._scale, stopwatch_of(self._stages.device)
+        # Random letters are seldom a token together; byte by byte is the most.
+        stage = self._stages.load(THINKER, EAGER, slots=1, context=max(scale.prefills) + 4 * AROUND)
+        readers = Readers(stage.engine, 4)
 
+        def measure() -> Figures:
+            laps_ms: list[float] = []
+            for less in range(min(5, scale.calls)):
+                key = readers.ask(letters - less)
+                stopwatch.start()
+                while not readers.step():
+                    pass
+                stopwatch.lap()
+                laps_ms += stopwatch.laps_ms()
+                readers.leave([key])
+            return {"letters": letters, **summary(laps_ms)}
 
-@torch.inference_mode()
-def _prefill(device: torch.device, make: _MakeThinker, rows: int) -> Figures:
-    scale = scale_of(device)
-    model, stopwatch = make(1, rows, Way(False)), stopwatch_of(device)
-    laps: list[float] = []
-    for _ in range(min(5, scale.rounds)):
-        stopwatch.start()
-        model.forward([_feed(0, 0, rows)])
-        stopwatch.lap()
-        laps += stopwatch.laps_ms()
-    return summary(laps[1:]) | {"rows": rows}
-
-
-@torch.inference_mode()
-def _decode(device: torch.device, make: _MakeThinker, way: Way, sessions: int) -> Figures:
-    scale = scale_of(device)
-    model, stopwatch = make(sessions, scale.context, way), stopwatch_of(device)
-    lengths = [scale.prompt_rows[each % len(scale.prompt_rows)] for each in range(sessions)]
-    for slot, rows in enumerate(lengths):
-        model.forward([_feed(slot, 0, rows)])
-    stopwatch.start()
-    for turn in range(scale.tokens):
-        fed = model.forward([_feed(slot, rows + turn, 1) for slot, rows in enumerate(lengths)])
-        # As an engine does: the host chooses by what came.
-        torch.stack([each.logits for each in fed if each.logits is not None]).argmax(-1).cpu()
-        stopwatch.lap()
-    return summary(stopwatch.laps_ms()[1:])
-
-
-def _feed(slot: int, start: int, rows: int) -> ThinkerFeed:
-    """So many ids of plain words, of which the last one's logits are wanted."""
-    ids = np.random.default_rng(slot).integers(20, 200, rows).astype(np.int32)
-    return ThinkerFeed(slot, start, ids, np.empty(0, np.intp), sampled=True)
+        return on_new_thread(measure)

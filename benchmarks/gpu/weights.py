@@ -62,7 +62,8 @@ RELEASED = TinyShape(
 )
 """Of Qwen3-Omni-30B-A3B, but for the vocabulary of words and the towers."""
 TINY = replace(SMALL, code_groups=16)
-WORDS = 152_064
+ENTRIES = 151_643
+"""Of the released vocabulary, before its special tokens."""
 GAIN = 1.5
 VOCODER_GAIN = 0.6
 """Small enough for samples that are not cut off."""
@@ -72,22 +73,22 @@ SHARE_OF_LAYER = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is measured: `shape`, and how many rows `words` has, of which the text uses few."""
+    """What is measured: `shape`, and at least how many `entries` the byte-level vocabulary has."""
 
     shape: TinyShape
-    words: int = 0
+    entries: int = 0
 
 
 @cache
 def whole_config(sizes: Sizes) -> Any:
     """Of the whole model, by transformers' class."""
     with tempfile.TemporaryDirectory() as directory:
-        return config_of(sizes, TOKENIZER.write(Path(directory)))
+        return config_of(sizes, TOKENIZER.write(Path(directory), entries=sizes.entries))
 
 
 def sizes_of(device: torch.device) -> Sizes:
     """The released ones on a GPU; on a CPU, where only the command is tried, tiny ones."""
-    return Sizes(RELEASED, WORDS) if device.type == "cuda" else Sizes(TINY)
+    return Sizes(RELEASED, ENTRIES) if device.type == "cuda" else Sizes(TINY)
 
 
 def config_of(sizes: Sizes, vocabulary: Any) -> Any:
@@ -98,8 +99,6 @@ def config_of(sizes: Sizes, vocabulary: Any) -> Any:
         config.talker_config.text_config.intermediate_size = 2048
         config.talker_config.code_predictor_config.intermediate_size = 3072
         config.code2wav_config.intermediate_size = 3072
-    if sizes.words:
-        config.thinker_config.text_config.vocab_size = sizes.words
     return config
 
 

@@ -1,28 +1,51 @@
-"""`make gpu`'s commands on a CPU, at tiny sizes: every row runs, so that on a GPU it does too."""
+"""`make gpu`'s commands on a CPU, at tiny sizes: every row runs, so that on a GPU it does too.
+
+They run from a bare copy, in an environment that has what `benchmarks/gpu/README.md` names and
+nothing else.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
+import venv
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+)
 
+from antiphon.deployment.schema import StageConfig
+from antiphon.runtime.checkpoint.submodule import construct
 from benchmarks.gpu import fidelity
 from benchmarks.gpu.__main__ import NO_DEVICE, main
 from benchmarks.gpu.fidelity import Answer, Lab
-from benchmarks.gpu.loads import WAYS
-from benchmarks.gpu.pipeline import RandomStage, pipeline_rows
-from benchmarks.gpu.report import Report
-from tools.launcher.launcher import Launcher
-from tools.launcher.process import ServiceProcess
-from tools.warm.launcher import WarmProcess
+from benchmarks.gpu.scale import EAGER, NARROW, ROOMY, ROOMY_BYTES, scale_for
+from benchmarks.gpu.weights import sizes_of, whole_config
+from services.lm.memory import WORKING_BYTES
+from services.memory_plan import Cached, plan_stage
 
 HERE = Path(__file__).parents[2]
+WHEELS = HERE / "benchmarks/gpu/wheels.txt"
+# What the machine has, with all that these need; as `benchmarks/gpu/README.md` says.
+MACHINE = ("torch", "transformers", "h11", "click", "pytest-xdist")
+NOT_COPIED = {"models", "out", "__pycache__"}
 SKIPS = """
 import pytest
 
@@ -42,24 +65,227 @@ def test_of_another_kind(): ...
 """
 
 
-def rows_of(area: str, directory: Path, device: str = "cpu") -> dict[str, dict[str, Any]]:
-    """By name. Nothing failed, and nothing was skipped."""
-    path = directory / f"{area}.json"
-    status = main([area, "--device", device, "--json", str(path)])
+def wheels() -> dict[str, Requirement]:
+    """The list, by canonical name."""
+    lines = WHEELS.read_text("utf-8").splitlines()
+    found = [Requirement(line) for line in lines if not line.startswith("#")]
+    return {canonicalize_name(each.name): each for each in found}
+
+
+def with_needs(names: Iterable[str]) -> set[str]:
+    """Canonical names of these distributions, and of what they need here."""
+    found: set[str] = set()
+    left = [canonicalize_name(each) for each in names]
+    while left:
+        if (name := left.pop()) in found:
+            continue
+        found.add(name)
+        for line in importlib.metadata.requires(name) or ():
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                left.append(canonicalize_name(needed.name))
+    return found
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A copy of the checkout without `models`, and a Python with the machine's packages alone."""
+
+    copy: Path
+    python: Path
+    packages: Path
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        return subprocess.run(
+            [self.python, *command],
+            cwd=self.copy,
+            env={**kept, "PYTHONPATH": str(self.packages), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def rows(self, part: str) -> tuple[dict[str, dict[str, Any]], Path]:
+        """Rows of a part by name, and its file. Nothing failed, and nothing was left out."""
+        path = self.copy / "out" / f"{part}.json"
+        path.parent.mkdir(exist_ok=True)
+        ran = self.run("-m", "benchmarks.gpu", part, "--device", "cpu", "--json", str(path))
+        assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
+        facts, *rows, end = [json.loads(line) for line in ran.stdout.splitlines()]
+        assert facts["part"] == end["part"] == part
+        assert end["failed"] == end["left_out"] == []
+        written = json.loads(path.read_text())
+        assert [each["name"] for each in written["rows"]] == [each["name"] for each in rows]
+        return {each["name"]: each for each in written["rows"]}, path
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    directory = tmp_path_factory.mktemp("bare")
+    copy, packages = directory / "copy", directory / "packages"
+    copy.mkdir()
+    for each in HERE.iterdir():
+        if each.name in NOT_COPIED or each.name.startswith("."):
+            continue
+        if each.is_dir():
+            shutil.copytree(each, copy / each.name, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        else:
+            shutil.copy(each, copy)
+    allowed = with_needs(MACHINE) | wheels().keys()
+    for found in importlib.metadata.distributions():
+        if canonicalize_name(found.name) not in allowed:
+            continue
+        for file in found.files or ():
+            if ".." in file.parts or "__pycache__" in file.parts:
+                continue
+            linked = packages / file
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            if not linked.exists():
+                linked.symlink_to(Path(str(found.locate_file(file))))
+    venv.create(directory / "python", with_pip=False)
+    return Bare(copy, directory / "python/bin/python", packages)
+
+
+def test_bare_environment_has_what_the_machine_has_and_nothing_else(bare: Bare) -> None:
+    absent = ("hypothesis", "kubernetes", "av", "matplotlib", "mypy")
+    assert all(map(importlib.util.find_spec, absent))
+    known = ("torch", "transformers", "soundfile", "uvicorn", "httpcore2", *absent)
+    look = f"from importlib.util import find_spec; print(*map(bool, map(find_spec, {known})))"
+    assert bare.run("-c", look).stdout.split() == ["True"] * 5 + ["False"] * len(absent)
+    assert not (bare.copy / "models").exists()
+
+
+@pytest.mark.processes
+def test_attention_tests_and_reference_are_checked_from_a_bare_copy(bare: Bare) -> None:
+    rows, _ = bare.rows("correctness")
+    for role in ("talker", "thinker", "code2wav"):
+        assert rows[f"attention, {role}"]["calls"]["flash"] > 0
+    marked = rows["tests that need a GPU"]
+    assert marked["tests"] == marked["skipped"] > 10
+    exact = [each for name, each in rows.items() if name.startswith("float32")]
+    assert len(exact) >= 4
+    assert all(each["holds"] and each["codes_equal"] == 1.0 for each in exact)
+    assert sum("states" in name and each["holds"] for name, each in rows.items()) == 2
+
+
+@pytest.mark.processes
+def test_every_engine_is_measured_from_a_bare_copy(bare: Bare) -> None:
+    rows, _ = bare.rows("engines")
+    for engine in ("talker", "code2wav", "thinker"):
+        timed = [each for name, each in rows.items() if name.startswith(engine)]
+        assert sum(each.get("median_ms", 0.0) > 0.0 for each in timed) >= 4
+    # What a deployment runs comes before what it is compared with.
+    order = [name for name in rows if name.startswith(("talker", "thinker", "code2wav"))]
+    eager = next(index for index, name in enumerate(order) if "eager" in name)
+    assert {name.split(",")[0] for name in order[:eager]} == {"talker", "thinker", "code2wav"}
+    assert all("graphs" in name for name in order[:eager])
+    for switch in ("launch-ahead", "async_to_host off", "async_to_device off"):
+        assert any(switch in name for name in rows), switch
+    fused = [each for each in StageConfig.__struct_fields__ if each.startswith("fused")]
+    assert any("fused" in name for name in rows) == bool(fused)
+
+
+@pytest.mark.processes
+def test_sessions_and_every_way_of_bytes_are_measured_from_a_bare_copy(bare: Bare) -> None:
+    rows, _ = bare.rows("pipeline")
+    told = rows["pipeline, eager"]
+    for load in ("2 sessions", "2 sessions, spoken"):
+        assert told[load]["answers"] == 2
+        assert 0.0 < told[load]["ttfa_ms"]["p50"] <= told[load]["ttfa_ms"]["p95"]
+        assert told[load]["rtf"]["p50"] > 0.0
+    for way in (
+        "shared memory, pinned",
+        "device handles",
+        "process group, two ranks on one device",
+    ):
+        assert rows[way]["1024 KiB"]["gb_s"] > 0.0
+    assert rows["link, shared_memory"]["8 KB"]["p50_us"] > 0.0
+
+
+@pytest.mark.processes
+def test_steps_are_traced_and_the_rest_is_measured_from_a_bare_copy(
+    bare: Bare, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, path = bare.rows("traces")
+    traced = rows["trace, talker, eager"]
+    assert traced["operations"] > 100
+    assert json.loads(Path(traced["trace"]).read_text())["traceEvents"]
+    # A row that was left out is measured by the command that says so; the others stay.
     written = json.loads(path.read_text())
-    rows = {each["name"]: each for each in written["rows"]}
-    assert status == 0, [each for each in written["rows"] if "error" in each or "holds" in each]
-    assert not any("skipped" in each for each in rows.values())
-    assert {"torch", "transformers", "python", "device"} <= written.keys()
-    return rows
+    took = {each["name"]: each["took_s"] for each in written["rows"]}
+    for each in written["rows"]:
+        if each["name"] == "trace, thinker, eager":
+            each["left_out"] = "1 s of 540 s remain"
+    path.write_text(json.dumps(written))
+    assert main(["traces", "--device", "cpu", "--json", str(path), "--rest"]) == 0
+    names = [json.loads(line).get("name") for line in capsys.readouterr().out.splitlines()[1:-1]]
+    assert names == ["a checkpoint without weights", "trace, thinker, eager"]
+    after = {each["name"]: each["took_s"] for each in json.loads(path.read_text())["rows"]}
+    assert after.keys() == took.keys()
+    assert after["trace, talker, eager"] == took["trace, talker, eager"]
 
 
-@pytest.mark.parametrize("area", ["require", "fidelity"])
+def test_list_of_wheels_has_what_stages_and_gateway_need_in_the_versions_of_the_locks() -> None:
+    project = tomllib.loads((HERE / "pyproject.toml").read_text("utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    wanted = [
+        *project["project"]["dependencies"],
+        *(each for name in ("wire", "server", "stage", "gateway") for each in extras[name]),
+        *(each for each in project["dependency-groups"]["dev"] if each.startswith("pytest")),
+    ]
+    listed, there = wheels(), with_needs(MACHINE)
+    for each in map(Requirement, wanted):
+        name = canonicalize_name(each.name)
+        if name == "antiphon" or (name not in listed and name in there):
+            continue
+        assert name in listed, f"{name} is in neither benchmarks/gpu/wheels.txt nor on the machine"
+        (version,) = listed[name].specifier
+        assert version.operator == "=="
+        assert version.version in each.specifier, f"{name}: pyproject.toml asks for {each}"
+    locked: dict[str, str] = {}
+    for lock in ("stage-cuda.txt", "gateway.txt"):
+        text = (HERE / "tools/images/locks" / lock).read_text("utf-8")
+        locked |= dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
+    for name, pinned in listed.items():
+        if name in locked:
+            assert str(pinned.specifier) == f"=={locked[name]}", f"{name}: another is locked"
+    # All that a wheel needs is listed, or on the machine.
+    for name in listed:
+        missing = with_needs([name]) - listed.keys() - there
+        assert not missing, f"{name} needs {missing}"
+
+
+def test_pipeline_fits_the_memory_that_its_size_is_chosen_by() -> None:
+    config, cuda = whole_config(sizes_of(torch.device("cuda"))), "cuda:0"
+    texts = config.thinker_config.text_config, config.talker_config.text_config
+    modules = [
+        construct(Qwen3OmniMoeThinkerForConditionalGeneration, config.thinker_config),
+        construct(Qwen3OmniMoeTalkerForConditionalGeneration, config.talker_config),
+    ]
+    del modules[0].visual
+    # Three processes with a context each, and code2wav in float32.
+    shared = 3 * (1 << 29) + 4 * 230e6 + WORKING_BYTES
+    for free, scale in ((84e9, NARROW), (ROOMY_BYTES, ROOMY)):
+        assert scale_for(free) is scale
+        stage = StageConfig(device=cuda, slots=max(scale.sessions) + 1)
+        taken = shared
+        for text, module in zip(texts, modules, strict=True):
+            numbers = sum(each.numel() for each in module.parameters())
+            cached = Cached.of(text, row=text.hidden_size)
+            plan = plan_stage(stage, numbers, 2 * numbers, cached, free=int(free), total=int(free))
+            taken += plan.weights + plan.cache(scale.context) + plan.working
+        assert taken < free, f"{taken / 1e9:.1f} GB of {free / 1e9:.0f} GB"
+    assert scale_for(ROOMY_BYTES - 1) is NARROW
+
+
+@pytest.mark.parametrize("part", ["require", "correctness"])
 def test_command_says_what_is_missing_when_there_is_no_such_device(
-    area: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.json"
-    assert main([area, "--device", "cuda:99", "--json", str(path)]) == NO_DEVICE
+    assert main([part, "--device", "cuda:99", "--json", str(path)]) == NO_DEVICE
     assert "needs a GPU" in capsys.readouterr().err
     assert not path.exists()
 
@@ -80,62 +306,6 @@ def test_tests_that_need_a_gpu_fail_when_they_would_be_skipped(tmp_path: Path) -
     assert "was skipped" in run.stdout
 
 
-def test_every_engine_is_measured_when_the_device_is_a_cpu(tmp_path: Path) -> None:
-    rows = rows_of("engines", tmp_path)
-    for engine in ("talker", "code2wav", "thinker"):
-        timed = [each for name, each in rows.items() if name.startswith(engine)]
-        assert sum(each.get("median_ms", 0.0) > 0.0 for each in timed) >= 4
-    trace = rows["talker, a trace"]
-    assert trace["operations"] > 100
-    assert json.loads(Path(trace["trace"]).read_text())["traceEvents"]
-
-
-ON_A_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-)
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
-def test_engines_say_what_the_reference_says_on_every_device(tmp_path: Path, device: str) -> None:
-    rows = rows_of("fidelity", tmp_path, device)
-    exact = [each for name, each in rows.items() if name.startswith("float32")]
-    assert len(exact) == 4
-    assert all(each["holds"] and each["codes_equal"] == 1.0 for each in exact)
-    assert sum("states" in name and each["holds"] for name, each in rows.items()) == 2
-
-
-def test_every_way_of_bytes_is_measured_when_the_device_is_a_cpu(tmp_path: Path) -> None:
-    rows = rows_of("transport", tmp_path)
-    for way in (
-        "shared memory, pinned",
-        "device handles",
-        "process group, two ranks on one device",
-    ):
-        assert rows[way]["1024 KiB"]["gb_s"] > 0.0
-    assert rows["link, shared_memory"]["8 KB"]["p50_us"] > 0.0
-
-
-class WarmRandomStage(RandomStage, WarmProcess):
-    """Forked with its libraries."""
-
-
-class WarmRandomLauncher(Launcher):
-    def _service(self, name: str) -> type[ServiceProcess]:
-        return WarmRandomStage
-
-
-def test_sessions_are_measured_when_processes_make_their_own_weights(tmp_path: Path) -> None:
-    report = Report({}, None, 240.0)
-    rows = pipeline_rows(torch.device("cpu"), tmp_path, WarmRandomLauncher, lambda: report.left_s)
-    report.run(rows)
-    assert not report.failed, report.rows
-    told = report.rows[-1]["2 sessions"]
-    assert told["answers"] == 2
-    assert 0.0 < told["ttfa_ms"]["p50"] <= told["ttfa_ms"]["p95"]
-    assert told["rtf"]["p50"] > 0.0
-
-
 def test_row_does_not_hold_when_codes_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,4 +314,4 @@ def test_row_does_not_hold_when_codes_are_others(
     lab.answers["why"] = told
     for made, holds in (([told], True), ([other], False)):
         monkeypatch.setattr(fidelity, "_answers", lambda *_, made=made: made)
-        assert fidelity._compare(lab, torch.device("cpu"), "float32", WAYS[0])["holds"] is holds
+        assert fidelity._compare(lab, torch.device("cpu"), "float32", EAGER)["holds"] is holds

@@ -25,6 +25,15 @@ def load_average() -> str:
     return ", ".join(f"{each:.2f}" for each in os.getloadavg())
 
 
+def processor() -> str:
+    """The processor's name, as the kernel reports it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return "unknown processor"
+
+
 def commit() -> str:
     """The commit of the services' code, with a "+" when files differ from it."""
     try:

@@ -1,4 +1,4 @@
-"""What the figures come from: the device, and the versions of what runs on it."""
+"""What figures come from: the device, and the versions of what runs on it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.comparison.machine import processor
-from tools.load.machine import load_average
+from tools.load.machine import load_average, processor
 
 PACKAGES = ("torch", "transformers", "numpy", "triton", "grpcio", "protobuf", "uvloop", "msgspec")
 
@@ -28,13 +27,13 @@ def require(device: torch.device) -> None:
     if torch.version.cuda is None and torch.version.hip is None:
         raise NoDevice(
             f"needs a GPU: the installed torch {torch.__version__} is built without CUDA; "
-            "--device cpu runs every row at tiny sizes to try the command itself"
+            "--device cpu tries the command without one"
         )
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise NoDevice(
             f"needs a GPU: torch {torch.__version__} finds {count} CUDA devices, and {device} was "
-            "asked for; --device cpu runs every row at tiny sizes to try the command itself"
+            "asked for; --device cpu tries the command without one"
         )
     torch.ones(2, device=device).sum().item()
 
@@ -50,6 +49,9 @@ def facts(device: torch.device) -> dict[str, Any]:
         "device": str(device),
     }
     if device.type == "cuda":
+        # torch does not say what these return.
+        cudnn: Any = torch.backends.cudnn
+        nccl: Any = torch.cuda.nccl
         properties = torch.cuda.get_device_properties(device)
         free, total = torch.cuda.mem_get_info(device)
         known |= {
@@ -59,8 +61,8 @@ def facts(device: torch.device) -> dict[str, Any]:
             "memory_gb": round(total / 1e9, 1),
             "free_gb": round(free / 1e9, 1),
             "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
-            "nccl": torch.distributed.is_nccl_available() and torch.cuda.nccl.version(),
+            "cudnn": cudnn.version(),
+            "nccl": torch.distributed.is_nccl_available() and nccl.version(),
             "driver": _driver(),
         }
     return known
@@ -74,7 +76,7 @@ def _version(name: str) -> str:
 
 
 def _driver() -> str:
-    """As nvidia-smi tells it, which is not everywhere."""
+    """As nvidia-smi reports it; not every machine has the program."""
     if (program := shutil.which("nvidia-smi")) is None:
         return "unknown: no nvidia-smi"
     asked = [program, "--query-gpu=driver_version", "--format=csv,noheader"]

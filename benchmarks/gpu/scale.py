@@ -1,0 +1,180 @@
+"""How much is measured, by the device's memory, and the settings that are compared."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.transport.device_edge import Staging, ToHost, copies_on
+from benchmarks.gpu.report import Figures
+from services.lm.graphs import Bucketing, Eager, GraphPool
+
+STAGING_BYTES = 64 << 20
+ROOMY_BYTES = 100e9
+"""Free memory from which the whole pipeline has room for 64 sessions of 2,048 positions."""
+FUSED = next((each for each in StageConfig.__struct_fields__ if each.startswith("fused")), None)
+"""The setting for fused kernels, if stages have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured: of engines, and of the pipeline, which all have `context` positions."""
+
+    sessions: Sequence[int]
+    context: int
+    frames: int
+    prompt_rows: Sequence[int]
+    arriving: int
+    prefills: Sequence[int]
+    tokens: int
+    calls: int
+    reply_tokens: int
+    reply_frames: int
+    rounds: int
+    startup_s: float
+
+
+ROOMY = Scale(
+    sessions=(1, 8, 64),
+    context=2048,
+    frames=40,
+    prompt_rows=(48, 300, 120, 700),
+    arriving=2048,
+    prefills=(128, 1024, 8192),
+    tokens=40,
+    calls=20,
+    reply_tokens=60,
+    reply_frames=100,
+    rounds=3,
+    startup_s=240.0,
+)
+NARROW = Scale(
+    sessions=(1, 8, 32),
+    context=1024,
+    frames=40,
+    prompt_rows=(48, 300, 120, 700),
+    arriving=2048,
+    prefills=(128, 1024, 8192),
+    tokens=40,
+    calls=20,
+    reply_tokens=60,
+    reply_frames=100,
+    rounds=3,
+    startup_s=240.0,
+)
+DRY = Scale(
+    sessions=(1, 2),
+    context=512,
+    frames=3,
+    prompt_rows=(20, 40),
+    arriving=140,
+    prefills=(16, 40),
+    tokens=3,
+    calls=2,
+    reply_tokens=6,
+    reply_frames=6,
+    rounds=1,
+    startup_s=120.0,
+)
+
+
+def scale_of(device: torch.device) -> Scale:
+    """By the memory that was free when it was first asked for; tiny on a CPU."""
+    return DRY if device.type == "cpu" else scale_for(_free_bytes(device))
+
+
+def scale_for(free_bytes: float) -> Scale:
+    """What a GPU with so much free memory has room for at the released sizes."""
+    return ROOMY if free_bytes >= ROOMY_BYTES else NARROW
+
+
+@cache
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Settings of a stage; `fused` needs a stage that has `FUSED`."""
+
+    graphs: bool
+    launch_ahead: bool = False
+    fused: bool = False
+    async_to_host: bool = True
+    async_to_device: bool = True
+
+    def __str__(self) -> str:
+        """The words of row names."""
+        words = ["graphs" if self.graphs else "eager"]
+        words += ["launch-ahead"] * self.launch_ahead + ["fused"] * self.fused
+        words += ["async_to_host off"] * (not self.async_to_host)
+        words += ["async_to_device off"] * (not self.async_to_device)
+        return ", ".join(words)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Fields of `StageConfig`."""
+        told = {
+            "graphs": self.graphs,
+            "launch_ahead": self.launch_ahead,
+            "async_to_host": self.async_to_host,
+            "async_to_device": self.async_to_device,
+        }
+        return told | ({FUSED: True} if FUSED and self.fused else {})
+
+
+WITH_GRAPHS = (
+    Way(True, launch_ahead=True),
+    Way(True),
+    *([Way(True, launch_ahead=True, fused=True), Way(True, fused=True)] if FUSED else []),
+)
+EAGER = Way(False)
+WAYS = (*WITH_GRAPHS, EAGER)
+
+
+def bucketing_of(way: Way, device: torch.device) -> Bucketing | None:
+    """CUDA graphs; on a CPU the same calls without graphs."""
+    if not way.graphs:
+        return None
+    return GraphPool(device) if device.type == "cuda" else Eager
+
+
+@contextmanager
+def precision_of(name: str) -> Iterator[torch.dtype]:
+    """The dtype of weights, with float32 products as they are, or rounded to TF32."""
+    kept = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    rounds = name == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounds
+    try:
+        yield torch.bfloat16 if name == "bfloat16" else torch.float32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = kept
+
+
+def summary(laps_ms: Sequence[float]) -> Figures:
+    """The first lap by itself, and the distribution of the others."""
+    first, *rest = laps_ms
+    rest = rest or [first]
+    return {
+        "first_ms": round(first, 3),
+        "median_ms": round(statistics.median(rest), 3),
+        "p95_ms": round(float(np.percentile(rest, 95)), 3),
+        "least_ms": round(min(rest), 3),
+        "most_ms": round(max(rest), 3),
+        "laps": len(laps_ms),
+    }
+
+
+def to_host_of(device: torch.device, way: Way) -> ToHost:
+    """Copies during the engine's work, unless the setting is off; none on a CPU."""
+    if device.type == "cpu" or not way.async_to_host:
+        return ToHost.direct()
+    return ToHost(copies_on(device), Staging(STAGING_BYTES, pinned=True))
