@@ -11,11 +11,12 @@ import sys
 import time
 
 import uvloop
+from msgspec import structs
 
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.transport.heap import leave_out_startup
 from gateway.config import GatewayOptions, read_options
-from gateway.descriptors import raise_limit
+from gateway.descriptors import within_limit
 from gateway.keys.command import keys_command
 from gateway.server import Gateway
 
@@ -45,8 +46,8 @@ async def _serve(options: GatewayOptions) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     began = time.monotonic()
-    raise_limit(options.deployment.gateway)
-    gateway = Gateway(options.deployment)
+    config = within_limit(options.deployment.gateway)
+    gateway = Gateway(structs.replace(options.deployment, gateway=config))
 
     def told() -> None:
         if stop.is_set():

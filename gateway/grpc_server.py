@@ -1,24 +1,25 @@
-"""The gRPC door: a server, and at its end another one in its place.
+"""The gRPC endpoint: a server behind `GrpcFront`, and at its end another one in its place.
 
-gRPC sends clients elsewhere (GOAWAY) only from a server that stops, and that one listens no more. A
-client that stays connected would ask a gateway that refuses it again and again, while others
-serve. So when the gateway drains, a second server takes the door, whose services refuse by type
-whoever connects anew, and the first one finishes the calls that it has.
+gRPC sends clients elsewhere (GOAWAY) only from a server that stops, and that one serves no new
+connection. A client that stays connected would ask a gateway that refuses it again and again, while
+others serve. So when the gateway drains, new connections go to a second server, whose services
+refuse by type, and the first one finishes the calls that it has.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import secrets
+import ssl
 from collections.abc import Callable, Sequence
 
 import grpc
 
-from antiphon.deployment.address import host_and_port, joined
-from antiphon.errors import Unavailable
-from antiphon.transport.listening import listen_at, listen_sockets, wait_closed
-
-log = logging.getLogger(__name__)
+from antiphon.deployment.address import host_and_port
+from antiphon.transport.listening import wait_closed
+from gateway.grpc_front import FrontBounds, GrpcFront
+from gateway.http_server import listen
+from gateway.metrics import Refused
 
 FIELD = "gateway.grpc_listen"
 
@@ -28,27 +29,31 @@ class GrpcServer:
 
     def __init__(
         self,
-        listen: str,
+        address: str,
         add: Callable[[grpc.aio.Server], None],
         options: Sequence[tuple[str, int]],
-        credentials: Callable[[], grpc.ServerCredentials] | None,
+        bounds: FrontBounds,
+        tls: ssl.SSLContext | None,
+        count: Callable[[Refused], None],
     ) -> None:
-        host_and_port(listen, field=FIELD)
-        self._listen = listen
+        self._listen = host_and_port(address, field=FIELD)
         self._add = add
-        # Two servers of this process listen at the same port while one takes over.
-        self._options = list({**dict(options), "grpc.so_reuseport": 1}.items())
-        self._credentials = credentials
+        self._options = options
+        self._front = GrpcFront(bounds, tls, count)
         self._servers: list[grpc.aio.Server] = []
         self._finishing: asyncio.Task[None] | None = None
 
+    @property
+    def connections(self) -> int:
+        """Those that are open."""
+        return self._front.connections
+
     async def start(self) -> str:
         """Serve; "host:port". Raises `Unavailable` where the address is taken."""
-        _check_free(self._listen)
-        host, _ = host_and_port(self._listen, field=FIELD)
-        _, port = host_and_port(await self._serve_at(self._listen), field=FIELD)
-        self._listen = joined(host, port)
-        return self._listen
+        listeners, address = listen(*self._listen, field=FIELD)
+        await self._serve()
+        self._front.start(listeners)
+        return address
 
     async def wait_closed(self) -> None:
         """Return when it serves no more although nobody has stopped it."""
@@ -56,40 +61,27 @@ class GrpcServer:
         await wait_closed(first)
 
     async def send_elsewhere(self, finish_s: float) -> None:
-        """Have clients connect anew, and finish their calls for so long; the door stays open."""
+        """Have clients connect again, and finish their calls for so long; the endpoint stays
+        open."""
         (first,) = self._servers
-        try:
-            await self._serve_at(self._listen)
-        except Unavailable as error:
-            log.warning("nobody is told why it is refused: %s", error.message)
+        await self._serve()
         self._finishing = asyncio.create_task(first.stop(finish_s))
 
     async def stop(self, grace_s: float) -> None:
         """Listen no more; what runs then has so long."""
+        self._front.stop()
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         if self._finishing is not None:
             await self._finishing
+        self._front.abort()
 
-    async def _serve_at(self, address: str) -> str:
+    async def _serve(self) -> None:
+        """Have a server take all new connections from now on."""
         server = grpc.aio.server(options=self._options)
         self._add(server)
-        served_at = listen_at(server, address, field=FIELD, credentials=self._credentials)
+        # An abstract name: there is no file, and only this network namespace has it.
+        name = f"antiphon-{secrets.token_hex(16)}"
+        server.add_insecure_port(f"unix-abstract:{name}")
         await server.start()
         self._servers.append(server)
-        return served_at
-
-
-def _check_free(address: str) -> None:
-    """Raise `Unavailable` where somebody listens already, with whom the port would be shared."""
-    host, port = host_and_port(address, field=FIELD)
-    try:
-        listeners = listen_sockets(host, port)
-    except OSError as error:
-        words = (error.strerror or str(error)).partition(" (while")[0]
-        raise Unavailable(
-            f"{FIELD}: cannot listen on {address}: {words}; choose another port, or stop "
-            "what listens there",
-            field=FIELD,
-        ) from error
-    for each in listeners:
-        each.close()
+        self._front.target = f"\0{name}"

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import cast
 
 import uvicorn
@@ -14,6 +14,8 @@ import uvicorn
 from antiphon.deployment.address import joined
 from antiphon.errors import Unavailable
 from antiphon.transport.listening import listen_sockets
+from gateway.accepting import accept_connections, start_connection
+from gateway.doors.http.connection import Doorkeeper
 
 LAST_WORDS_S = 1.0
 """How long an answer that is over may take to leave, when the gateway stops."""
@@ -37,7 +39,11 @@ def listen(host: str, port: int, *, field: str) -> tuple[list[socket.socket], st
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server, with the signals left to the process."""
+    """uvicorn's server, with the signals left to the process.
+
+    With `tls` it accepts the connections itself, so that the `Doorkeeper` that makes its protocols
+    counts them before their handshakes.
+    """
 
     def __init__(
         self, config: uvicorn.Config, tls: ssl.SSLContext | None, handshake_s: float
@@ -45,6 +51,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._tls = tls
         self._handshake_s = handshake_s
+        self._accepting: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve at these sockets; uvicorn itself gives a client a minute for its handshake."""
@@ -53,20 +60,31 @@ class HttpServer(uvicorn.Server):
             return
         await super().startup([])
         for each in sockets:
-            server = await asyncio.get_running_loop().create_server(
-                self._connection,
-                sock=each,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._handshake_s,
-                ssl_shutdown_timeout=LAST_WORDS_S,
-                backlog=self.config.backlog,
-            )
-            self.servers.append(server)
+            task = asyncio.create_task(accept_connections(each, self._accepted))
+            self._accepting.append(task)
 
-    def _connection(self) -> asyncio.Protocol:
-        kind = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
-        return kind(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, and end those that exist as uvicorn does."""
+        for each in self._accepting:
+            each.cancel()
+        if self._accepting:
+            self._doorkeeper.end_handshakes()
+        await super().shutdown(sockets)
+
+    @property
+    def _doorkeeper(self) -> Doorkeeper:
+        return cast(Doorkeeper, self.config.http_protocol_class)
+
+    def _accepted(self, connected: socket.socket, _: str) -> None:
+        connection = self._doorkeeper(self.config, self.server_state, self.lifespan.state)
+        connection.count_handshake(
+            start_connection(
+                connected,
+                connection,
+                self._tls,
+                handshake_s=self._handshake_s,
+                shutdown_s=LAST_WORDS_S,
+            )
         )
 
     @contextlib.contextmanager

@@ -15,7 +15,7 @@ _RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 20.0)
 
 
 class Refused(enum.StrEnum):
-    """Bounds of the HTTP endpoints and of fetched files that a client can run into."""
+    """Bounds of the endpoints and of fetched files that a client can run into."""
 
     CONNECTIONS = "max_connections"
     IDLE_CONNECTION = "idle_connection"
@@ -29,6 +29,9 @@ class Refused(enum.StrEnum):
     UNREAD = "max_unread_bytes"
     SEND_TIME = "send_timeout_s"
     HOST = "host_names"
+    GRPC_CONNECTIONS = "max_grpc_connections"
+    GRPC_ADDRESS = "max_grpc_connections_per_address"
+    GRPC_FRAMES = "grpc_frames"
 
 
 class Metrics:

@@ -35,6 +35,7 @@ from gateway.doors.transcribe.request import UNSUPPORTED as TRANSCRIBE_UNSUPPORT
 from gateway.doors.transcribe.schema import TranscriptionForm
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.fleet_metrics import FleetMetrics
+from gateway.grpc_front import FrontBounds
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import LAST_WORDS_S, HttpServer, listen
 from gateway.keys.identities import Identities
@@ -100,8 +101,16 @@ class Gateway:
             config.grpc_listen,
             self._add_services,
             _server_options(config),
+            FrontBounds(
+                connections=config.max_grpc_connections,
+                per_address=config.max_grpc_connections_per_address,
+                head_s=config.head_timeout_s,
+                closing_s=config.send_timeout_s,
+            ),
             None if self._tls is None else self._tls.grpc,
+            self.metrics.refuse,
         )
+        self.metrics.watch("grpc_connections", "gRPC connections", lambda: self._grpc.connections)
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
         self._metrics_door = MetricsDoor(config.metrics_listen, self.metrics)
         self.metrics.registry.register(FleetMetrics(self.fleet))
@@ -262,8 +271,7 @@ def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
     grace_ms = min(math.ceil(longest_s * 1000), _MOST_MS)
     options["grpc.max_connection_age_ms"] = age_ms
     options["grpc.max_connection_age_grace_ms"] = grace_ms
-    options["grpc.max_allowed_incoming_connections"] = config.max_grpc_connections
-    # Until the client's settings have come, which includes TLS.
+    # Until the client's settings have come.
     options["grpc.server_handshake_timeout_ms"] = min(
         math.ceil(config.head_timeout_s * 1000), _MOST_MS
     )

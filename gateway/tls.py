@@ -1,4 +1,4 @@
-"""The gateway's certificate, as each door takes it.
+"""The gateway's certificate, as each endpoint takes it.
 
 Certificates are renewed while the gateway runs. Each handshake looks whether the files have
 changed and reads them again; connections that are open keep what they began with.
@@ -7,30 +7,19 @@ changed and reads them again; connections that are open keep what they began wit
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from antiphon.deployment.tls_config import TlsConfig
 from antiphon.errors import InvalidArgument
-from antiphon.transport.renewed_files import RenewedFiles, renewed_credentials
+from antiphon.transport.renewed_files import RenewedFiles
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """What proves the gateway: for each address of gRPC, and for HTTP."""
+    """What proves the gateway: for gRPC (HTTP/2), and for HTTP."""
 
-    grpc: Callable[[], grpc.ServerCredentials]
-    http: ssl.SSLContext
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """What the files hold, and the context that was made of them."""
-
-    grpc: grpc.ServerCertificateConfiguration
+    grpc: ssl.SSLContext
     http: ssl.SSLContext
 
 
@@ -39,27 +28,32 @@ def server_tls(config: TlsConfig) -> ServerTls:
     paths = (config.certificate_file, config.key_file, config.client_ca_file)
     files = RenewedFiles(filter(None, paths), lambda: _read_identity(config))
 
-    def credentials() -> grpc.ServerCredentials:
-        return renewed_credentials(
-            files, lambda holds: holds.grpc, callers_show_one=bool(config.client_ca_file)
-        )
+    def use_newest_grpc(
+        connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext
+    ) -> None:
+        connection.context = files.now().grpc
 
-    def use_newest(
+    def use_newest_http(
         connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext
     ) -> None:
         connection.context = files.now().http
 
-    files.holds.http.sni_callback = use_newest
-    return ServerTls(credentials, files.holds.http)
+    files.holds.grpc.sni_callback = use_newest_grpc
+    files.holds.http.sni_callback = use_newest_http
+    return files.holds
 
 
-def _read_identity(config: TlsConfig) -> _Identity:
+def _read_identity(config: TlsConfig) -> ServerTls:
     """Read the files. Raises `InvalidArgument`."""
-    certificate = _read("certificate_file", config.certificate_file)
-    key = _read("key_file", config.key_file)
-    authorities = None
+    return ServerTls(_context(config, "h2"), _context(config, "http/1.1"))
+
+
+def _context(config: TlsConfig, protocol: str) -> ssl.SSLContext:
+    """A context for connections with that ALPN protocol. Raises `InvalidArgument`."""
+    for name in ("certificate_file", "key_file"):
+        _read(name, getattr(config, name))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     try:
         context.load_cert_chain(config.certificate_file, config.key_file)
     except (OSError, ssl.SSLError) as error:
@@ -71,8 +65,7 @@ def _read_identity(config: TlsConfig) -> _Identity:
         except (ValueError, ssl.SSLError) as error:  # the first of an empty file, or no text
             raise _wrong("client_ca_file", "has no certificates", error) from error
         context.verify_mode = ssl.CERT_REQUIRED
-    configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], authorities)
-    return _Identity(configuration, context)
+    return context
 
 
 def _read(name: str, path: str) -> bytes:

@@ -230,9 +230,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # place of the one that has been idle for longest. How long a connection may be idle, or
     # take to send a request line with its headers, and how large these may be.
     max_connections: Positive = 512
-    # Connections at the gRPC door; further ones are closed at once. The process needs descriptors
-    # for both doors' connections, and raises its limit of open files at the start.
+    # Connections at the gRPC endpoint, of all clients and of one address (IPv6: one /64 network).
+    # When all are in use, the longest silent connection of the address with most of them gives way
+    # to an address with fewer. The process needs one descriptor for each HTTP connection and three
+    # for each gRPC connection; if it may open fewer, both endpoints have fewer connections.
     max_grpc_connections: Positive = 512
+    max_grpc_connections_per_address: Positive = 384
     head_timeout_s: Seconds = 10.0
     max_head_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 10
     # How long a client may take nothing of its answer until its connection is cut, and all

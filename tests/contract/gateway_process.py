@@ -12,12 +12,13 @@ from pathlib import Path
 
 @asynccontextmanager
 async def gateway_process(
-    config: Path, *arguments: str
+    config: Path, *arguments: str, files: int | None = None
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
-    """The process, and what it announces."""
+    """The process, and what it announces. `files`: how many it may open."""
+    limited = ("sh", "-c", 'ulimit -n "$0" && exec "$@"', str(files)) if files else ()
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", "--config", str(config),
+        *limited, sys.executable, "-m", "gateway", "--config", str(config),
         "--announce-fd", str(writing), *arguments,
         pass_fds=(writing,), stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

@@ -26,7 +26,7 @@ async def sent(address: str, headers: Mapping[bytes, bytes], body: bytes = bytes
     nothing where it ends the connection, or has said nothing after a moment."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    block = b"".join(_literal(name, value) for name, value in {**USUAL, **headers}.items())
+    block = header_block(headers)
     writer.write(
         PREFACE
         + frame(SETTINGS, 0, 0, b"")
@@ -44,6 +44,11 @@ async def sent(address: str, headers: Mapping[bytes, bytes], body: bytes = bytes
         return b""
     finally:
         writer.close()
+
+
+def header_block(headers: Mapping[bytes, bytes]) -> bytes:
+    """The usual headers and these, none of them indexed."""
+    return b"".join(_literal(name, value) for name, value in {**USUAL, **headers}.items())
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

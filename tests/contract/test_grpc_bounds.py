@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from itertools import chain, count, islice, repeat
 
 import grpc
 import pytest
 from gateway_door import Door, open_door
-from raw_http2 import PREFACE, SETTINGS, frame
+from raw_http2 import (
+    DATA,
+    END_HEADERS,
+    HEADERS,
+    PREFACE,
+    SETTINGS,
+    frame,
+    header_block,
+)
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
-from gateway.descriptors import descriptors_needed, raise_limit
+from gateway.descriptors import descriptors_needed, within_limit
+from gateway.grpc_front import ClientSide, FrontBounds, GrpcFront, network_of
+from gateway.metrics import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PING, GOAWAY, WINDOW_UPDATE = 6, 7, 8
+PRIORITY, RESET, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 2, 3, 6, 7, 8, 9
 ENHANCE_YOUR_CALM = 11
+GENERATE = {b":path": b"/antiphon.v1.SpeechService/Generate"}
+HEAD = header_block(GENERATE)
+HELLO = PREFACE + frame(SETTINGS, 0, 0, b"")
 
 
 @asynccontextmanager
 async def connection(
-    door: Door, first: bytes = b""
+    door: Door, first: bytes = b"", own: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection that sends something at first."""
+    """A connection from the address `own` that sends something at first."""
     host, _, port = door.gateway.grpc_address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(host, int(port), local_addr=(own, 0))
     try:
         writer.write(first)
         yield reader, writer
@@ -58,46 +72,181 @@ async def ask(door: Door) -> None:
 
 async def test_a_connection_that_says_nothing_is_closed() -> None:
     async with open_door(head_timeout_s=0.2) as door, connection(door) as (reader, _):
+        assert await reader.read() == b""
+        await ask(door)
+
+
+@pytest.mark.parametrize("sent", [1, len(PREFACE), len(HELLO) - 1])
+async def test_a_handshake_that_stops_is_cut(sent: int) -> None:
+    async with open_door(head_timeout_s=0.2) as door, connection(door, HELLO[:sent]) as (reader, _):
         # Closed after the settings that a server sends by itself.
         kinds = [kind async for kind, _ in frames(reader)]
         assert set(kinds) <= {SETTINGS, GOAWAY, WINDOW_UPDATE}
         await ask(door)
 
 
-async def test_connections_beyond_the_bound_are_closed_and_the_others_are_served() -> None:
-    hello = PREFACE + frame(SETTINGS, 0, 0, b"")
-    async with open_door(max_grpc_connections=3) as door:
-        async with AsyncExitStack() as stack:
-            for _ in range(3):
-                reader, _ = await stack.enter_async_context(connection(door, hello))
-                assert (await anext(frames(reader)))[0] == SETTINGS
-            async with connection(door, hello) as (fourth, _):
-                assert await fourth.read() == b""
+async def test_one_address_has_a_bound_of_its_own() -> None:
+    async with (
+        open_door(max_grpc_connections=4, max_grpc_connections_per_address=2) as door,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(2):
+            reader, _ = await stack.enter_async_context(connection(door, HELLO, "127.0.0.2"))
+            assert (await anext(frames(reader)))[0] == SETTINGS
+        async with connection(door, HELLO, "127.0.0.2") as (third, _):
+            assert [kind async for kind, _ in frames(third)] == []
+        refused = 'antiphon_gateway_refused_total{bound="max_grpc_connections_per_address"}'
+        assert await door.metric(refused) == 1
         await ask(door)
 
 
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+async def test_what_counts_as_one_address(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+async def test_connections_beyond_the_bound_are_closed_and_the_others_are_served() -> None:
+    async with open_door(max_grpc_connections=3) as door:
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                reader, _ = await stack.enter_async_context(connection(door, HELLO))
+                assert (await anext(frames(reader)))[0] == SETTINGS
+            async with connection(door, HELLO) as (fourth, _):
+                assert [kind async for kind, _ in frames(fourth)] == []
+            refused = 'antiphon_gateway_refused_total{bound="max_grpc_connections"}'
+            assert await door.metric(refused) == 1
+            assert await door.metric("antiphon_gateway_grpc_connections") == 3
+        await ask(door)
+
+
+FLOODS: dict[str, Iterator[bytes]] = {
+    # Frames without end.
+    "resets": (
+        frame(HEADERS, END_HEADERS, 1 + 2 * call, HEAD) + frame(RESET, 0, 1 + 2 * call, bytes(4))
+        for call in count()
+    ),
+    "settings": repeat(frame(SETTINGS, 0, 0, bytes((0, 4, 0, 1, 0, 0)))),
+    "acknowledged-settings": repeat(frame(SETTINGS, 1, 0, b"")),
+    "pings": repeat(frame(PING, 0, 0, bytes(8))),
+    "pongs": repeat(frame(PING, 1, 0, bytes(8))),
+    "windows": repeat(frame(WINDOW_UPDATE, 0, 0, bytes((0, 0, 0, 1)))),
+    "priorities": repeat(frame(PRIORITY, 0, 1, bytes(5))),
+    "unknown": repeat(frame(77, 0, 0, b"")),
+    "continued-headers": chain(
+        [frame(HEADERS, 0, 1, HEAD)], repeat(frame(CONTINUATION, 0, 1, b"\0\1a\1b"))
+    ),
+    "continued-nothing": chain(
+        [frame(HEADERS, 0, 1, HEAD)], repeat(frame(CONTINUATION, 0, 1, b""))
+    ),
+    "large-headers": (
+        frame(HEADERS, 0, 1 + 2 * call, HEAD)
+        + frame(CONTINUATION, END_HEADERS, 1 + 2 * call, b"\0\1a\1b" * 2_000)
+        + frame(RESET, 0, 1 + 2 * call, bytes(4))
+        for call in count()
+    ),
+    "empty-data": chain([frame(HEADERS, END_HEADERS, 1, HEAD)], repeat(frame(DATA, 0, 1, b""))),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_a_flood_of_frames_ends_its_connection_alone(kind: str) -> None:
+    async with open_door() as door, connection(door, HELLO, "127.0.0.2") as (reader, writer):
+        reading = asyncio.create_task(reader.read())
+        flood = FLOODS[kind]
+        with suppress(ConnectionError):
+            while not reading.done():
+                writer.write(b"".join(islice(flood, 500)))
+                await writer.drain()
+        with suppress(ConnectionError):
+            await reading
+        await ask(door)
+        # gRPC itself closes the connection of some.
+        if kind not in ("pings", "acknowledged-settings", "empty-data"):
+            assert await door.metric('antiphon_gateway_refused_total{bound="grpc_frames"}') == 1
+
+
+async def test_the_longest_silent_connection_of_the_address_with_most_gives_way() -> None:
+    now_s = 0.0
+    counted: list[Refused] = []
+    front = GrpcFront(
+        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0), None, counted.append
+    )
+
+    class Client(ClientSide):
+        """Without sockets."""
+
+        def __init__(self, address: str) -> None:
+            super().__init__(front, address)
+            self.heard_s = now_s
+            self.cut = False
+
+        @property
+        def silent_s(self) -> float:
+            return now_s - self.heard_s
+
+        def abort(self) -> None:
+            self.cut = True
+            front.forget(self)
+
+    many = [Client("many") for _ in range(3)]
+    assert all(map(front.admit, many))
+    front.moved(many[0])
+    # All have just sent something, and an address does not displace its own connections.
+    assert not front.admit(Client("few"))
+    now_s = 2.0
+    assert not front.admit(Client("many"))
+    assert front.admit(Client("few"))
+    assert [each.cut for each in many] == [False, True, False]
+    # Two and one: as many as the others.
+    assert not front.admit(Client("few"))
+    assert front.connections == 3
+    assert counted == [Refused.GRPC_CONNECTIONS] * 4
+
+
 async def test_pings_without_end_end_the_connection() -> None:
-    hello = PREFACE + frame(SETTINGS, 0, 0, b"")
     ping = frame(PING, 0, 0, bytes(8))
-    async with open_door() as door, connection(door, hello + ping * 1_000) as (reader, _):
+    async with open_door() as door, connection(door, HELLO + ping * 100) as (reader, _):
         told = [payload async for kind, payload in frames(reader) if kind == GOAWAY]
         assert int.from_bytes(told[-1][4:8]) == ENHANCE_YOUR_CALM
         await ask(door)
 
 
-async def test_the_limit_of_open_files_is_raised_and_what_is_too_little_is_told(
+async def test_the_limit_of_open_files_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    config = GatewayConfig(max_connections=100, max_grpc_connections=50)
+    with open_files(512) as hard:
+        assert within_limit(config) is config
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    assert not caplog.records
+
+
+async def test_connections_of_both_endpoints_fit_the_limit_of_open_files(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    with open_files(512) as hard:
+        config = GatewayConfig(max_connections=hard, max_grpc_connections=hard)
+        assert descriptors_needed(config) > hard
+        fitted = within_limit(config)
+        assert hard - 8 <= descriptors_needed(fitted) <= hard
+        assert fitted.max_connections == fitted.max_grpc_connections
+    (warning,) = caplog.messages
+    assert f"gateway.max_grpc_connections need {descriptors_needed(config)}" in warning
+    assert f"using {fitted.max_connections} and {fitted.max_grpc_connections}" in warning
+
+
+@contextmanager
+def open_files(soft: int) -> Iterator[int]:
+    """A soft limit for this process; its hard one."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    config = GatewayConfig(max_connections=100, max_grpc_connections=50)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, before[1]), before[1]))
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
-        raise_limit(config)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
-        assert not caplog.records
-        much = GatewayConfig(max_connections=before[1])
-        assert descriptors_needed(much) > before[1]
-        raise_limit(much)
-        assert "gateway.max_grpc_connections" in caplog.text
+        yield before[1]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -97,12 +97,45 @@ async def test_gateway_with_tls_answers_nobody_in_the_clear(secure: Door) -> Non
             await client.server_info()
 
 
-async def test_handshake_that_does_not_come_is_cut_off(secure: Door) -> None:
-    host, port = secure.gateway.http_address.split(":")
+@pytest.mark.parametrize("endpoint", ["http", "grpc"])
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
+async def test_handshake_that_does_not_come_is_cut_off(
+    secure: Door, endpoint: str, sent: bytes
+) -> None:
+    host, port = getattr(secure.gateway, f"{endpoint}_address").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(sent)
     assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
+
+
+async def test_grpc_connections_count_before_their_handshake(made: Certificates) -> None:
+    async with open_door(tls=settings(made), max_grpc_connections=1) as door:
+        host, port = door.gateway.grpc_address.split(":")
+        (_, silent), (refused, second) = [
+            await asyncio.open_connection(host, int(port)) for _ in range(2)
+        ]
+        assert await refused.read() == b""
+        registry = door.gateway.metrics.registry
+        assert registry.get_sample_value("antiphon_gateway_grpc_connections") == 1
+        silent.close()
+        second.close()
+
+
+async def test_http_connections_count_before_their_handshake(made: Certificates) -> None:
+    """The longest one gives way when all connections are in use."""
+    trusting = ssl.create_default_context(cafile=made.authority)
+    async with open_door(tls=settings(made), head_timeout_s=60.0, max_connections=2) as door:
+        host, port = door.gateway.http_address.split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        async with httpx.AsyncClient(verify=trusting, base_url=f"https://{host}:{port}") as http:
+            page = (await http.get("/metrics")).text
+        assert "antiphon_gateway_connections 2.0" in page
+        assert 'antiphon_gateway_refused_total{bound="idle_connection"} 1.0' in page
+        assert await silent[0][0].read() == b""
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_gateway_that_asks_clients_for_a_certificate(made: Certificates) -> None:

@@ -6,6 +6,7 @@ second request comes before the first is answered, so that it does not notice wh
 goes. Here
 
 - a connection without a request in progress is *idle*, and must send a head within a time,
+- a TLS handshake counts as an idle connection,
 - bytes that are neither body nor a complete head are bounded, trailers and chunk lines too,
 - a request that comes before its predecessor is answered is not taken, and its connection is
   closed after that answer; reading goes on, so the client's leaving is seen,
@@ -52,6 +53,8 @@ class Doorkeeper:
         self.count = count
         self.all: set[BoundedConnection] = set()
         self.idle: OrderedDict[BoundedConnection, None] = OrderedDict()
+        # TLS handshakes that have not ended, the oldest first.
+        self.handshakes: OrderedDict[BoundedConnection, asyncio.Task[None]] = OrderedDict()
         self.websockets: set[BoundedWebSocket] = set()
         # No connection has a second request from now on.
         self.leaving = False
@@ -79,10 +82,22 @@ class Doorkeeper:
         for connection in tuple(self.all):
             connection.send_elsewhere()
 
+    def end_handshakes(self) -> None:
+        """Cut the connections that have not completed their TLS handshake."""
+        for task in list(self.handshakes.values()):
+            task.cancel()
+
     @property
     def connections(self) -> int:
-        """All connections, upgraded or not."""
-        return len(self.all) + len(self.websockets)
+        """All connections: upgraded, not upgraded, and those in a TLS handshake."""
+        return len(self.all) + len(self.websockets) + len(self.handshakes)
+
+    @property
+    def longest_idle(self) -> BoundedConnection | None:
+        """The connection that has been idle, or in its TLS handshake, for longest."""
+        firsts = (next(iter(each), None) for each in (self.idle, self.handshakes))
+        found = [each for each in firsts if each is not None]
+        return min(found, key=lambda each: each.idle_since, default=None)
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -102,17 +117,27 @@ class BoundedConnection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         # Bytes that came since the parser last had a head, a piece of body or an end.
         self._pending_bytes = 0
-        self._heard_at = self.loop.time()
+        self._heard_at = self.idle_since = self.loop.time()
         # Nothing that still comes is taken.
         self._deaf = False
         self._deaf_bytes = 0
 
+    def count_handshake(self, handshake: asyncio.Task[None]) -> None:
+        """Count as a connection during a TLS handshake, which calls `connection_made`."""
+        handshakes = self._doorkeeper.handshakes
+        handshakes[self] = handshake
+        handshake.add_done_callback(lambda _: handshakes.pop(self, None))
+        if self._doorkeeper.connections > self._bounds.max_connections and not self._make_room():
+            self._doorkeeper.count(Refused.CONNECTIONS)
+            handshake.cancel()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room, or refuse."""
         super().connection_made(transport)
+        self._doorkeeper.handshakes.pop(self, None)
         self._doorkeeper.all.add(self)
-        if self._doorkeeper.connections > self._bounds.max_connections:
-            self._make_room()
+        if self._doorkeeper.connections > self._bounds.max_connections and not self._make_room():
+            self._refuse_connection()
         if not self._deaf:
             self._become_idle()
 
@@ -133,6 +158,9 @@ class BoundedConnection(HttpToolsProtocol):
     def evict(self) -> None:
         """Give the place to another connection."""
         self._doorkeeper.count(Refused.IDLE_CONNECTION)
+        if (handshake := self._doorkeeper.handshakes.pop(self, None)) is not None:
+            handshake.cancel()
+            return
         self._doorkeeper.all.discard(self)
         self._doorkeeper.idle.pop(self, None)
         self.transport.abort()
@@ -288,6 +316,7 @@ class BoundedConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _become_idle(self) -> None:
+        self.idle_since = self.loop.time()
         self._doorkeeper.idle[self] = None
         self._doorkeeper.idle.move_to_end(self)
         if self.cycle is None:
@@ -298,16 +327,21 @@ class BoundedConnection(HttpToolsProtocol):
         """When its unfinished body was last heard of; infinite when nothing more is awaited."""
         return self._heard_at if self._answering() and self.cycle.more_body else math.inf
 
-    def _make_room(self) -> None:
-        """Evict who has been idle, or silent in its body, for longest; else refuse this one."""
-        idle = next(iter(self._doorkeeper.idle), None)
-        silent = min(self._doorkeeper.all, key=lambda each: each.waits_for_body_since)
-        if idle is not None:
+    def _make_room(self) -> bool:
+        """Evict the connection that has been idle, or silent in its body, for longest; False if
+        there is none."""
+        idle = self._doorkeeper.longest_idle
+        if idle is not None and idle is not self:
             idle.evict()
-            return
+            return True
+        bodies = self._doorkeeper.all
+        silent = min(bodies, key=lambda each: each.waits_for_body_since, default=self)
         if silent.waits_for_body_since < self.loop.time() - SILENT_S:
             silent.evict()
-            return
+            return True
+        return False
+
+    def _refuse_connection(self) -> None:
         self._doorkeeper.count(Refused.CONNECTIONS)
         most = self._bounds.max_connections
         full = Unavailable(f"all of gateway.max_connections ({most}) are in use")
