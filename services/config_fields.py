@@ -46,6 +46,9 @@ ALWAYS_IDLE = names(
     "use_cache "
 )
 
+# Whether a part is quantised is told by its tensors: `antiphon.runtime.checkpoint.quantization`.
+TOLD_BY_TENSORS = names("quantization_config quantization")
+
 OFF: Values = (None, False)
 NONE_LISTED: Values = (None, [])
 NO_WINDOW: Values = (None, "full_attention")
@@ -64,7 +67,6 @@ FOREIGN: Mapping[str, Values] = {
     "layer_types": NO_WINDOW,
     "mlp_bias": OFF,
     "partial_rotary_factor": (None, 1, 1.0),
-    "quantization_config": (None,),
     "sliding_window": (None,),
     "use_sliding_window": OFF,
 }
@@ -139,7 +141,8 @@ def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPa
             if name in given and not unused and not _allowed(given[name], values):
                 raise _refused(file, part.path, name, given[name], values)
         _check_rope(file, part, given)
-        unknown = sorted(given.keys() - part.stated - ALWAYS_IDLE - part.required.keys())
+        known = part.stated | ALWAYS_IDLE | TOLD_BY_TENSORS | part.required.keys()
+        unknown = sorted(given.keys() - known)
         if unknown:
             where = f"{part.path}: " if part.path else ""
             _log.warning("%s: %sfields without effect: %s", file, where, ", ".join(unknown))

@@ -43,10 +43,11 @@ def load_submodule(
     kept: they become None. `ignored` are whole names, without the prefix, of tensors that the
     files may hold and the module computes itself. Stored numbers get `dtype` unless they are
     whole; computed buffers keep theirs. Raises `FailedPrecondition` that names tensors which
-    are missing, unexpected or of another shape.
+    are missing, unexpected, of another shape or quantised.
     """
     import torch
 
+    weights.require_unquantized(f"{prefix}*" if prefix else "it", prefix)
     with reading(weights.folder / CONFIG_FILE):
         module = construct(module_class, config)
     for child in skip:

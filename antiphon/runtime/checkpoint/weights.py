@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.files import REMEDY
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_json
+from antiphon.runtime.checkpoint.quantization import quantization_of
 from antiphon.runtime.checkpoint.safetensors_header import read_header
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
 
@@ -50,6 +51,21 @@ class Weights:
         path = folder / file
         self.files = dict.fromkeys(_names(path), path) if file else _locate(folder)
 
+    def require_unquantized(self, part: str, prefix: str, remedy: str = "") -> None:
+        """Raise `FailedPrecondition` if tensors are quantised whose names begin so.
+
+        `part` names them in the error, which says how they are quantised. `remedy` is what else
+        helps where vLLM reads the method.
+        """
+        file = self.folder / CONFIG_FILE
+        config = read_json(file) if file.is_file() else {}
+        if (found := quantization_of(config, self.files, prefix)) is not None:
+            other = f"{remedy}, or " if remedy and found.by_vllm else ""
+            raise FailedPrecondition(
+                f"{self.folder}: {part} {found.describe()}, which the torch engine does not "
+                f"compute with; {other}take a checkpoint that leaves these weights unquantised"
+            )
+
     def has(self, prefix: str) -> bool:
         """Whether any name begins so."""
         return any(name.startswith(prefix) for name in self.files)
@@ -67,7 +83,12 @@ class Weights:
         return numbers, stored
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor, on the CPU in its stored dtype. Raises `FailedPrecondition`."""
+        """One tensor, on the CPU in its stored dtype.
+
+        Raises `FailedPrecondition`, also where its module is quantised.
+        """
+        module = name.rpartition(".")[0]
+        self.require_unquantized(module, f"{module}.")
         with self.open() as reader:
             return reader.read(name).clone()
 
@@ -101,8 +122,16 @@ class WeightReader(contextlib.ExitStack):
                 f"{name}: is {shape} in the checkpoint, the configuration makes it "
                 f"{list(target.shape)}: weights and config.json do not belong together"
             )
-        if not target.is_meta:
-            target.copy_(self.read(name))
+        if target.is_meta:
+            return
+        stored = self.read(name)
+        if target.is_floating_point() and not _is_plain(stored.dtype):
+            raise FailedPrecondition(
+                f"{name}: is stored as {str(stored.dtype).removeprefix('torch.')}, which means "
+                "nothing without the quantisation that made it; take a checkpoint that leaves it "
+                "unquantised"
+            )
+        target.copy_(stored)
 
     @contextlib.contextmanager
     def _file_of(self, name: str) -> Iterator[_File]:
@@ -126,6 +155,11 @@ class WeightReader(contextlib.ExitStack):
 
         file: _File = self.enter_context(safe_open(path, framework="pt"))
         return file
+
+
+def _is_plain(dtype: torch.dtype) -> bool:
+    """Whether a number of this type stands for itself: no whole number and none of 8 bits."""
+    return dtype.is_floating_point and dtype.itemsize > 1
 
 
 class _TorchFile:

@@ -30,7 +30,7 @@ from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
 from services.thinker.audio import AudioFrontEnd
 from services.thinker.intake import PromptIntake
-from services.thinker.loading import VISION_TOWER, load_extractor
+from services.thinker.loading import VISION_TOWER, VLLM_READS_IT, load_extractor
 from services.thinker.prompt import Ids, PromptFactory
 from services.thinker.segment import Positions
 from services.thinker.torch_loading import TorchThinker, load_torch
@@ -68,6 +68,7 @@ def load(
         checkpoint = vllm_checkpoint(read_config(model_dir))
         return load_vllm(THINKER, model_dir, config, intake, checkpoint, Qwen2_5OmniProcessorKwargs)
     check_device(config)
+    Weights(model_dir).require_unquantized(THINKER, "thinker.", VLLM_READS_IT)
     intake = load_intake(model_dir, config)
     whole = _load_config(model_dir).thinker_config
     return load_torch(

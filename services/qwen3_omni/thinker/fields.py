@@ -81,8 +81,4 @@ _VLLM_TEXT = replace(
     },
     ropes=PLAIN_ROPE,
 )
-# How weights are quantised is up to vLLM.
-VLLM_PARTS = tuple(
-    replace(part, computed=part.computed | {"quantization_config"})
-    for part in (WHOLE, THINKER, _VLLM_TEXT, AUDIO, VISION)
-)
+VLLM_PARTS = (WHOLE, THINKER, _VLLM_TEXT, AUDIO, VISION)

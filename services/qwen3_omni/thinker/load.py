@@ -18,6 +18,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, talker_row_positions
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from services.config_fields import check_fields
 from services.engines import TORCH, VLLM, check_device, choose_engine
@@ -36,7 +37,7 @@ from services.thinker.intake import PromptIntake
 from services.thinker.loading import (
     DEFAULT_SAMPLING as DEFAULT_SAMPLING,
 )
-from services.thinker.loading import VISION_TOWER, load_extractor
+from services.thinker.loading import VISION_TOWER, VLLM_READS_IT, load_extractor
 from services.thinker.prompt import PromptFactory
 from services.thinker.torch_loading import TorchThinker, load_torch
 from services.vllm import environment
@@ -67,6 +68,7 @@ def load(
         environment.prepare(config, MODELS)
     else:
         check_device(config)
+        Weights(model_dir).require_unquantized(THINKER, "thinker.", VLLM_READS_IT)
     parts = VLLM_PARTS if name == VLLM else PARTS
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
     intake = load_intake(model_dir, config, name)
