@@ -16,6 +16,10 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+HANDSHAKE = (
+    b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 SECOND = base64.b64encode(np.zeros(24_000, "<i2").tobytes()).decode()
 
 
@@ -176,3 +180,49 @@ async def test_event_of_very_many_values_is_refused_before_it_is_decoded() -> No
         await client.send("conversation.item.create", item=item)
         assert "max_body_values" in (await client.until("error"))["error"]["message"]
         await client.say("Still here")
+
+
+async def test_a_burst_of_small_events_lets_others_run_after_each(door: Door) -> None:
+    burst, turns, counts = 3000, 0, True
+
+    async def count() -> None:
+        nonlocal turns
+        while counts:
+            turns += 1
+            await asyncio.sleep(0)
+
+    reader, writer = await asyncio.open_connection(*door.url.removeprefix("http://").split(":"))
+    try:
+        writer.write(HANDSHAKE)
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b'"session.created"')
+        # Masked, all zeros: an empty object.
+        writer.write(b"\x81\x82\0\0\0\0{}" * burst)
+        counting = asyncio.create_task(count())
+        for _ in range(burst):
+            await reader.readuntil(b'"error",')
+    finally:
+        counts = False
+        writer.close()
+    await counting
+    assert turns >= burst
+
+
+async def test_text_that_is_no_utf_8_ends_the_connection_and_logs_no_traceback(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    for frames in (
+        b"\x81\x82\0\0\0\0\xff\xfe",
+        # In two fragments, of which the second is not UTF-8 by itself: it is one character.
+        b"\x01\x81\0\0\0\0\xc3" + b"\x80\x82\0\0\0\0\xa4\xff",
+    ):
+        reader, writer = await asyncio.open_connection(*door.url.removeprefix("http://").split(":"))
+        writer.write(HANDSHAKE)
+        await reader.readuntil(b'"session.created"')
+        writer.write(frames)
+        answer = await reader.read()
+        writer.close()
+        assert b"\x03\xefnot UTF-8" in answer
+    async with realtime(door) as client:
+        await client.say("Ünïcödé")
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]

@@ -1,14 +1,16 @@
 """A connection that was upgraded to a WebSocket: uvicorn's protocol with bounds that it lacks.
 
 uvicorn answers pings of a client that reads nothing, takes any number of empty fragments, and
-waits for ever for a client to take what is unsent when it closes. Here a client that does not
-read has its pings unanswered and its connection cut, fragments have a number, and a connection
-that is closing has a time for it.
+waits for ever for a client to take what is unsent when it closes. It logs a traceback for text
+that is not UTF-8. Here a client that does not read has its pings unanswered and its connection cut,
+fragments have a number, and a connection that is closing has a time for it. Text that is not UTF-8
+closes the connection and logs nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from uvicorn._types import ASGISendEvent
@@ -74,6 +76,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"more than {MOST_FRAGMENTS} fragments")
         self.handle_parser_exception()
 
+    def send_receive_event_to_app(self) -> None:
+        """A whole message. For a text that is not UTF-8 uvicorn logs a traceback."""
+        if self.curr_msg_data_type == "bytes" or _is_utf8(self.frames):
+            super().send_receive_event_to_app()
+            return
+        self.conn.fail(CloseCode.INVALID_DATA, "not UTF-8")
+        self.handle_parser_exception()
+
     def handle_close(self, event: Frame) -> None:
         """The client closes."""
         super().handle_close(event)
@@ -102,3 +112,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def _end_in_time(self) -> None:
         if self._cut is None and not self.disconnected:
             self._cut = self.loop.call_later(self._closing_s, self.transport.abort)
+
+
+def _is_utf8(frames: Sequence[bytes]) -> bool:
+    """Whether fragments together are UTF-8; ASCII, such as audio in base64, is found fast."""
+    if all(map(bytes.isascii, frames)):
+        return True
+    try:
+        b"".join(frames).decode()
+    except UnicodeDecodeError:
+        return False
+    return True

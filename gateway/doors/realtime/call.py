@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import uuid
@@ -71,6 +72,9 @@ class RealtimeCall:
                     async for data in incoming:
                         async with self._conversation.command():
                             await self._take(data)
+                        # Thousands of events may have arrived in one piece, and handling one
+                        # need not wait for anything.
+                        await asyncio.sleep(0)
             except Cancelled:
                 raise
             except AntiphonError as stopped:
