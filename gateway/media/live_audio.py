@@ -8,8 +8,12 @@ import numpy as np
 import soxr
 
 from antiphon.chunk import Tensor
+from antiphon.errors import InvalidArgument
 from gateway.media import g711
 from gateway.media.audio_out import SAMPLE_BYTES, pcm16_of
+from gateway.media.decoding.bounds import RejectedRecording
+from gateway.media.decoding.containers import WAV, unmistakable_container
+from gateway.media.decoding.wav import read_header
 from gateway.media.pcm_recording import PcmRecording
 
 
@@ -34,7 +38,34 @@ class LiveFormat:
 PCM16 = LiveFormat("audio/pcm", 24_000)
 MU_LAW = LiveFormat("audio/pcmu", g711.RATE_HZ, g711.MU_LAW)
 A_LAW = LiveFormat("audio/pcma", g711.RATE_HZ, g711.A_LAW)
+_WAV_SUBTYPES = {PCM16.name: "PCM_16", MU_LAW.name: "ULAW", A_LAW.name: "ALAW"}
 LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
+
+
+def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
+    """The samples of audio that should come without a container.
+
+    Of a WAV file whose samples are in the format, its samples. Raises `InvalidArgument` for every
+    other file, which would be heard as noise.
+    """
+    found = unmistakable_container(data)
+    if found is None:
+        return data
+    what = f"is a file in {found.name}"
+    if found is WAV:
+        try:
+            header = read_header(data)
+        except RejectedRecording as error:
+            what = str(error)
+        else:
+            stated = (header.subtype, header.endian, header.channels, header.rate_hz)
+            if stated == (_WAV_SUBTYPES[wanted.name], "LITTLE", 1, wanted.rate_hz):
+                return data[header.start : header.stop]
+            what = f"is a WAV file ({header.subtype}, {header.channels} x {header.rate_hz} Hz)"
+    raise InvalidArgument(
+        f"{field}: {what}; send {wanted.name} without a container, mono at {wanted.rate_hz} Hz",
+        field=field,
+    )
 
 
 def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:

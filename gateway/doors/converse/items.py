@@ -17,6 +17,7 @@ from gateway.conversations.items import (
     WrittenContent,
 )
 from gateway.media.audio_out import SAMPLE_BYTES
+from gateway.media.live_audio import PCM16, LiveFormat, bare_samples
 from gateway.media.pcm_recording import PcmRecording
 
 MOST_NAME_BYTES = 128
@@ -90,9 +91,11 @@ def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> 
             return WrittenContent(content.text)
         case "recorded", "user":
             recorded = content.recorded
-            return RecordedContent(
-                read_samples(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
+            rate_hz = recorded.rate_hz or USUAL_RATE_HZ
+            pcm16 = bare_samples(
+                recorded.pcm16, LiveFormat(PCM16.name, rate_hz), f"{field}.recorded.pcm16"
             )
+            return RecordedContent(read_samples(pcm16, rate_hz, f"{field}.recorded"))
         case "spoken", "assistant":
             return SpokenContent(content.spoken.transcript)
         case "call", "assistant":

@@ -13,22 +13,28 @@ from gateway.doors.realtime.client_events import ClientEvent
 from gateway.doors.realtime.item_json import read_item
 from gateway.doors.realtime.settings import for_response, updated
 from gateway.media.data_url import decoded_base64
-from gateway.media.live_audio import LiveFormat
+from gateway.media.live_audio import LiveFormat, bare_samples
 
 
 class AppendedBytes:
     """Turns appended audio into whole samples: half of one waits for the next piece.
 
-    Clients cut their audio where their network does.
+    Clients cut their audio where their network does. The first piece is checked for the header of
+    a container.
     """
 
     def __init__(self) -> None:
         self._rest = b""
+        self._begun = False
         self._format: LiveFormat | None = None
 
     def take(self, audio: str, sent: LiveFormat) -> bytes:
-        """16-bit samples. Raises `InvalidArgument` for what is no base64; nothing is taken then."""
+        """16-bit samples. Raises `InvalidArgument` for what is not base64, and for the beginning of
+        a file in a container; nothing is taken then."""
         data = decoded_base64(audio, "audio")
+        if not self._begun and data:
+            data = bare_samples(data, sent, "audio")
+            self._begun = True
         if sent == self._format:
             data = self._rest + data
         whole = len(data) - len(data) % sent.sample_bytes
@@ -36,8 +42,9 @@ class AppendedBytes:
         return sent.pcm16(data[:whole])
 
     def forget(self) -> None:
-        """The buffer begins anew."""
+        """The buffer begins again."""
         self._rest = b""
+        self._begun = False
 
 
 def read_command(

@@ -20,7 +20,7 @@ from gateway.conversations.items import (
 from gateway.doors.realtime.client_events import ContentPart, ItemGiven
 from gateway.media.audio_out import to_base64
 from gateway.media.data_url import decoded_base64
-from gateway.media.live_audio import LiveFormat, recoded
+from gateway.media.live_audio import LiveFormat, bare_samples, recoded
 from gateway.media.pcm_recording import PcmRecording
 
 MOST_ID_CHARS = 128
@@ -110,9 +110,9 @@ def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
     """16-bit samples of audio in that format, without the part of a sample at its end, as of audio
     that is appended.
 
-    Raises `InvalidArgument` for what is no base64.
+    Raises `InvalidArgument` for what is not base64, and for a file in a container.
     """
-    data = decoded_base64(audio, field)
+    data = bare_samples(decoded_base64(audio, field), sent, field)
     return sent.pcm16(data[: len(data) - len(data) % sent.sample_bytes])
 
 

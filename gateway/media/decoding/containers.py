@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.media.decoding.wav import is_wav
-from gateway.media.mp3 import tag_bytes
+from gateway.media.mp3 import has_more_than, tag_bytes
 
 DECODERS = (
     "opus,libopus,vorbis,libvorbis,aac,aac_fixed,aac_latm,alac,flac,mp3,mp3float,"
@@ -38,6 +38,8 @@ AMR = Container("AMR", "amr")
 KNOWN = "WAV, MP3, FLAC, Ogg, AIFF, CAF, WebM, Matroska, MP4, M4A, 3GP, AAC or AMR"
 
 _HEAD_BYTES = 12
+_CERTAIN_SAMPLES = 2000
+"""Of MPEG frames that follow each other: 2 to 6 frames."""
 
 
 def container_of(data: bytes) -> Container | None:
@@ -71,3 +73,32 @@ def _mpeg(data: bytes) -> Container | None:
         return MP3 if at else None
     # ADTS has the layer that MPEG audio does not have.
     return ADTS if head[1] & 0xF6 == 0xF0 else MP3
+
+
+def unmistakable_container(data: bytes) -> Container | None:
+    """What the file is, where raw samples are expected; None for samples.
+
+    Two samples can equal the header of one MPEG or ADTS frame, so several frames must follow each
+    other.
+    """
+    found = container_of(data)
+    if tag_bytes(data):
+        return found
+    if found is MP3:
+        return MP3 if has_more_than(data, _CERTAIN_SAMPLES) else None
+    if found is ADTS:
+        return ADTS if _has_adts_frames(data) else None
+    return found
+
+
+def _has_adts_frames(data: bytes) -> bool:
+    """Whether three frames of ADTS follow each other; their headers begin with the same bytes."""
+    at = 0
+    for _ in range(2):
+        head = data[at : at + 6]
+        if len(head) < 6:
+            return False
+        at += (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
+        if data[at : at + 3] != data[:3]:
+            return False
+    return True
