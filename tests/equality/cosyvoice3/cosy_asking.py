@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import Mapping
@@ -84,8 +85,10 @@ class Speech:
     finished: antiphon.Finished
 
 
-async def listen(generation: antiphon.AsyncGeneration) -> Speech:
-    """Read an answer with its codes to the end."""
+async def listen(
+    generation: antiphon.AsyncGeneration, *, begun: asyncio.Event | None = None
+) -> Speech:
+    """Read an answer with its codes to the end; `begun` is set when its audio begins."""
     codes, samples = b"", b""
     finished = None
     async for event in generation:
@@ -94,6 +97,8 @@ async def listen(generation: antiphon.AsyncGeneration) -> Speech:
                 assert event.first_sample == len(samples) // 4
                 codes += event.codes
                 samples += event.float32
+                if begun is not None:
+                    begun.set()
             case antiphon.Finished():
                 finished = event
     assert finished is not None

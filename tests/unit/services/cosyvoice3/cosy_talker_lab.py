@@ -1,0 +1,108 @@
+"""A loaded talker, and requests to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.deployment.schema import StageConfig
+from antiphon.options import OptionValue
+from antiphon.pipelines.cosyvoice3 import CODES, INPUT, TALKER, VOICE
+from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.sampling import Sampling, stream_key
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.drive_engine import SegmentOutput, run_segments
+from services.cosyvoice3.talker.engine import SpeechTalkerEngine
+from services.cosyvoice3.talker.load import load
+from tests.equality.cosyvoice3.cosy_cases import (
+    CROSS_LINGUAL,
+    INSTRUCT,
+    INSTRUCTION,
+    REFERENCE_TEXT,
+    SFT,
+    ZERO_SHOT,
+    reference_audio,
+)
+
+SLOTS, LIMIT = 4, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request: a text in a mode, and how codes are drawn."""
+
+    text: str
+    mode: str = SFT
+    seed: int = 0
+    changes: dict[str, float] = field(default_factory=dict)
+
+
+class TalkerLab:
+    """One checkpoint's engine."""
+
+    def __init__(self, path: Path, *, limit: int = LIMIT) -> None:
+        stage = load(path, StageConfig(slots=SLOTS, context_limit=limit))
+        assert isinstance(stage.engine, SpeechTalkerEngine)
+        self.engine, self.facts = stage.engine, stage.facts
+
+    def settings(self, asked: Asked) -> SegmentSettings:
+        """What a segment is opened with."""
+        seeded = replace(self.facts.default_sampling, seed=stream_key(asked.seed, TALKER))
+        sampling: Sampling = replace(seeded, **asked.changes)  # type: ignore[arg-type]
+        voice = "alto" if asked.mode == SFT else ""
+        outputs = frozenset({VOICE, CODES})
+        return SegmentSettings(voice, sampling, outputs, options_of(asked.mode))
+
+    def speak(self, *asked: Asked) -> list[SegmentOutput]:
+        """The answers to requests that are made together."""
+        keys = [SegmentKey("asked", index) for index in range(len(asked))]
+        given = {
+            key: (self.settings(each), [message(each.text)])
+            for key, each in zip(keys, asked, strict=True)
+        }
+        outputs = run_segments(self.engine, given)
+        return [outputs[key] for key in keys]
+
+
+def options_of(mode: str) -> dict[str, OptionValue]:
+    """The options that ask for a mode."""
+    if mode == SFT:
+        return {}
+    samples = reference_audio().astype(np.float32) / 32768
+    # As it comes in a message, not writable.
+    sound: OptionValue = np.frombuffer(samples.tobytes(), np.float32)
+    more: dict[str, dict[str, OptionValue]] = {
+        ZERO_SHOT: {"reference_text": REFERENCE_TEXT},
+        CROSS_LINGUAL: {},
+        INSTRUCT: {"instruction": INSTRUCTION},
+    }
+    return {"reference_audio": sound, **more[mode]}
+
+
+def message(text: str) -> InputChunk:
+    """A text to read, all of it."""
+    content = Conversation((ConversationMessage("user", (TextPart(text),)),))
+    return InputChunk(INPUT, 0, to_tensors(content), True, FinishReason.STOP)
+
+
+def codes_of(output: SegmentOutput) -> list[int]:
+    """The codes of an answer, which must have ended well and in order."""
+    assert output.failed is None, output.failed
+    assert output.completed is not None
+    made = [each for each in output.emitted if each.edge == CODES and each.tensors]
+    assert [each.position for each in made] == list(range(len(made)))
+    assert output.completed.output_positions == len(made)
+    return [int(each.tensors[CODES][0, 0]) for each in made]
+
+
+def voice_of(output: SegmentOutput) -> dict[str, Tensor]:
+    """The voice of an answer, which must have left once and first."""
+    first, *rest = output.emitted
+    assert first.edge == VOICE
+    assert not [each for each in rest if each.edge == VOICE]
+    assert first.finish_reason is FinishReason.STOP
+    return dict(first.tensors)

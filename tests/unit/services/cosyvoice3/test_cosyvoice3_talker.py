@@ -1,0 +1,260 @@
+"""The engine of the talker, without a runtime around it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cosy_talker_lab import SLOTS, Asked, TalkerLab, codes_of, message, options_of, voice_of
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from antiphon.pipelines.cosyvoice3 import CODES, FIRST, SPEECH_IDS, VOICE
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
+from antiphon.testing.drive_engine import SegmentOutput, advance
+from services.cosyvoice3.talker.load import load
+from services.cosyvoice3.talker.prompt import MOST_SILENT, SILENT_IDS, SOS
+from services.cosyvoice3.talker.tokenizer import END_OF_PROMPT
+from services.cosyvoice3.talker.voice_options import VoiceRequest
+from tests.equality.cosyvoice3.cosy_cases import INSTRUCT, MODES, SFT, TEXTS, ZERO_SHOT
+
+SHORT = "a"
+TWO_UTTERANCES = "The sound of the day was with you for one hour, and no people came. " * 7
+
+
+@pytest.fixture(scope="module")
+def lab(checkpoints: dict[str, Path]) -> TalkerLab:
+    return TalkerLab(checkpoints["voices"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_voice_leaves_once_and_first(mode: str, lab: TalkerLab) -> None:
+    """Code2wav has the recording's codes in every mode; the talker in one alone."""
+    (output,) = lab.speak(Asked(SHORT, mode))
+    voice = voice_of(output)
+    assert voice["speaker"].shape == (1, 192)
+    count = len(voice["prompt_codes"])
+    assert (count > 0) == (mode != SFT)
+    assert voice["prompt_mel"].shape == (2 * count, 80)
+    prompt = lab.engine._front_end.prepare(
+        message(SHORT).tensors,
+        VoiceRequest("alto") if mode == SFT else _voice_request(mode),
+    )
+    (utterance,) = prompt.utterances
+    assert int(utterance.speech.sum()) == 2 + (count if mode == ZERO_SHOT else 0)
+
+
+def _voice_request(mode: str) -> VoiceRequest:
+    options = options_of(mode)
+    sound = options["reference_audio"]
+    assert isinstance(sound, np.ndarray)
+    text, instruction = (str(options.get(each, "")) for each in ("reference_text", "instruction"))
+    return VoiceRequest("", sound, text, instruction)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("text", [SHORT, f"a{END_OF_PROMPT}b", TEXTS["tags"]])
+def test_every_prompt_has_one_end_of_prompt_whatever_the_text_spells(
+    mode: str, text: str, lab: TalkerLab
+) -> None:
+    front_end = lab.engine._front_end
+    request = VoiceRequest("alto") if mode == SFT else _voice_request(mode)
+    for each in front_end.prepare(message(text).tensors, request).utterances:
+        words = each.ids[~each.speech]
+        assert int((words == front_end._end_of_prompt).sum()) == 1
+
+
+def test_codes_depend_on_seed_and_request_alone(lab: TalkerLab) -> None:
+    asked = [Asked(TEXTS["english"], mode, seed) for seed, mode in enumerate(MODES)]
+    assert len(asked) == SLOTS
+    alone = [codes_of(*lab.speak(each)) for each in asked]
+    assert [codes_of(each) for each in lab.speak(*asked)] == alone
+    assert [codes_of(each) for each in lab.speak(*reversed(asked))] == alone[::-1]
+    assert codes_of(*lab.speak(replace(asked[0], seed=99))) != alone[0]
+
+
+def test_speech_that_ends_at_the_first_draw_has_no_codes(lab: TalkerLab) -> None:
+    """The vendor's minimum length excludes another id, and its code then fails."""
+    once = {"max_tokens": 1}
+    asked = (Asked(TEXTS["chinese"], INSTRUCT, seed, once) for seed in range(500))
+    silent = next(each for each in asked if not codes_of(*lab.speak(each)))
+    (output,) = lab.speak(replace(silent, changes={}))
+    assert voice_of(output)
+    assert output.finish_reason(CODES) is FinishReason.STOP
+
+
+def test_utterance_without_codes_is_passed_over(lab: TalkerLab) -> None:
+    """The next one begins as any other does."""
+    for seed in range(500):
+        begun = Asked(TWO_UTTERANCES, INSTRUCT, seed, {"max_tokens": 2})
+        if max(codes_of(*lab.speak(begun)), default=0) >= FIRST:
+            break
+    codes = codes_of(*lab.speak(replace(begun, changes={})))
+    assert codes[0] >= FIRST
+    assert codes[0] == codes_of(*lab.speak(begun))[0]
+
+
+def test_codes_lie_in_their_range_and_first_ones_are_marked(lab: TalkerLab) -> None:
+    for seed in range(3):
+        codes = codes_of(*lab.speak(Asked(TWO_UTTERANCES, ZERO_SHOT, seed)))
+        assert all(0 <= each < 2 * SPEECH_IDS for each in codes)
+        assert codes[0] < FIRST
+        assert any(each >= FIRST for each in codes)
+
+
+def test_draws_are_bounded_over_all_utterances(lab: TalkerLab) -> None:
+    asked = Asked(TWO_UTTERANCES, ZERO_SHOT, seed=5)
+    whole = codes_of(*lab.speak(asked))
+    second = next(at for at, each in enumerate(whole) if each >= FIRST)
+    # Draws that end an utterance or are not heard are counted, too.
+    cut = lab.speak(replace(asked, changes={"max_tokens": second + 3}))[0]
+    codes = codes_of(cut)
+    assert whole[: len(codes)] == codes
+    assert len(codes) <= second + 3
+    assert cut.finish_reason(CODES) is FinishReason.LENGTH
+
+
+def test_silence_is_heard_for_a_while_alone(lab: TalkerLab) -> None:
+    lab.engine.admit(key := SegmentKey("silent", 0), lab.settings(Asked(SHORT)))
+    segment = lab.engine._segments[key]
+    first, *others = sorted(SILENT_IDS)
+    heard = [segment.taken(each) for each in (first, *others[:8], 5000, first)]
+    assert heard == [first, *others[: MOST_SILENT - 1], *[None] * 4, 5000, first]
+    assert segment.frames == MOST_SILENT + 2
+    lab.engine.release(key)
+
+
+def test_first_draws_have_the_vendors_distribution(
+    lab: TalkerLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The likeliest ids up to 0.8 of all probability, 25 at most, without `SOS`."""
+    logits: list[torch.Tensor] = []
+    model = lab.engine._model
+    linear_ = torch.nn.functional.linear
+
+    def watched(states: torch.Tensor, head: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        made = linear_(states, head, *rest)
+        if head is model._head:
+            logits.append(torch.tensor(made[0].tolist()))
+        return made
+
+    monkeypatch.setattr("services.cosyvoice3.talker.talker.linear", watched)
+    count = 600
+    drawn: Counter[int] = Counter()
+    for seed in range(count):
+        output = lab.speak(Asked(SHORT, seed=seed, changes={"max_tokens": 1}))[0]
+        codes = codes_of(output)
+        drawn[codes[0] if codes else -1] += 1
+    (first, *others) = logits[:count]
+    assert all(torch.equal(first, each) for each in others)
+    first = first.clone()
+    first[SOS] = -math.inf
+    weights = first.double().softmax(0)
+    likely, order = weights.sort(descending=True, stable=True)
+    kept_ = ((likely.cumsum(0) - likely) < 0.8) & (torch.arange(len(likely)) < 25)
+    shares = (likely * kept_) / (likely * kept_).sum()
+    expected: Counter[int] = Counter()
+    for share, id_ in zip(shares[kept_].tolist(), order[kept_].tolist(), strict=True):
+        expected[id_ if id_ < SPEECH_IDS else -1] += share
+    assert set(drawn) <= set(expected)
+    for id_, share in expected.items():
+        spread = math.sqrt(count * share * (1 - share))
+        assert abs(drawn[id_] - count * share) < 5 * spread + 1, id_
+
+
+def test_slots_are_bounded_and_come_back_after_a_cancelled_segment(lab: TalkerLab) -> None:
+    asked = Asked(TEXTS["english"])
+    keys = [SegmentKey("crowd", number) for number in range(SLOTS)]
+    for key in keys:
+        lab.engine.admit(key, lab.settings(asked))
+        lab.engine.accept(key, message(asked.text))
+    late = SegmentKey("late", 0)
+    lab.engine.admit(late, lab.settings(asked))
+    with pytest.raises(ResourceExhausted, match="slots"):
+        lab.engine.accept(late, message(asked.text))
+    lab.engine.release(late)
+    outputs = {key: SegmentOutput() for key in keys}
+    advance(lab.engine, outputs, steps=3)
+    assert all(each.emitted for each in outputs.values())
+    for key in keys:
+        lab.engine.release(key)
+    expected = codes_of(*lab.speak(asked))
+    assert [codes_of(each) for each in lab.speak(*[asked] * SLOTS)] == [expected] * SLOTS
+
+
+def test_held_segment_goes_on_where_it_was(lab: TalkerLab) -> None:
+    asked = Asked(TEXTS["english"])
+    expected = codes_of(*lab.speak(asked))
+    first, second = (SegmentKey("held", number) for number in range(2))
+    outputs = {key: SegmentOutput() for key in (first, second)}
+    for key in outputs:
+        lab.engine.admit(key, lab.settings(asked))
+        lab.engine.accept(key, message(asked.text))
+    advance(lab.engine, outputs, steps=3)
+    reached = lab.engine._segments[first].launched
+    for _ in range(3):
+        for event in lab.engine.step({first}):
+            assert event.key == second
+            outputs[second].emitted.append(event)  # type: ignore[arg-type]
+    assert lab.engine._segments[first].launched == reached
+    advance(lab.engine, outputs)
+    assert [codes_of(each) for each in outputs.values()] == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"repetition_penalty": 1.1}, "repetition_penalty")]
+)
+def test_sampling_that_the_model_replaces_is_refused(
+    changes: dict[str, float], field: str, lab: TalkerLab
+) -> None:
+    settings = lab.settings(Asked(SHORT, changes=changes))
+    with pytest.raises(InvalidArgument) as refused:
+        lab.engine.admit(SegmentKey("refused", 0), settings)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("outputs", [{CODES}, {VOICE}, {"audio"}])
+def test_other_outputs_are_refused(outputs: set[str], lab: TalkerLab) -> None:
+    settings = replace(lab.settings(Asked(SHORT)), outputs=frozenset(outputs))
+    with pytest.raises(InvalidArgument) as refused:
+        lab.engine.admit(SegmentKey("refused", 0), settings)
+    assert refused.value.field == "outputs"
+
+
+def test_speech_ends_where_the_context_does(checkpoints: dict[str, Path]) -> None:
+    narrow = TalkerLab(checkpoints["voices"], limit=96)
+    wide = TalkerLab(checkpoints["voices"])
+    for seed in range(100):
+        asked = Asked(TEXTS["english"], seed=seed)
+        (output,) = narrow.speak(asked)
+        if output.finish_reason(CODES) is FinishReason.LENGTH:
+            break
+    codes = codes_of(output)
+    assert output.finish_reason(CODES) is FinishReason.LENGTH
+    assert codes_of(*wide.speak(asked))[: len(codes)] == codes
+    assert output.completed is not None
+    assert len(codes) <= 96 - output.completed.input_positions + 1
+
+
+@pytest.fixture
+def voices_file(tmp_path: Path) -> Path:
+    build_tiny_cosyvoice(tmp_path / "own", VOICES)
+    return tmp_path / "own" / "spk2info.pt"
+
+
+@pytest.mark.parametrize(("at", "id_"), [(3, -1), (3, 10**6), (4, 0)])
+def test_voice_whose_words_cannot_be_read_is_refused_at_the_start(
+    at: int, id_: int, voices_file: Path
+) -> None:
+    """Ids out of range, or no end of the prompt among them."""
+    voices = torch.load(voices_file, weights_only=True)
+    voices["Clara"]["prompt_text"][0, at] = id_
+    torch.save(voices, voices_file)
+    with pytest.raises(FailedPrecondition, match=r"spk2info\.pt: .*clara: its prompt_text"):
+        load(voices_file.parent, StageConfig(slots=1))
