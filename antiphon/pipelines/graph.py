@@ -7,7 +7,7 @@ the function `load` of the module `<package>.<role>.load`. Nothing else lists ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
@@ -140,9 +140,20 @@ class StageSpec:
         return replace(self, options=tuple(better.get(each.name, each) for each in self.options))
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A checkpoint of the family that has these `roles` alone: `field` of its `config.json` is
+    false. `lacks` says what it cannot do."""
+
+    field: str
+    roles: tuple[str, ...]
+    lacks: str
+
+
 @dataclass(frozen=True)
 class Pipeline:
-    """A model family. `architectures` are values of the checkpoint's `config.json`.
+    """A model family. `architectures` are values of the checkpoint's `config.json`. Some of its
+    checkpoints may be of a `variant` with fewer stages.
 
     Checkpoints of a family that does not use `config.json` are known by their file `marker`.
     Raises `InvalidArgument` that names the field when the parts do not fit together.
@@ -156,6 +167,7 @@ class Pipeline:
     folder: str = ""
     chunk_policy: ChunkPolicy = DEFAULT_CHUNK_POLICY
     marker: str = ""
+    variant: Variant | None = None
 
     def __post_init__(self) -> None:
         for field, fault in _faults(self):
@@ -175,6 +187,34 @@ class Pipeline:
         described = self.stage(role).with_options(options)
         stages = tuple(described if each.role == role else each for each in self.stages)
         return replace(self, stages=stages)
+
+    def of_checkpoint(self, config: Mapping[str, object]) -> Pipeline:
+        """The stages that a checkpoint with this `config.json` has, and the edges between them."""
+        variant = self.variant
+        if variant is None or config.get(variant.field) is not False:
+            return self
+        there = {CLIENT, *variant.roles}
+        kept = (
+            replace(edge, consumers=tuple(each for each in edge.consumers if each in there))
+            for edge in self.edges
+            if edge.producer in there
+        )
+        return replace(
+            self,
+            stages=tuple(stage for stage in self.stages if stage.role in variant.roles),
+            edges=tuple(edge for edge in kept if edge.consumers),
+        )
+
+    def check_role(self, role: str, model: str) -> None:
+        """Raise `InvalidArgument` for a stage that the family does not have, or this `model`."""
+        if role in self.roles:
+            return
+        lacks = ""
+        if self.variant is not None and self.roles == self.variant.roles:
+            lacks = f" ({model} {self.variant.lacks}: {self.variant.field} is false)"
+        raise InvalidArgument(
+            f"pipeline {self.name} has no {role}{lacks}; it has {', '.join(self.roles)}"
+        )
 
     @property
     def package(self) -> str:

@@ -37,7 +37,7 @@ from antiphon.pipelines.examples import (
     random_codes,
 )
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
-from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec, Variant
 from antiphon.pipelines.media_ids import is_media
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
@@ -127,6 +127,8 @@ PIPELINE = Pipeline(
         frames_edge("codes", TALKER, CODE2WAV, rate_hz=12.5, primed=True),
         audio_edge(CODE2WAV, "codes"),
     ),
+    # The Thinking and Captioner releases.
+    variant=Variant("enable_audio_output", (THINKER,), "answers in text alone"),
 )
 
 

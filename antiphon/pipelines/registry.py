@@ -77,9 +77,19 @@ def pipeline_named(name: str) -> Pipeline:
     return named[0].require()
 
 
+def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
+    """The pipeline of that name, or else the one that serves the checkpoint directory, with the
+    stages that the checkpoint has. Raises what `pipeline_named` and `pipeline_of` do."""
+    if not name:
+        return pipeline_of(model_dir)
+    pipeline = pipeline_named(name)
+    varies = pipeline.variant is not None and (model_dir / CONFIG_FILE).is_file()
+    return pipeline.of_checkpoint(read_config(model_dir)) if varies else pipeline
+
+
 def pipeline_of(model_dir: Path) -> Pipeline:
-    """The pipeline that serves a checkpoint directory: the one whose `marker` it holds, or the one
-    that knows an architecture of its `config.json`.
+    """The pipeline that serves a checkpoint directory, with the stages that the checkpoint has: the
+    one whose `marker` it holds, or the one that knows an architecture of its `config.json`.
 
     Raises `NotFound` without either file, `FailedPrecondition` unless exactly one pipeline serves
     the checkpoint.
@@ -95,7 +105,8 @@ def pipeline_of(model_dir: Path) -> Pipeline:
     config_path = model_dir / CONFIG_FILE
     if not config_path.is_file():
         raise NotFound(f"no checkpoint in {model_dir}: {config_path.name} is missing")
-    architectures = read_config(model_dir).get("architectures")
+    config = read_config(model_dir)
+    architectures = config.get("architectures")
     if not isinstance(architectures, list):
         raise FailedPrecondition(f"{config_path}: architectures must be a list of names; {REMEDY}")
     claims = [
@@ -108,7 +119,8 @@ def pipeline_of(model_dir: Path) -> Pipeline:
             f"{model_dir}: no pipeline serves the architectures {architectures}; "
             f"{_told_architectures(declarations)}"
         )
-    return _only(claims, model_dir, f"the architectures {architectures}").require()
+    claim = _only(claims, model_dir, f"the architectures {architectures}")
+    return claim.require().of_checkpoint(config)
 
 
 def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declaration:

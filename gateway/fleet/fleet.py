@@ -321,7 +321,7 @@ class Fleet:
         """Why there is no line-up for these outputs."""
         try:
             edges = self.edges()
-            roles = roles_for(edges, outputs or client_outputs(edges))
+            roles = roles_for(edges, outputs or client_outputs(edges), self.model_name())
             build = self._build()
             for role in roles:
                 if role not in self._by_role:

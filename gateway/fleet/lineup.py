@@ -165,8 +165,8 @@ class Lineup:
         return tuple(dict.fromkeys(edge.name for edge in self.edges if edge.producer in self.roles))
 
 
-def roles_for(edges: Edges, outputs: Iterable[str]) -> tuple[str, ...]:
-    """The roles that making `outputs` for the client needs, upstream first.
+def roles_for(edges: Edges, outputs: Iterable[str], model: str = "") -> tuple[str, ...]:
+    """The roles that making `outputs` for the client needs, upstream first; errors name `model`.
 
     Raises `NotImplementedYet` when the pipeline has no such edge to the client.
     """
@@ -176,7 +176,8 @@ def roles_for(edges: Edges, outputs: Iterable[str]) -> tuple[str, ...]:
         if not makers:
             made = ", ".join(sorted(client_outputs(edges))) or "nothing"
             raise NotImplementedYet(
-                f"modalities: this model makes no {output}, but {made}", field="modalities"
+                f"modalities: {model or 'this model'} makes no {output}, but {made}",
+                field="modalities",
             )
         wanted.extend(makers)
     found: list[str] = []

@@ -12,7 +12,7 @@ from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, check_roles, deployment_of
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import Pipeline
-from antiphon.pipelines.registry import pipeline_named, pipeline_of
+from antiphon.pipelines.registry import pipeline_for
 from tools.launcher.preflight import check_model_dir
 
 GATEWAY = "gateway"
@@ -172,8 +172,7 @@ def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
         check_model_dir(named_model, model)
     else:
         model = embedded_model(root)
-    named = deployment.pipeline
-    pipeline = pipeline_named(named) if named else pipeline_of(model)
+    pipeline = pipeline_for(model, deployment.pipeline)
     check_roles(deployment, pipeline.name, pipeline.roles)
     return msgspec.structs.replace(deployment, model=str(model)), pipeline
 

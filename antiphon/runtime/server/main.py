@@ -36,7 +36,7 @@ from antiphon.deployment.schema import (
 )
 from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon.pipelines.graph import Pipeline
-from antiphon.pipelines.registry import pipeline_named, pipeline_of
+from antiphon.pipelines.registry import pipeline_for
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.process import run
 from antiphon.runtime.server.callers import callers_of
@@ -129,9 +129,8 @@ def _options(arguments: argparse.Namespace) -> StageOptions:
     model = arguments.model or (Path(deployment.model) if deployment.model else None)
     if model is None:
         raise InvalidArgument("no model: give --model DIR, or `model` in the deployment file")
-    pipeline = pipeline_named(deployment.pipeline) if deployment.pipeline else pipeline_of(model)
-    if role not in pipeline.roles:
-        raise InvalidArgument(f"pipeline {pipeline.name} has no {role}: {list(pipeline.roles)}")
+    pipeline = pipeline_for(model, deployment.pipeline)
+    pipeline.check_role(role, model.resolve().name)
     check_roles(deployment, pipeline.name, pipeline.roles)
     unknown = sorted(set(deployment.delivery) - {edge.name for edge in pipeline.edges})
     if unknown:

@@ -7,6 +7,7 @@ in for the released one wherever no one listens to the result.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,13 @@ from antiphon.testing.tiny_checkpoint import TinyCheckpointCommand, make_directo
 
 __all__ = ["COMMAND", "OTHER", "SMALL", "VOICES", "TinyShape", "build_tiny_checkpoint"]
 
+SPEAKING_FIELDS = (
+    "talker_config",
+    "code2wav_config",
+    "tts_pad_token_id",
+    "tts_bos_token_id",
+    "tts_eos_token_id",
+)
 PRESETS = {"small": SMALL, "other": OTHER}
 
 
@@ -56,6 +64,31 @@ def build_tiny_checkpoint(
         with torch.no_grad():
             edit(model, vocabulary.ids)
     save_model(model, directory, vocabulary)
+    if not shape.speaks:
+        leave_thinker(directory)
+
+
+def leave_thinker(directory: Path) -> None:
+    """Remove talker and code2wav, their configurations and their ids.
+
+    The Thinking and Captioner models are released in this form.
+    """
+    from safetensors.torch import load_file, save_file
+
+    index = directory / "model.safetensors.index.json"
+    files: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+    kept = {name: file for name, file in files.items() if name.startswith("thinker.")}
+    for file in set(files.values()):
+        tensors = {name: each for name, each in load_file(directory / file).items() if name in kept}
+        (directory / file).unlink()
+        if tensors:
+            save_file(tensors, directory / file, metadata={"format": "pt"})
+    index.write_text(json.dumps({"weight_map": kept}))
+    path = directory / "config.json"
+    config = json.loads(path.read_bytes()) | {"enable_audio_output": False}
+    for name in SPEAKING_FIELDS:
+        config.pop(name, None)
+    path.write_text(json.dumps(config))
 
 
 COMMAND = TinyCheckpointCommand(

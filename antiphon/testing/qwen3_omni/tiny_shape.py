@@ -18,7 +18,7 @@ class TinyShape(TinyMultimodalSizes):
     The talker's and the code predictor's hidden size are one (`talker_hidden`), as
     Hugging Face adds their embeddings. `accept_layer` counts the embedding as 0. With
     `endless_text` and `endless_speech` thinker and talker never draw their end: they go
-    on to the limit that is asked for.
+    on to the limit that is asked for. Without `speaks` there is a thinker alone.
     """
 
     layers: int = 3
@@ -51,6 +51,7 @@ class TinyShape(TinyMultimodalSizes):
     decoder_dim: int = 64
     raw_bytes: bool = False
     endless_text: bool = False
+    speaks: bool = True
     endless_speech: bool = False
 
     def check(self) -> None:

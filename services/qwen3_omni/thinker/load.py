@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import (
     Qwen3OmniMoeConfig,
@@ -80,9 +81,9 @@ def load(
         return load_vllm(
             THINKER, model_dir, config, intake, checkpoint, Qwen3OmniMoeProcessorKwargs
         )
-    whole = load_config(Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config")
+    whole = _load_config(model_dir)
     layers = whole.thinker_config.text_config.num_hidden_layers
-    tapped = whole.talker_config.accept_hidden_layer
+    tapped = whole.talker_config.accept_hidden_layer if whole.enable_audio_output else 0
     if not 0 <= tapped <= layers:
         raise FailedPrecondition(
             f"{model_dir / CONFIG_FILE}: talker_config.accept_hidden_layer is {tapped}; the "
@@ -105,11 +106,20 @@ def load(
     )
 
 
+def _load_config(model_dir: Path) -> Any:
+    """The configuration; one that makes audio has a talker's."""
+    silent = read_config(model_dir).get("enable_audio_output") is False
+    parts = ("thinker_config",) if silent else ("thinker_config", "talker_config")
+    return load_config(Qwen3OmniMoeConfig, model_dir, *parts)
+
+
 def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
     """Chat template, tokeniser and audio front end of the directory, for an engine."""
-    whole = load_config(Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config")
+    whole = _load_config(model_dir)
     extractor = load_extractor(model_dir)
-    special = SpecialIds.from_config(read_config(model_dir))
+    told = read_config(model_dir)
+    # A checkpoint without a talker lacks the talker's ids, which nothing asks for then.
+    special = SpecialIds.from_config(told if whole.enable_audio_output else whole.to_dict())
     ears, text = whole.thinker_config.audio_config, whole.thinker_config.text_config
     prompts = PromptFactory(
         chat=load_chat_tokenizer(model_dir),

@@ -16,7 +16,8 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
     """`checkpoint` is the `config.json`. Raises `FailedPrecondition` for a layer that the tap
     cannot be at."""
     text = checkpoint["thinker_config"]["text_config"]
-    layer = checkpoint["talker_config"]["accept_hidden_layer"]
+    silent = checkpoint.get("enable_audio_output") is False
+    layer = 0 if silent else checkpoint["talker_config"]["accept_hidden_layer"]
     if not 0 <= layer < text["num_hidden_layers"]:
         raise FailedPrecondition(
             f"the talker reads layer {layer}; vLLM can tap 0 to {text['num_hidden_layers'] - 1}"
@@ -28,7 +29,11 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
         head_dim=text["head_dim"],
         hidden=text["hidden_size"],
     )
-    return VllmCheckpoint(TAPPED_THINKER, shape, text["vocab_size"], _overrides(checkpoint))
+    overrides = _overrides(checkpoint)
+    if silent:
+        # The tapped model asks for a layer; without a talker nothing reads what it keeps.
+        overrides["talker_config"] = {"accept_hidden_layer": layer}
+    return VllmCheckpoint(TAPPED_THINKER, shape, text["vocab_size"], overrides)
 
 
 def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
