@@ -36,7 +36,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test test-vllm test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
-	gpu bench-engines bench-realtime bench-transport bench-prompts bench-vllm
+	gpu verify-release bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -188,6 +188,11 @@ gpu: $(if $(GPU_PYTHON),,setup-dev) ## prove and measure everything on this mach
 		$$python -m benchmarks.gpu $$part --json "$(OUT)/gpu/$$part.json" \
 			--device $(GPU_DEVICE) --budget-s $(GPU_BUDGET_S) $(ARGS) || failed=yes; \
 	done; test -z "$$failed"
+
+verify-release: setup ## compare a released checkpoint with its reference, measure it, and write a report to send: MODEL=DIR [DEVICE=cuda] [TRANSCRIBER=DIR]
+	@test -n "$(MODEL)" || { echo "make verify-release: say which checkpoint: MODEL=DIR" >&2; exit 2; }
+	$(BIN)/python -m tools.verify_release --model "$(MODEL)" --out "$(OUT)/verify-release" \
+		$(if $(DEVICE),--device "$(DEVICE)") $(if $(TRANSCRIBER),--transcriber "$(TRANSCRIBER)") $(ARGS)
 
 bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs
 	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)

@@ -29,5 +29,6 @@ class KeyedNoise(TorchFunctionMode):
         """What `func` returns, or the noise."""
         if func is torch.randn:
             (size,) = args
-            return torch.from_numpy(self._source.standard_normal(tuple(size), np.float32))
+            noise = torch.from_numpy(self._source.standard_normal(tuple(size), np.float32))
+            return noise.to((kwargs or {}).get("device", "cpu"))
         return func(*args, **(kwargs or {}))

@@ -104,9 +104,16 @@ class Omni25Reference:
     With `mask_kept` False it is called as it comes.
     """
 
-    def __init__(self, directory: Path, *, mask_kept: bool = True) -> None:
-        self.model: Any = _MODEL.from_pretrained(directory, dtype=torch.float32)
-        self.model.eval()
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        mask_kept: bool = True,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.model: Any = _MODEL.from_pretrained(directory, dtype=dtype)
+        self.model.to(device).eval()
         self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
         self._made = ReferenceInputs(directory, Qwen2_5OmniProcessor, _DEFAULTS, self.merge_size)
         self.tokenizer = self._made.tokenizer
@@ -116,8 +123,8 @@ class Omni25Reference:
         if mask_kept:
             _keep_mask(self.model.talker)
 
-    def run(self, case: Omni25Case) -> Omni25Output:
-        """Generate once, greedily.
+    def run(self, case: Omni25Case, *, thinker_processors: Sequence[Any] = ()) -> Omni25Output:
+        """Generate once, greedily; `thinker_processors` see the thinker's scores, too.
 
         What Hugging Face raises goes through: for a reply of one token, for speech that ends
         at its first draw, for ids that the decoder has no row for, for an unknown voice.
@@ -132,14 +139,14 @@ class Omni25Reference:
                 thinker_do_sample=False,
                 thinker_max_new_tokens=case.thinker_max_tokens,
                 thinker_eos_token_id=self.stop_id,
-                thinker_logits_processor=LogitsProcessorList([thinker]),
+                thinker_logits_processor=LogitsProcessorList([thinker, *thinker_processors]),
                 talker_do_sample=False,
                 talker_max_new_tokens=case.talker_max_tokens,
                 talker_eos_token_id=self.ends,
                 talker_repetition_penalty=case.talker_repetition_penalty,
                 talker_logits_processor=LogitsProcessorList([talker]),
             )
-        ids = (answer[0] if case.audio else answer)[0].numpy().astype(np.int32)
+        ids = (answer[0] if case.audio else answer)[0].cpu().numpy().astype(np.int32)
         prompt_length = inputs["input_ids"].shape[1]
         stopped = ids[-1] == self.stop_id
         return Omni25Output(
@@ -148,7 +155,7 @@ class Omni25Reference:
             text_finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
             drawn=heard.drawn,
             codes=heard.codes,
-            waveform=answer[1].numpy() if case.audio else np.empty(0, np.float32),
+            waveform=answer[1].float().cpu().numpy() if case.audio else np.empty(0, np.float32),
             talker_input=heard.talker_input,
             margin=min(thinker.smallest, talker.smallest),
         )
@@ -166,7 +173,8 @@ class Omni25Reference:
             features[f"thinker_{name}"] = features.pop(name)
         mask = features.get("feature_attention_mask")
         lengths: Any = () if mask is None else (((mask.sum(-1) - 1) // 2 + 1) - 2) // 2 + 1
-        return self._made.tokens(conversation, features, lengths) | features
+        inputs = self._made.tokens(conversation, features, lengths) | features
+        return {name: each.to(self.model.device) for name, each in inputs.items()}
 
 
 class _Heard:
@@ -186,16 +194,16 @@ def _listen(model: Any, seed: int, *, decode: bool) -> Iterator[_Heard]:
 
     def on_talker(**settings: Any) -> torch.Tensor:
         heard.talker_input = TalkerInput(
-            settings["inputs_embeds"][0].numpy().copy(),
-            settings["thinker_reply_part"][0].numpy().copy(),
-            settings["input_text_ids"][0].numpy().copy(),
+            _copied(settings["inputs_embeds"]),
+            _copied(settings["thinker_reply_part"]),
+            settings["input_text_ids"][0].cpu().numpy().copy(),
         )
         drawn: torch.Tensor = generate(**settings)
-        heard.drawn = drawn[0, settings["input_ids"].shape[1] :].numpy().astype(np.int32)
+        heard.drawn = drawn[0, settings["input_ids"].shape[1] :].cpu().numpy().astype(np.int32)
         return drawn
 
     def on_decoder(codes: torch.Tensor, **settings: Any) -> torch.Tensor:
-        heard.codes = codes[0].numpy().astype(np.int32)
+        heard.codes = codes[0].cpu().numpy().astype(np.int32)
         if not decode:
             return torch.zeros(0)
         with KeyedNoise(stream_key(seed, TOKEN2WAV)):
@@ -207,6 +215,11 @@ def _listen(model: Any, seed: int, *, decode: bool) -> Iterator[_Heard]:
         yield heard
     finally:
         del model.talker.generate, model.token2wav.forward
+
+
+def _copied(rows: torch.Tensor) -> npt.NDArray[np.float32]:
+    """The first of the rows [1, n, hidden], on the host."""
+    return rows[0].float().cpu().numpy().copy()
 
 
 def _keep_mask(talker: Any) -> None:

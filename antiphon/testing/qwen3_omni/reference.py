@@ -84,8 +84,10 @@ class ReferenceOutput:
 class Reference:
     """`Qwen3OmniMoeForConditionalGeneration` of one checkpoint, with an ear on its choices."""
 
-    def __init__(self, directory: Path, device: str = "cpu") -> None:
-        self.model: Any = _MODEL.from_pretrained(directory, dtype=torch.float32)
+    def __init__(
+        self, directory: Path, device: str = "cpu", *, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.model: Any = _MODEL.from_pretrained(directory, dtype=dtype)
         self.model.to(device).eval()
         merge_size = self.model.config.thinker_config.vision_config.spatial_merge_size
         self._made = ReferenceInputs(directory, Qwen3OmniMoeProcessor, _DEFAULTS, merge_size)
@@ -95,8 +97,8 @@ class Reference:
         talker = self.model.talker.config
         talker.audio_config = self.model.config.thinker_config.audio_config
 
-    def run(self, case: Case) -> ReferenceOutput:
-        """Generate once, greedily.
+    def run(self, case: Case, *, thinker_processors: Sequence[Any] = ()) -> ReferenceOutput:
+        """Generate once, greedily; `thinker_processors` see the thinker's scores, too.
 
         What Hugging Face raises goes through: `RuntimeError` for a reply of one token,
         for speech that ends at its first draw and for a prompt without a user message,
@@ -118,7 +120,9 @@ class Reference:
                 thinker_do_sample=False,
                 thinker_max_new_tokens=case.thinker_max_tokens,
                 thinker_eos_token_id=self.model.config.im_end_token_id,
-                thinker_logits_processor=LogitsProcessorList([narrowest.thinker]),
+                thinker_logits_processor=LogitsProcessorList(
+                    [narrowest.thinker, *thinker_processors]
+                ),
                 talker_do_sample=False,
                 talker_max_new_tokens=case.talker_max_tokens,
                 talker_logits_processor=LogitsProcessorList([narrowest.talker]),
@@ -155,7 +159,9 @@ class Reference:
         """The waveform of codes [1, groups, T], by one forward."""
         if codes is None:
             return np.empty(0, dtype=np.float32)
-        waveform: npt.NDArray[np.float32] = self.model.code2wav(codes).flatten().cpu().numpy()
+        waveform: npt.NDArray[np.float32] = (
+            self.model.code2wav(codes).flatten().float().cpu().numpy()
+        )
         return waveform
 
     def _audio_finish(self, talker: LogitGap) -> FinishReason:

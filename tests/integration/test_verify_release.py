@@ -1,0 +1,192 @@
+"""`make verify-release` on a CPU, with tiny checkpoints of every family that it knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
+from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL
+from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3
+from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
+from tools.verify_release import __main__ as command
+from tools.verify_release import served
+from tools.verify_release.__main__ import IN_DOUBT, NOTHING, main
+from tools.verify_release.report import VerificationReport
+from tools.warm.launcher import WarmLauncher
+
+FEW = ("--questions", "1", "--tokens", "8", "--frames", "5", "--context", "256")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    build_omni3(folder / "omni3", SMALL)
+    build_omni25(folder / "omni25")
+    build_tiny_tts(folder / "tts")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "Launcher", WarmLauncher)
+
+
+def verify(model: Path, out: Path, *others: str) -> tuple[int, dict[str, Any]]:
+    status = main(["--model", str(model), "--out", str(out), "--device", "cpu", *FEW, *others])
+    return status, json.loads((out / "report.json").read_text())
+
+
+def check_equal(report: dict[str, Any], *, text: bool = True) -> None:
+    assert report["doubts"] == []
+    if text:
+        assert report["text"]["agreement"] == 1.0
+        assert report["text"]["places"] == report["reference"]["tokens"] > 0
+        assert 0.0 < report["text"]["largest_logprob_difference"] < 1e-3
+        assert report["text"]["logprobs_compared"] >= 20
+    assert report["codes"] == {
+        "frames": report["reference"]["frames"],
+        "first_code_agreement": 1.0,
+        "equal_codes": 1.0,
+    }
+    assert report["codes"]["frames"] > 0
+    assert report["audio"]["largest_error"] < 1e-4
+
+
+def test_omni3_equals_its_reference_speaks_and_hears_itself(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = verify(checkpoints / "omni3", tmp_path, "--spoken-frames", "8")
+    assert status == 0
+    check_equal(report)
+    assert report["reference"]["reference"].startswith("transformers, Qwen3OmniMoe")
+    assert report["checkpoint"]["tensors"] > 100
+    assert report["speed"]["answers"] == 1
+    assert report["speed"]["first_audio_ms"]["median"] > 0.0
+    assert report["speed"]["real_time_factor"] > 0.0
+    assert report["hearing"]["transcriber"] == "omni3"
+    [answer] = report["hearing"]["answers"]
+    assert answer["said"]
+    assert report["hearing"]["mean_word_error_rate"] == answer["word_error_rate"]
+    # Progress is shown, and the report is there to read; neither has a path of this machine.
+    shown = capsys.readouterr().out
+    assert "thinker: loading" in shown
+    assert "spoken answer 1 of 1" in shown
+    readable = (tmp_path / "report.md").read_text()
+    assert "## Text, given the reference's answer" in readable
+    assert "| agreement | 1 |" in readable
+    for text in (readable, json.dumps(report)):
+        assert str(checkpoints) not in text
+
+
+def test_omni25_equals_its_reference(checkpoints: Path, tmp_path: Path) -> None:
+    status, report = verify(checkpoints / "omni25", tmp_path, "--compared-only")
+    assert status == 0
+    check_equal(report)
+    assert "speed" not in report
+
+
+def test_tts_equals_float32_and_says_that_it_hears_nothing(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    status, report = verify(checkpoints / "tts", tmp_path)
+    assert status == 0
+    check_equal(report, text=False)
+    assert "text" not in report
+    assert "--transcriber DIR" in report["hearing"]["not_measured"]
+    assert report["speed"]["answers"] == 1
+
+
+def test_another_checkpoint_transcribes(checkpoints: Path, tmp_path: Path) -> None:
+    status, report = verify(
+        checkpoints / "tts",
+        tmp_path,
+        *("--served-only", "--spoken-frames", "8"),
+        *("--transcriber", str(checkpoints / "omni3")),
+    )
+    assert status == 0
+    assert report["hearing"]["transcriber"] == "omni3"
+    assert report["hearing"]["answers"][0]["said"] == "The river is quiet early in the morning."
+
+
+def test_bfloat16_is_compared_with_bfloat16(checkpoints: Path, tmp_path: Path) -> None:
+    _, report = verify(checkpoints / "omni3", tmp_path, "--compared-only", "--dtype", "bfloat16")
+    assert report["reference"]["dtype"] == "bfloat16"
+    assert report["text"]["places"] > 0
+    # The decoder is served in float32, and is compared in it.
+    assert report["audio"]["largest_error"] < 1e-4
+
+
+def test_other_choices_are_in_doubt_where_the_reference_was_clear(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = command.ask_reference
+
+    def another(*given: Any) -> list[Any]:
+        [answer] = ask(*given)
+        ids = answer.ids.copy()
+        ids[2] = (ids[2] + 1) % 100
+        gaps = np.full_like(answer.gaps, 3.0)
+        return [dataclasses.replace(answer, ids=ids, gaps=gaps)]
+
+    monkeypatch.setattr(command, "ask_reference", another)
+    status, report = verify(checkpoints / "omni3", tmp_path, "--compared-only")
+    assert status == IN_DOUBT
+    assert report["text"]["equal"] < report["text"]["places"]
+    assert "the reference's choice was clear (a gap of up to 3.00" in report["doubts"][0]
+
+
+def test_tensor_that_is_missing_is_named_before_the_reference_answers(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for each in (checkpoints / "omni3").iterdir():
+        (broken / each.name).write_bytes(each.read_bytes())
+    index = broken / "model.safetensors.index.json"
+    listed = json.loads(index.read_text())
+    name = next(each for each in listed["weight_map"] if each.startswith("talker.codec_head"))
+    path = broken / listed["weight_map"].pop(name)
+    with safe_open(path, framework="pt") as file:
+        names = set(file.keys()) - {name}
+        kept = {each: file.get_tensor(each) for each in names}
+    save_file(kept, path, {"format": "pt"})
+    index.write_text(json.dumps(listed))
+    status, report = verify(broken, tmp_path / "out", "--compared-only")
+    assert status == IN_DOUBT
+    assert name in report["stages"]["error"]
+    assert report["doubts"][0].startswith("stages: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "nowhere", "--device", "cpu"], "nowhere"),
+        (["--model", "nowhere", "--device", "cuda:99"], "needs a GPU"),
+    ],
+)
+def test_command_says_what_it_needs(
+    arguments: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == NOTHING
+    assert said in capsys.readouterr().err
+
+
+def test_report_is_whole_after_every_section(tmp_path: Path) -> None:
+    report = VerificationReport(tmp_path / "report.json", {"gpu": "a | b"})
+    report.add("text", {"agreement": 0.98765, "gaps": [0.5, 0.25]})
+    report.add("codes", {"error": "no memory"})
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["doubts"] == ["codes: no memory"]
+    readable = (tmp_path / "report.md").read_text()
+    assert "| gpu | a \\| b |" in readable
+    assert "| agreement | 0.9877 |\n| gaps | 0.5; 0.25 |" in readable
+    assert "- codes: no memory" in readable

@@ -1,0 +1,57 @@
+"""What a checkpoint is asked, and how what was heard is compared with what was said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+QUESTIONS = (
+    "Repeat after me: the river is quiet early in the morning.",
+    "Name three things that one can see at night, in one sentence.",
+    "Why do leaves fall in autumn? Answer in one sentence.",
+    "Repeat after me: two large houses stand near the old road.",
+    "How is bread made? Answer in one sentence.",
+    "Say what you like about music, in one sentence.",
+)
+SENTENCES = (
+    "The river is quiet early in the morning.",
+    "Two large houses stand near the old road.",
+    "Please remember to open the window before it gets dark.",
+    "Summer music sounds better under a blue sky.",
+    "Bread is made of flour, water, salt and time.",
+    "We walk home and ask why the light is green.",
+)
+"""For models that speak a given text."""
+TRANSCRIBE = "Transcribe the audio into text."
+"""As the gateway asks by default."""
+
+
+def word_error_rate(said: str, heard: str) -> float:
+    """Insertions, deletions and replacements of words, over the words that were said.
+
+    Words are compared without case and punctuation; a character of a script without spaces is a
+    word. Raises `ValueError` if nothing was said.
+    """
+    wanted, given = _words(said), _words(heard)
+    if not wanted:
+        raise ValueError("no words were said")
+    return _distance(wanted, given) / len(wanted)
+
+
+def _words(text: str) -> list[str]:
+    # CJK, hiragana and katakana are parted by characters.
+    return re.findall(
+        r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+", text.lower()
+    )
+
+
+def _distance(wanted: Sequence[str], given: Sequence[str]) -> int:
+    """Levenshtein's distance."""
+    costs = list(range(len(given) + 1))
+    for row, word in enumerate(wanted, 1):
+        diagonal, costs[0] = costs[0], row
+        for column, other in enumerate(given, 1):
+            replaced = diagonal + (word != other)
+            diagonal = costs[column]
+            costs[column] = min(replaced, costs[column] + 1, costs[column - 1] + 1)
+    return costs[-1]
