@@ -142,6 +142,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # many blocks a stream waits for beyond those that it hands on. More of them bring it nearer
     # to what `whole` delivery makes of all blocks at once, cost more, and come later.
     held_blocks: Annotated[int, msgspec.Meta(ge=0, le=64)] = 3
+    # Where a diffusion decoder's blocks see all earlier ones: what streams keep of computed blocks,
+    # of all sessions together. A stream that finds no room computes blocks again, to the same
+    # result, and its later chunks are longer.
+    flow_cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 2 << 30
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0

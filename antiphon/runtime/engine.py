@@ -34,7 +34,7 @@ class SegmentSettings:
     edges of this stage that go somewhere; an engine may skip the work behind any other. `options`
     are those that the request gives, within what the stage describes. The input of a `live` one
     comes while it is recorded. A `history`, which has only what the stage goes on from, is the
-    beginning of the output.
+    beginning of the output. `whole_inputs` are the input edges that are delivered whole.
     """
 
     voice: str
@@ -43,6 +43,7 @@ class SegmentSettings:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     live: bool = False
     history: History | None = None
+    whole_inputs: frozenset[str] = frozenset()
 
 
 class InputChunk(Struct, frozen=True):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
+from torch.nn.functional import gelu, layer_norm, linear, pad, scaled_dot_product_attention
 
 from services.lm.rotary import Rotation
 
@@ -35,11 +35,33 @@ class LayerWeights:
     down: Affine
 
 
-class TimedLayer:
-    """One layer, with `heads` attention heads."""
+class AllRows:
+    """The rows `first` to `stop` of a sequence that are computed together: all, and all see all.
 
-    def __init__(self, weights: LayerWeights, heads: int) -> None:
-        self._heads = heads
+    Kinds that compute a part, or let rows see some others, override it.
+    """
+
+    def __init__(self, first: int, stop: int) -> None:
+        self.first, self.stop = first, stop
+
+    def seen(self, own: Tensor, evaluation: int, layer: int) -> tuple[Tensor, Tensor | None]:
+        """The keys and values that rows see, and a bool mask [rows, keys] if not all see all.
+
+        `own` [sequences, 2, rows, heads, head_dim] are those of the rows at one layer.
+        """
+        return own, None
+
+    def preceded(self, x: Tensor, evaluation: int, convolution: int, reach: int) -> Tensor:
+        """The rows' inputs [sequences, channels, n] of a convolution, after the `reach` inputs
+        before them; zeros precede the sequence."""
+        return pad(x, (reach, 0))
+
+
+class TimedLayer:
+    """One layer, with `heads` attention heads; `number` is its place among the flow's."""
+
+    def __init__(self, weights: LayerWeights, heads: int, number: int) -> None:
+        self._heads, self._number = heads, number
         self._head_dim = len(weights.query[0]) // heads
         shift, scale, self._gate, mlp_shift, mlp_scale, self._mlp_gate = weights.changes.chunk(6, 1)
         self._first_norm = (1 + scale, shift)
@@ -48,23 +70,26 @@ class TimedLayer:
         self._in = (torch.cat([each[0] for each in parts]), torch.cat([each[1] for each in parts]))
         self._out, self._up, self._down = weights.output, weights.up, weights.down
 
-    def forward(
-        self, rows: Tensor, evaluation: int, rotation: Rotation, mask: Tensor | None = None
-    ) -> Tensor:
-        """Rows [sequences, n, width] after the layer; `mask` bool [n, n] is True where a row sees
-        another."""
+    def forward(self, rows: Tensor, evaluation: int, rotation: Rotation, among: AllRows) -> Tensor:
+        """Rows [sequences, n, width] after the layer."""
         normed = modulated(rows, self._first_norm, evaluation)
-        rows = torch.addcmul(rows, self._gate[evaluation], self._attend(normed, rotation, mask))
+        attended = self._attend(normed, evaluation, rotation, among)
+        rows = torch.addcmul(rows, self._gate[evaluation], attended)
         normed = modulated(rows, self._second_norm, evaluation)
         inner = gelu(linear(normed, *self._up), approximate="tanh")
         return torch.addcmul(rows, self._mlp_gate[evaluation], linear(inner, *self._down))
 
-    def _attend(self, normed: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+    def _attend(
+        self, normed: Tensor, evaluation: int, rotation: Rotation, among: AllRows
+    ) -> Tensor:
         sequences, count, _ = normed.shape
         heads = linear(normed, *self._in).view(sequences, count, 3, self._heads, self._head_dim)
         first = heads[:, :, :2, 0]
         rotation.apply(first, out=first)
-        queries, keys, values = heads.transpose(1, 3).unbind(2)
+        own = heads[:, :, 1:].transpose(1, 2)
+        seen, mask = among.seen(own, evaluation, self._number)
+        keys, values = seen.transpose(2, 3).unbind(1)
+        queries = heads[:, :, 0].transpose(1, 2)
         mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         return linear(mixed.transpose(1, 2).flatten(2), *self._out)
 
@@ -83,9 +108,9 @@ def modulated(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int) -> T
     return layer_norm(rows, rows.shape[-1:], scale[evaluation], shift[evaluation], NORM_EPSILON)
 
 
-def rotation_of(count: int, head_dim: int, device: torch.device) -> Rotation:
-    """Of positions 0 to `count` - 1, for `TimedLayer`; base 10,000."""
+def rotation_of(first: int, stop: int, head_dim: int, device: torch.device) -> Rotation:
+    """Of positions `first` to `stop` - 1, for `TimedLayer`; base 10,000."""
     powers = torch.arange(0, head_dim, 2, device=device).float() / head_dim
-    angles = torch.arange(count, device=device).float()[:, None] * (1.0 / 10_000**powers)
+    angles = torch.arange(first, stop, device=device).float()[:, None] * (1.0 / 10_000**powers)
     angles = torch.cat((angles, angles), 1)
     return Rotation.of_rows(angles.cos(), angles.sin())

@@ -145,7 +145,14 @@ class StagePlan:
             request.options,
             request.live,
             request.history,
+            frozenset(
+                name for name in self.inputs if self.delivery_of(name, request) is Delivery.WHOLE
+            ),
         )
+
+    def delivery_of(self, edge: str, request: SegmentRequest) -> Delivery:
+        """How an edge is delivered in a segment: as its request says, or else by default."""
+        return request.delivery.get(edge) or self.delivery[edge]
 
     def check_segment(self, request: SegmentRequest) -> None:
         """Raise `InvalidArgument` for options and a history that this stage has no use for."""

@@ -182,7 +182,7 @@ class LiveSession:
         return [Release(segment.key)] if segment.in_engine else []
 
     def _outlet(self, edge: Edge, request: SegmentRequest) -> Outlet:
-        delivery = request.delivery.get(edge.name) or self._plan.delivery[edge.name]
+        delivery = self._plan.delivery_of(edge.name, request)
         window = self._windows.get(edge.name)
         credit = Credit(window, self._routes[edge.name]) if window else None
         return Outlet(edge, delivery, request.policy or self._plan.policy, credit)

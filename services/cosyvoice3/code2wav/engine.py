@@ -1,9 +1,12 @@
 """Code2wav's engine: audio of many segments.
 
-The flow sees all of an utterance at once, so an utterance is decoded when its last code has come.
-Each is computed by itself, so its samples do not depend on what else is served; a step of the
-engine does some work for the segments that have had least of it, and an utterance leaves when it
-is made. A fault fails its segment and no other.
+If the edge `codes` is delivered whole, the flow sees all of an utterance at once, and an utterance
+is decoded when its last code has come. If it is streamed, the flow sees block after block, and
+samples leave as blocks are complete; see `mel_stream`. The delivery decides, not when codes come.
+
+Each utterance is computed by itself, so its samples do not depend on what else is served; a step of
+the engine does some work for the segments that have had least of it. A fault fails its segment and
+no other.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class Code2WavEngine:
         """Raises `ResourceExhausted` when all slots are taken."""
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
-        self._segments[key] = UtteranceSegment(key, wanted=AUDIO in settings.outputs)
+        self._segments[key] = UtteranceSegment(
+            key, wanted=AUDIO in settings.outputs, whole=CODES in settings.whole_inputs
+        )
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Check and queue a voice or codes. Raises `DataLoss` or `InvalidArgument`."""
@@ -67,8 +72,8 @@ class Code2WavEngine:
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment."""
-        del self._segments[key]
+        """Forget the segment, and give back what it holds."""
+        self._segments.pop(key).close()
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:

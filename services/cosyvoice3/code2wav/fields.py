@@ -53,7 +53,7 @@ SOLVER = ConfigPart(
 )
 ESTIMATOR = ConfigPart(
     "flow.decoder.estimator",
-    computed=names("dim depth heads dim_head ff_mult"),
+    computed=names("dim depth heads dim_head ff_mult static_chunk_size"),
     only={
         "!new": ("cosyvoice.flow.DiT.dit.DiT",),
         "mel_dim": (MEL_BINS,),
@@ -61,8 +61,8 @@ ESTIMATOR = ConfigPart(
         "spk_dim": (MEL_BINS,),
         "long_skip_connection": (None, False),
     },
-    # Blocks are of streams, which this stage does not make.
-    idle=names("out_channels dropout static_chunk_size num_decoding_left_chunks"),
+    # The vendor's mask lets a block see all earlier ones, whatever `num_decoding_left_chunks` says.
+    idle=names("out_channels dropout num_decoding_left_chunks"),
 )
 VOCODER = ConfigPart(
     "hift",

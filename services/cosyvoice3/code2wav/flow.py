@@ -1,7 +1,9 @@
 """The flow: mel frames from speech codes and a voice.
 
-Mirrors `CausalMaskedDiffWithDiT.inference` of the vendor with `streaming=False`: every frame sees
-all frames of prompt and utterance. The mathematics is the vendor's; what it repeats is done once.
+Mirrors `CausalMaskedDiffWithDiT.inference` of the vendor. With `streaming=False` every frame sees
+all frames of prompt and utterance; with `streaming=True` frames are in blocks, counted from the
+prompt's first frame, and see their own block and earlier ones. The two make different sound. The
+mathematics is the vendor's; what it repeats is done once.
 What depends on the time alone is computed at load, what depends on codes and voice alone once for
 each utterance. Guidance takes both halves, with the conditions and without, in one batch.
 
@@ -20,8 +22,9 @@ from torch.nn.functional import conv1d, leaky_relu, linear, mish, normalize, pad
 
 from antiphon.pipelines.cosyvoice3 import FRAMES_PER_CODE, MOST_CODES
 from services.cosyvoice3.code2wav.flow_module import POSITION_GROUPS, TIME_WIDTH, FlowModule
+from services.flow.block_cache import BlockShape
 from services.flow.euler import EulerSteps
-from services.flow.layer import LayerWeights, TimedLayer, modulated, rotation_of
+from services.flow.layer import AllRows, LayerWeights, TimedLayer, modulated, rotation_of
 from services.flow.work import Work
 
 STEPS = 10
@@ -43,9 +46,11 @@ class ClonedVoice:
 
 class MelFlow:
     """Computes with the weights of a `FlowModule`, in float32; `guidance` is the strength of
-    classifier-free guidance."""
+    classifier-free guidance, `block_frames` the length of a block."""
 
-    def __init__(self, module: FlowModule, *, heads: int, guidance: float) -> None:
+    def __init__(
+        self, module: FlowModule, *, heads: int, guidance: float, block_frames: int
+    ) -> None:
         estimator: Any = module.decoder.estimator
         self._module: Any = module
         self._guidance = guidance
@@ -54,8 +59,15 @@ class MelFlow:
         self._steps = EulerSteps.cosine(STEPS)
         times = _time_rows(self._steps.times).to(self.device)
         embedding = silu(estimator.time_embed.time_mlp(times))
-        self._layers = [_layer(each, embedding, heads) for each in estimator.transformer_blocks]
+        self._layers = [
+            _layer(each, embedding, heads, number)
+            for number, each in enumerate(estimator.transformer_blocks)
+        ]
         self._head_dim = len(estimator.transformer_blocks[0].attn.to_q.weight) // heads
+        self.block = BlockShape(
+            STEPS, len(self._layers), HALVES, block_frames, heads, self._head_dim
+        )
+        self.look_ahead: int = self._module.pre_lookahead_layer.conv1.kernel_size[0] - 1
         scale, shift = estimator.norm_out.linear(embedding).chunk(2, dim=1)
         self._last_norm = (1 + scale, shift)
         self._out = (weight, estimator.proj_out.bias)
@@ -73,32 +85,38 @@ class MelFlow:
         self._noise = noise[0].T.to(self.device)
 
     def run(self, voice: ClonedVoice, codes: Tensor) -> Work[Tensor]:
-        """The mel frames [2 n, bins] of codes int64 [n]."""
-        given = self._given(voice, codes)
-        count = given.shape[1]
-        rotation = rotation_of(count, self._head_dim, self.device)
+        """The mel frames [2 n, bins] of codes int64 [n], all of which see all."""
+        prompt = len(voice.mel)
+        rows = AllRows(0, prompt + FRAMES_PER_CODE * len(codes))
+        return (yield from self.run_rows(voice, codes, rows))[prompt:]
+
+    def run_rows(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Work[Tensor]:
+        """These frames of prompt and codes, [n, bins]; of the last `look_ahead` codes only where
+        no more follow."""
+        given = self._given(voice, codes, among)
+        rotation = rotation_of(among.first, among.stop, self._head_dim, self.device)
 
         def velocity(evaluation: int, value: Tensor) -> Work[Tensor]:
             rows = linear(value, self._frame_in) + given
-            rows = rows + self._positions(rows)
+            rows = rows + self._positions(rows, evaluation, among)
             for layer in self._layers:
-                rows = layer.forward(rows, evaluation, rotation)
-                yield HALVES * count
+                rows = layer.forward(rows, evaluation, rotation, among)
+                yield HALVES * len(value)
             rows = linear(modulated(rows, self._last_norm, evaluation), *self._out)
             guided, free = rows
             mixed: Tensor = (1 + self._guidance) * guided - self._guidance * free
             return mixed
 
-        mel = yield from self._steps.solve(velocity, self._noise[:count])
-        return mel[len(voice.mel) :]
+        return (yield from self._steps.solve(velocity, self._noise[among.first : among.stop]))
 
-    def _given(self, voice: ClonedVoice, codes: Tensor) -> Tensor:
+    def _given(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Tensor:
         """What codes and voice add to the input of the first layer, [HALVES, frames, width]."""
         module = self._module
         speaker = module.spk_embed_affine_layer(normalize(voice.speaker, dim=1))
-        rows = module.input_embedding(torch.cat((voice.codes, codes)))
-        rows = self._look_ahead(rows).repeat_interleave(FRAMES_PER_CODE, dim=0)
-        condition = pad(voice.mel, (0, 0, 0, len(rows) - len(voice.mel)))
+        rows = self._look_ahead(module.input_embedding(torch.cat((voice.codes, codes))))
+        rows = rows.repeat_interleave(FRAMES_PER_CODE, dim=0)[among.first : among.stop]
+        condition = voice.mel[among.first : among.stop]
+        condition = pad(condition, (0, 0, 0, len(rows) - len(condition)))
         told = torch.cat((condition, rows, speaker.expand(len(rows), -1)), dim=1)
         given = linear(told, self._given_in)
         both: Tensor = torch.stack((given, torch.zeros_like(given))) + self._bias
@@ -113,15 +131,16 @@ class MelFlow:
         made: Tensor = rows + changed.T
         return made
 
-    def _positions(self, rows: Tensor) -> Tensor:
+    def _positions(self, rows: Tensor, evaluation: int, among: AllRows) -> Tensor:
         """The convolutional position embedding of rows [HALVES, n, width]."""
         x = rows.transpose(1, 2)
-        for weight, bias in self._position_convs:
-            x = mish(conv1d(pad(x, (weight.shape[2] - 1, 0)), weight, bias, groups=POSITION_GROUPS))
+        for number, (weight, bias) in enumerate(self._position_convs):
+            x = among.preceded(x, evaluation, number, weight.shape[2] - 1)
+            x = mish(conv1d(x, weight, bias, groups=POSITION_GROUPS))
         return x.transpose(1, 2)
 
 
-def _layer(block: Any, embedding: Tensor, heads: int) -> TimedLayer:
+def _layer(block: Any, embedding: Tensor, heads: int, number: int) -> TimedLayer:
     attention, mlp = block.attn, block.ff.ff
     weights = LayerWeights(
         changes=block.attn_norm.linear(embedding),
@@ -132,7 +151,7 @@ def _layer(block: Any, embedding: Tensor, heads: int) -> TimedLayer:
         up=(mlp[0][0].weight, mlp[0][0].bias),
         down=(mlp[2].weight, mlp[2].bias),
     )
-    return TimedLayer(weights, heads)
+    return TimedLayer(weights, heads, number)
 
 
 def _time_rows(times: Tensor) -> Tensor:

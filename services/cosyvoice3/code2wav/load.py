@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from antiphon.pipelines.cosyvoice3 import (
     AUDIO,
     CODE2WAV,
     CODES,
+    FRAMES_PER_CODE,
     MEL_BINS,
     MODEL_FILE,
     MOST_CODES,
@@ -38,6 +41,7 @@ from services.cosyvoice3.code2wav.segment import CODE_ENTRIES
 from services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
 from services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
 from services.engines import TORCH, check_device, context_limit, require_torch
+from services.flow.block_cache import BlockPages
 from services.hyperpyyaml import read_hyperpyyaml
 from services.lm.warm_up import run_to_the_end
 from services.precision import compute_dtype
@@ -53,6 +57,8 @@ NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, 
 
 WARM_UP_CODES = 8
 
+log = logging.getLogger(__name__)
+
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
@@ -63,6 +69,30 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """
     require_torch(CODE2WAV, config)
     check_device(config)
+    decoder = load_decoder(model_dir, config)
+    limit = context_limit(CODE2WAV, config, MOST_CODES)
+    engine = Code2WavEngine(decoder, context_limit=limit, slots=config.slots)
+    _warm_up(engine, min(WARM_UP_CODES, limit))
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=NO_SAMPLING,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        samples_per_frame=decoder.samples_per_code,
+        code_groups=1,
+        code_entries=CODE_ENTRIES,
+        context_limit=limit,
+    )
+    return LoadedStage(engine, facts)
+
+
+@torch.inference_mode()
+def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
+    """The flow and the vocoder, without an engine around them.
+
+    Raises `FailedPrecondition` when the checkpoint does not fit together.
+    """
     path = model_dir / MODEL_FILE
     told = read_hyperpyyaml(path)
     check_fields(path, told, PARTS)
@@ -92,23 +122,17 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
             flow_module,
             heads=int(matching["estimator"]["heads"]),
             guidance=float(matching["cfm_params"]["content"]["inference_cfg_rate"]),
+            block_frames=_block_frames(matching["estimator"], path),
         )
-        decoder = SpeechDecoder(flow, HarmonicVocoder(vocoder_module, vocoder_config))
-    limit = context_limit(CODE2WAV, config, MOST_CODES)
-    engine = Code2WavEngine(decoder, context_limit=limit, slots=config.slots)
-    _warm_up(engine, min(WARM_UP_CODES, limit))
-    facts = StageFacts(
-        model=model_dir.resolve().name,
-        checkpoint_fingerprint=fingerprint(model_dir),
-        engine=TORCH,
-        default_sampling=NO_SAMPLING,
-        sample_rate_hz=SAMPLE_RATE_HZ,
-        samples_per_frame=decoder.samples_per_code,
-        code_groups=1,
-        code_entries=CODE_ENTRIES,
-        context_limit=limit,
+        pages = BlockPages(flow.block, config.flow_cache_bytes, device)
+        vocoder = HarmonicVocoder(vocoder_module, vocoder_config)
+    log.info(
+        "cache of streams: %d blocks of %d frames, %.1f MB each",
+        pages.count,
+        flow.block.frames,
+        flow.block.page_bytes / 1e6,
     )
-    return LoadedStage(engine, facts)
+    return SpeechDecoder(flow, vocoder, pages)
 
 
 def _object(told: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
@@ -119,17 +143,30 @@ def _object(told: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
     return part
 
 
+def _block_frames(estimator: Mapping[str, Any], path: Path) -> int:
+    """The length of a block. Raises `FailedPrecondition`."""
+    frames = int(estimator["static_chunk_size"])
+    if frames < 1 or frames % FRAMES_PER_CODE:
+        raise FailedPrecondition(
+            f"{path}: flow.decoder.estimator.static_chunk_size is {frames}, no multiple of the "
+            f"{FRAMES_PER_CODE} frames of a code; {REMEDY}"
+        )
+    return frames
+
+
 def _warm_up(engine: Code2WavEngine, count: int) -> None:
-    """Make audio of so many codes, so that no request pays for what happens once."""
-    key = SegmentKey("warm-up", 0)
+    """Make audio of so many codes, whole and streamed, so that no request pays for what happens
+    once."""
     voice = {
         "speaker": np.ones((1, SPEAKER_WIDTH), np.float32),
         "prompt_codes": np.zeros(0, np.int32),
         "prompt_mel": np.zeros((0, MEL_BINS), np.float32),
     }
     codes = {CODES: np.zeros((count, 1), np.uint16)}
-    engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({AUDIO})))
-    engine.accept(key, InputChunk(VOICE, 0, voice, True, FinishReason.STOP))
-    engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
-    for failed in run_to_the_end(engine, [key]):
-        raise Internal(f"warm-up: {failed.error}")
+    key, outputs = SegmentKey("warm-up", 0), frozenset({AUDIO})
+    for whole in (frozenset({CODES}), frozenset[str]()):
+        engine.admit(key, SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole))
+        engine.accept(key, InputChunk(VOICE, 0, voice, True, FinishReason.STOP))
+        engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
+        for failed in run_to_the_end(engine, [key]):
+            raise Internal(f"warm-up: {failed.error}")

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss, InvalidArgument
@@ -20,7 +21,7 @@ from antiphon.pipelines.cosyvoice3 import (
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import host_array
-from services.cosyvoice3.code2wav.decoder import SpeechDecoder
+from services.cosyvoice3.code2wav.decoder import SpeechDecoder, UtteranceDecoding
 from services.cosyvoice3.code2wav.flow import ClonedVoice
 from services.flow.work import Work
 
@@ -28,21 +29,52 @@ CODE_ENTRIES = FIRST + SPEECH_IDS
 
 
 @dataclass(slots=True)
-class UtteranceSegment:
-    """An admitted segment.
+class SpokenCodes:
+    """The codes of one utterance that have come, marked as they came, and whether they are all.
 
-    `come` codes have arrived. Those of utterances that are complete wait in `utterances`, uint16
-    [n], those of the last one in `growing`. The first utterance is being decoded by `work`, which
-    has done `served` rows so far, those of earlier utterances included. `samples` have left.
+    Samples of the first `sent` codes have left.
+    """
+
+    parts: list[Tensor] = field(default_factory=list)
+    finished: bool = False
+    count: int = 0
+    sent: int = 0
+
+    def add(self, codes: Tensor) -> None:
+        """More codes have come, uint16 [n]."""
+        self.parts.append(codes)
+        self.count += len(codes)
+
+    @property
+    def codes(self) -> Tensor:
+        """uint16 [count]."""
+        self.parts = [np.concatenate(self.parts or [np.empty(0, np.uint16)])]
+        return self.parts[0]
+
+    def send(self, count: int) -> Tensor:
+        """uint16 [count, 1]: the codes whose samples leave now."""
+        first, self.sent = self.sent, self.sent + count
+        return self.codes[first : self.sent, None]
+
+
+@dataclass(slots=True)
+class UtteranceSegment:
+    """An admitted segment, whose utterances are decoded `whole` or while their codes come.
+
+    `come` codes have arrived, those of the last of the `utterances` perhaps not all. The first
+    utterance is decoded by `decoding`, whose current `work` has done `served` rows so far, earlier
+    ones included. Of a code that is not complete, samples wait in `held`. `samples` have left.
     """
 
     key: SegmentKey
     wanted: bool
+    whole: bool
     voice: ClonedVoice | None = None
     come: int = 0
-    utterances: deque[Tensor] = field(default_factory=deque)
-    growing: list[Tensor] = field(default_factory=list)
-    work: Work[object] | None = None
+    utterances: deque[SpokenCodes] = field(default_factory=lambda: deque([SpokenCodes()]))
+    decoding: UtteranceDecoding | None = None
+    work: Work[torch.Tensor] | None = None
+    held: Tensor = field(default_factory=lambda: np.empty(0, np.float32))
     served: int = 0
     samples: int = 0
     finish_reason: FinishReason | None = None
@@ -71,6 +103,7 @@ class UtteranceSegment:
         if not (np.isfinite(speaker).all() and np.isfinite(mel).all()):
             raise InvalidArgument(f"{VOICE}: holds values that are not finite", edge=VOICE)
         self.voice = decoder.voice(speaker, codes, mel)
+        self._open(decoder)
 
     def accept_codes(self, chunk: InputChunk) -> None:
         """Take codes. Raises `DataLoss` or `InvalidArgument` for a chunk that is no good."""
@@ -85,24 +118,26 @@ class UtteranceSegment:
         self.finish_reason = chunk.finish_reason
         if self.wanted:
             for part in np.split(codes, np.flatnonzero(codes >= FIRST)):
-                if len(part) and part[0] >= FIRST:
+                if len(part) and part[0] >= FIRST and self.utterances[-1].count:
                     self._end_utterance()
+                    self.utterances.append(SpokenCodes())
                 if len(part):
-                    self.growing.append(part)
-            if chunk.segment_finished:
-                self._end_utterance()
+                    self.utterances[-1].add(part)
+        if chunk.segment_finished:
+            self._end_utterance()
 
     def _end_utterance(self) -> None:
-        if self.growing:
-            self.utterances.append(np.concatenate(self.growing))
-            self.growing = []
+        """The last utterance has all its codes. It has none in a segment without codes alone."""
+        self.utterances[-1].finished = True
+        if not self.utterances[-1].count:
+            self.utterances.pop()
+            self.close()
 
     def check_length(self, limit: int) -> None:
         """Raise `InvalidArgument` for an utterance of more codes than `limit`, its prompt's
         included."""
         prompt = 0 if self.voice is None else len(self.voice.codes)
-        waiting = (*self.utterances, *([np.concatenate(self.growing)] if self.growing else ()))
-        longest = max(map(len, waiting), default=0)
+        longest = max((each.count for each in self.utterances), default=0)
         if prompt + longest > limit:
             raise _invalid(
                 f"an utterance has {longest} and its voice {prompt}, at most {limit} are possible"
@@ -111,7 +146,12 @@ class UtteranceSegment:
     @property
     def ready(self) -> bool:
         """Whether there is something to decode."""
-        return not self.ended and self.voice is not None and bool(self.utterances)
+        if self.ended or not self.wanted or self.decoding is None:
+            return False
+        if self.work is not None:
+            return True
+        first = self.utterances[0]
+        return self.decoding.ready(first.count, finished=first.finished)
 
     @property
     def complete(self) -> bool:
@@ -123,24 +163,57 @@ class UtteranceSegment:
         """The edge that it waits for; None while there is something to do."""
         if self.ended or self.ready or self.complete:
             return None
-        return VOICE if self.voice is None and self.utterances else CODES
+        return VOICE if self.voice is None and self._codes_suffice else CODES
+
+    @property
+    def _codes_suffice(self) -> bool:
+        """Whether more codes would not help."""
+        return bool(self.utterances) and self.utterances[0].finished
 
     def advance(self, decoder: SpeechDecoder) -> list[EngineEvent]:
-        """Decode some more of the first utterance; it leaves when it is made. Must be `ready`."""
-        assert self.voice is not None
-        codes = self.utterances[0]
+        """Decode some more of the first utterance. Samples leave as they are made, in whole codes.
+        Must be `ready`."""
+        assert self.decoding is not None
+        utterance = self.utterances[0]
         if self.work is None:
-            self.work = decoder.decode(self.voice, codes % FIRST)
+            codes = utterance.codes % FIRST
+            self.work = self.decoding.advance(codes, finished=utterance.finished)
         try:
             self.served += next(self.work)
         except StopIteration as made:
-            samples = host_array(made.value)
-            self.utterances.popleft()
             self.work = None
-            position, self.samples = self.samples, self.samples + len(samples)
-            tensors = {"samples": samples, CODES: codes[:, None]}
-            return [Emitted(self.key, AUDIO, position, tensors)]
+            events = self._send(utterance, host_array(made.value), decoder.samples_per_code)
+            if self.decoding.done:
+                self.utterances.popleft()
+                self.close()
+                self._open(decoder)
+            return events
         return []
+
+    def _open(self, decoder: SpeechDecoder) -> None:
+        """Begin the first utterance, if there is one and its voice has come."""
+        if self.voice is not None and self.utterances and self.decoding is None:
+            self.decoding = decoder.open(self.voice, whole=self.whole)
+
+    def _send(
+        self, utterance: SpokenCodes, samples: Tensor, samples_per_code: int
+    ) -> list[EngineEvent]:
+        """Samples float32 [n] that were made; those of whole codes leave."""
+        joined = np.concatenate((self.held, samples))
+        count = len(joined) // samples_per_code
+        leaving, self.held = np.split(joined, [count * samples_per_code])
+        if not count:
+            return []
+        position, self.samples = self.samples, self.samples + len(leaving)
+        tensors = {"samples": leaving, CODES: utterance.send(count)}
+        return [Emitted(self.key, AUDIO, position, tensors)]
+
+    def close(self) -> None:
+        """Stop decoding, and give back what that holds."""
+        self.work = None
+        if self.decoding is not None:
+            self.decoding.close()
+            self.decoding = None
 
     def end(self) -> list[EngineEvent]:
         """The segment's last events; it is `complete`."""
@@ -155,7 +228,8 @@ class UtteranceSegment:
 
     def fail(self) -> None:
         """No more comes of it."""
-        self.ended, self.work = True, None
+        self.ended = True
+        self.close()
 
 
 def _checked(chunk: InputChunk) -> Tensor:

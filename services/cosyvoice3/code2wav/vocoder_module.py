@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
 
+from services.vocoder.convolution_state import ConvolutionState
+
 POST_KERNEL = 7
 
 
@@ -72,11 +74,16 @@ class ResBlock(nn.Module):
         self.activations1 = nn.ModuleList(SnakeLayer(channels) for _ in dilations)
         self.activations2 = nn.ModuleList(SnakeLayer(channels) for _ in dilations)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[1, channels, n] to the same shape."""
-        layers = (self.activations1, self.convs1, self.activations2, self.convs2)
+    def forward(self, x: Tensor, past: ConvolutionState) -> Tensor:
+        """[1, channels, n] to the same shape, after the rows that `past` keeps."""
+        layers: tuple[Any, ...] = (
+            self.activations1,
+            self.convs1,
+            self.activations2,
+            self.convs2,
+        )
         for first, conv, second, other in zip(*layers, strict=True):
-            x = causal(other, second(causal(conv, first(x)))) + x
+            x = past.causal(other, second(past.causal(conv, first(x)))) + x
         return x
 
 
@@ -105,15 +112,13 @@ class _PitchPredictor(nn.Module):
         self.classifier = nn.Linear(width, config["num_class"])
 
 
-def causal(conv: Any, x: Tensor) -> Tensor:
-    """The convolution of x [1, channels, n], each output of the inputs up to its own."""
-    before = (conv.kernel_size[0] - 1) * conv.dilation[0]
-    made: Tensor = conv(nn.functional.pad(x, (before, 0)))
-    return made
+def fold_weight_norm(module: VocoderModule) -> None:
+    """Replace every direction and length by the weight that they stand for.
 
-
-def fold_weight_norm(module: nn.Module) -> None:
-    """Replace every direction and length by the weight that they stand for."""
+    The pitch predictor becomes float64 before: the vendor computes its weights in float64, too. A
+    pitch that is off by its last digit is heard in the phase of a long utterance.
+    """
+    module.f0_predictor.double()
     for each in module.modules():
         if is_parametrized(each, "weight"):
             remove_parametrizations(each, "weight")

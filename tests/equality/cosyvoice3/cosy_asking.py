@@ -35,9 +35,11 @@ Options = dict[str, str | float | bytes]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the vendor's code makes of the cases, under the names of `recorded.npz`."""
+    """What the vendor's code makes of the cases, under the names of `recorded.npz`, and of
+    `masked.npz`."""
 
     arrays: Mapping[str, npt.NDArray[np.generic]]
+    masked: Mapping[str, npt.NDArray[np.float32]]
     seeds: Mapping[str, int]
 
     @classmethod
@@ -45,16 +47,19 @@ class Recorded:
         """The files in this folder."""
         folder = Path(__file__).parent
         told = json.loads((folder / "recorded.json").read_text())["cases"]
-        with np.load(folder / "recorded.npz") as file:
-            return cls(dict(file), {each["case"]: each["seed"] for each in told})
+        with np.load(folder / "recorded.npz") as file, np.load(folder / "masked.npz") as masked:
+            return cls(dict(file), dict(masked), {each["case"]: each["seed"] for each in told})
 
     def codes(self, case: Case) -> npt.NDArray[np.uint16]:
         """The codes of a case: [n]."""
         return self.arrays[f"{case.name}/codes"].astype(np.uint16)
 
-    def audio(self, case: Case) -> npt.NDArray[np.float32]:
-        """Every so many samples of a case."""
-        return self.arrays[f"{case.name}/audio"].astype(np.float32)
+    def audio(self, case: Case, delivery: Delivery | None = None) -> npt.NDArray[np.float32]:
+        """Every so many samples of a case; those of the flow with a block mask unless it is
+        delivered whole."""
+        if delivery is Delivery.WHOLE:
+            return self.arrays[f"{case.name}/audio"].astype(np.float32)
+        return self.masked[case.name]
 
 
 def wav(samples: npt.NDArray[np.int16], rate_hz: int = RATE_HZ) -> bytes:
@@ -128,11 +133,11 @@ async def speak(
     return await listen(generation)
 
 
-def check(speech: Speech, case: Case, recorded: Recorded) -> None:
+def check(speech: Speech, case: Case, recorded: Recorded, delivery: Delivery | None = None) -> None:
     """Codes are identical, samples within the tolerance, and their number is exact."""
     codes = recorded.codes(case)
     np.testing.assert_array_equal(speech.codes, codes)
     assert len(speech.samples) == SAMPLES_PER_CODE * len(codes)
     heard = speech.samples[::AUDIO_STEP]
-    np.testing.assert_allclose(heard, recorded.audio(case), rtol=0, atol=AUDIO_TOLERANCE)
+    np.testing.assert_allclose(heard, recorded.audio(case, delivery), rtol=0, atol=AUDIO_TOLERANCE)
     assert speech.finished.usage.completion_audio_frames == len(codes)

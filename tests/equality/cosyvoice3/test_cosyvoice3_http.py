@@ -15,6 +15,7 @@ import pytest
 import soundfile
 from cosy_asking import SAMPLES_PER_CODE, Recorded, wav
 
+from antiphon import Delivery
 from tests.equality.cosyvoice3.cosy_cases import (
     AUDIO_STEP,
     CROSS_LINGUAL,
@@ -80,10 +81,12 @@ def events_of(response: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-def check_pcm16(samples: Pcm16, case: Case, recorded: Recorded) -> None:
+def check_pcm16(
+    samples: Pcm16, case: Case, recorded: Recorded, delivery: Delivery | None = None
+) -> None:
     """The recorded samples, as 16-bit ones: 1e-4 of full scale is three of their steps."""
     assert len(samples) == SAMPLES_PER_CODE * len(recorded.codes(case))
-    expected = np.rint(recorded.audio(case) * 32767)
+    expected = np.rint(recorded.audio(case, delivery) * 32767)
     assert np.abs(samples[::AUDIO_STEP] - expected).max() <= 4
 
 
@@ -103,7 +106,7 @@ async def test_speech_comes_as_a_file_or_as_events(
     file = await heard(running, body | {"response_format": "wav", "delivery": "whole"})
     samples, rate_hz = soundfile.read(io.BytesIO(file.content), dtype="int16")
     assert rate_hz == 24_000
-    check_pcm16(samples, case, recorded)
+    check_pcm16(samples, case, recorded, Delivery.WHOLE)
     *deltas, done = events_of(await heard(running, body | {"stream_format": "sse"}))
     data = base64.b64decode("".join(each["audio"] for each in deltas))
     check_pcm16(np.frombuffer(data, "<i2"), case, recorded)

@@ -18,7 +18,7 @@ from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segmen
 from services.cosyvoice3.code2wav.load import NO_SAMPLING, load
 from services.cosyvoice3.code2wav.vocoder import noise_of
 
-SETTINGS = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}))
+SETTINGS = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}), whole_inputs=frozenset({CODES}))
 SLOTS = 4
 
 

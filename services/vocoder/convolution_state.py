@@ -1,0 +1,62 @@
+"""Convolutions of one stream, computed piece by piece.
+
+The outputs of all pieces, joined, are those of one call over the joined inputs. A stream keeps, for
+each convolution, the inputs that later outputs read. Tensors are [1, channels, n].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+
+class ConvolutionState:
+    """The inputs that one stream keeps, by convolution. A module has one place in the stream."""
+
+    def __init__(self) -> None:
+        self._kept: dict[nn.Conv1d, Tensor] = {}
+
+    def causal(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
+        """An output for each input. It reads that input and earlier ones; zeros precede the
+        first."""
+        reach = (conv.kernel_size[0] - 1) * conv.dilation[0]
+        joined = self._joined(conv, x, zeros=reach)
+        self._keep(conv, joined, joined.shape[2] - reach)
+        return self._run(conv, joined)
+
+    def strided(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
+        """The outputs whose inputs have come, with `stride` - 1 zeros before the first input."""
+        kernel, stride = conv.kernel_size[0], conv.stride[0]
+        joined = self._joined(conv, x, zeros=stride - 1)
+        count = max(0, (joined.shape[2] - kernel) // stride + 1)
+        self._keep(conv, joined, count * stride)
+        return self._run(conv, joined) if count else self._nothing(conv, x)
+
+    def ahead(self, conv: nn.Conv1d, x: Tensor, *, finished: bool) -> Tensor:
+        """The outputs whose inputs have come. One reads `kernel_size` - 1 inputs after its own;
+        zeros follow the last input of a `finished` stream."""
+        reach = conv.kernel_size[0] - 1
+        joined = self._joined(conv, x, zeros=0)
+        if finished:
+            joined = pad(joined, (0, reach))
+        count = max(0, joined.shape[2] - reach)
+        self._keep(conv, joined, count)
+        return self._run(conv, joined) if count else self._nothing(conv, x)
+
+    def _joined(self, conv: nn.Conv1d, x: Tensor, *, zeros: int) -> Tensor:
+        kept = self._kept.get(conv)
+        return pad(x, (zeros, 0)) if kept is None else torch.cat((kept, x), dim=2)
+
+    def _keep(self, conv: nn.Conv1d, joined: Tensor, start: int) -> None:
+        # A view would keep all of the piece alive.
+        self._kept[conv] = joined[:, :, start:].clone()
+
+    @staticmethod
+    def _run(conv: nn.Conv1d, joined: Tensor) -> Tensor:
+        made: Tensor = conv(joined)
+        return made
+
+    @staticmethod
+    def _nothing(conv: nn.Conv1d, x: Tensor) -> Tensor:
+        return x.new_empty(x.shape[0], conv.out_channels, 0)

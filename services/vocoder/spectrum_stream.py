@@ -1,0 +1,75 @@
+"""The short-time Fourier transform and its inverse over one stream, piece by piece.
+
+The pieces, joined, equal one call of `torch.stft` (centered, reflecting) or `torch.istft`
+(centered) over the whole stream. The window is as long as the transform.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Window = Tensor
+"""float [n_fft]."""
+
+
+class StreamingStft:
+    """Spectra of a stream's samples. `hop` divides half a window."""
+
+    def __init__(self, window: Window, hop: int) -> None:
+        self._window, self._hop = window, hop
+        self._half = len(window) // 2
+        self._kept: Tensor | None = None
+
+    def advance(self, samples: Tensor, *, finished: bool) -> Tensor:
+        """complex [bins, columns] of the columns that are complete with samples [n].
+
+        The first piece, and the last one with what was kept, must be longer than half a window.
+        """
+        if self._kept is None:
+            first = samples[1 : self._half + 1].flip(0)
+            joined = torch.cat((first, samples))
+        else:
+            joined = torch.cat((self._kept, samples))
+        if finished:
+            joined = torch.cat((joined, joined[-self._half - 1 : -1].flip(0)))
+        count = max(0, (len(joined) - len(self._window)) // self._hop + 1)
+        self._kept = joined[count * self._hop :].clone()
+        if not count:
+            return torch.empty(self._half + 1, 0, dtype=torch.complex64, device=samples.device)
+        columns = joined.unfold(0, len(self._window), self._hop)
+        spectra: Tensor = torch.fft.rfft(columns * self._window).T
+        return spectra
+
+
+class StreamingIstft:
+    """Samples of a stream's spectra: overlapping windows, added and divided by their weights."""
+
+    def __init__(self, window: Window, hop: int) -> None:
+        self._window, self._hop = window, hop
+        self._skipped = len(window) // 2
+        overlap = len(window) - hop
+        self._sums = window.new_zeros(2, overlap)
+
+    def advance(self, spectra: Tensor, *, finished: bool) -> Tensor:
+        """float [n]: the samples that no later spectrum changes, of complex [bins, columns].
+
+        A stream of c columns has hop * (c - 1) samples.
+        """
+        size, count = len(self._window), spectra.shape[1]
+        frames = torch.fft.irfft(spectra.T, n=size) * self._window
+        weights = (self._window**2).expand(count, size)
+        both = torch.stack((frames, weights)).transpose(1, 2)
+        length = self._hop * (count - 1) + size
+        sums = torch.nn.functional.fold(both, (1, length), (1, size), stride=(1, self._hop))
+        sums = sums[:, 0, 0]
+        sums[:, : self._sums.shape[1]] += self._sums
+        whole = self._hop * count
+        self._sums = sums[:, whole:].clone()
+        # Half a window lies before the first sample, and half of one after the last.
+        stop = whole + self._sums.shape[1] - len(self._window) // 2 if finished else whole
+        skipped = min(self._skipped, stop)
+        self._skipped -= skipped
+        added, weight = sums[:, skipped:stop]
+        samples: Tensor = added / weight
+        return samples
