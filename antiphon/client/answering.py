@@ -134,4 +134,4 @@ def answer(
             request.delivered.CopyFrom(delivered)
         return channel.stream(GENERATE, request, seconds, idle_s)
 
-    return PendingAnswer(start, Attempts(retry, timeout_s), channel.pauser())
+    return PendingAnswer(start, Attempts(retry, timeout_s, channel.contact), channel.pauser())

@@ -21,7 +21,7 @@ from antiphon.client.calls import (
     silent,
     writing_ended,
 )
-from antiphon.client.connection import ServerTarget
+from antiphon.client.connection import Contact, ServerTarget
 from antiphon.client.failures import call_error
 from antiphon.errors import AntiphonError
 
@@ -68,6 +68,7 @@ class AsyncioReadCall(Generic[Response]):
             if task is not None and task.cancelling():
                 raise
             raise closed_by_caller() from cancelled
+        self._target.contact.made = True
         return None if message is grpc.aio.EOF else message  # type: ignore[return-value]
 
 
@@ -180,6 +181,11 @@ class AsyncioChannel:
         self._closed = False
         self._pausers: WeakSet[AsyncioPauser] = WeakSet()
 
+    @property
+    def contact(self) -> Contact:
+        """Whether the server has ever answered."""
+        return self._target.contact
+
     def check_open(self) -> None:
         """Raise `FailedPrecondition` if the channel was closed."""
         if self._closed:
@@ -196,9 +202,11 @@ class AsyncioChannel:
             response_deserializer=method.read,
         )
         try:
-            return await call(request, timeout=timeout_s, metadata=self._target.metadata)
+            response = await call(request, timeout=timeout_s, metadata=self._target.metadata)
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
+        self._target.contact.made = True
+        return response
 
     def stream(
         self,

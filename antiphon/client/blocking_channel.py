@@ -24,7 +24,7 @@ from antiphon.client.calls import (
     silent,
     writing_ended,
 )
-from antiphon.client.connection import ServerTarget
+from antiphon.client.connection import Contact, ServerTarget
 from antiphon.client.failures import call_error
 from antiphon.client.idle_watch import NEVER, IdleWatch
 
@@ -80,7 +80,7 @@ class BlockingReadCall(Generic[Response]):
         if self.idle_s is not None:
             self.due_at = self._watch.clock() + self.idle_s
         try:
-            return next(self._call, None)
+            message = next(self._call, None)
         except grpc.RpcError as failure:
             if self._cancelled:
                 raise closed_by_caller() from failure
@@ -89,6 +89,8 @@ class BlockingReadCall(Generic[Response]):
             raise call_error(failure, self._target) from failure
         finally:
             self.due_at = NEVER
+        self._target.contact.made = True
+        return message
 
     def cancel(self) -> None:
         """End the call; reading it further raises `Cancelled`."""
@@ -215,6 +217,11 @@ class BlockingChannel:
         self._closed = False
         self._pausers: WeakSet[BlockingPauser] = WeakSet()
 
+    @property
+    def contact(self) -> Contact:
+        """Whether the server has ever answered."""
+        return self._target.contact
+
     def check_open(self) -> None:
         """Raise `FailedPrecondition` if the channel was closed."""
         if self._closed:
@@ -231,9 +238,11 @@ class BlockingChannel:
             response_deserializer=method.read,
         )
         try:
-            return call(request, timeout=timeout_s, metadata=self._target.metadata)
+            response = call(request, timeout=timeout_s, metadata=self._target.metadata)
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
+        self._target.contact.made = True
+        return response
 
     def stream(
         self,

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from antiphon.client.connection import Contact
 from antiphon.errors import Cancelled, DeadlineExceeded, FailedPrecondition
 
 T = TypeVar("T")
@@ -80,6 +81,11 @@ class Pauser(Protocol):
 
 class Channel(Protocol):
     """A connection to a server. Calls of one that is closed raise `FailedPrecondition`."""
+
+    @property
+    def contact(self) -> Contact:
+        """Whether the server has ever answered."""
+        ...
 
     async def ask(
         self, method: Method[Request, Response], request: Request, timeout_s: float

@@ -81,17 +81,26 @@ class Tls:
         )
 
 
+@dataclass(slots=True)
+class Contact:
+    """Whether a server has ever answered at an address: with a message, or with an error of its
+    own."""
+
+    made: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
     """A server's address, and what a channel to it needs; without credentials it is not secure.
 
-    The metadata goes with every call.
+    The metadata goes with every call. The channel's calls set `contact`.
     """
 
     address: str
     options: Options
     credentials: grpc.ChannelCredentials | None = None
     metadata: Metadata = field(default=(), repr=False)
+    contact: Contact = field(default_factory=Contact, compare=False)
 
 
 def target(

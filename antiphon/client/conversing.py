@@ -254,4 +254,5 @@ def talk(
     def start(seconds: float) -> Call:
         return channel.exchange(CONVERSE, seconds, OPEN_TIMEOUT_S)
 
-    return Talk(start, opening, idle_s, Attempts(retry, timeout_s), channel.pauser())
+    attempts = Attempts(retry, timeout_s, channel.contact)
+    return Talk(start, opening, idle_s, attempts, channel.pauser())

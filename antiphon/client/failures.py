@@ -33,7 +33,10 @@ def call_error(failure: grpc.RpcError, target: ServerTarget) -> AntiphonError:
     `FailedPrecondition`.
     """
     error = error_from_rpc(failure)
-    if is_typed(failure) or not isinstance(failure, grpc.Call | grpc.aio.AioRpcError):
+    if is_typed(failure):
+        target.contact.made = True
+        return error
+    if not isinstance(failure, grpc.Call | grpc.aio.AioRpcError):
         return error
     said, address = said_by(failure), target.address
     if _NO_HTTP_2.search(said):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from antiphon.client.calls import Channel, Method, Pauser, Request, Response
 from antiphon.client.checks import number_between
+from antiphon.client.connection import Contact
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
 
 log = logging.getLogger("antiphon.client")
@@ -18,6 +19,10 @@ MOST_ATTEMPTS = 100
 LEAST_PAUSE_S = 0.001
 LONGEST_S = 86_400
 _MOST_DOUBLINGS = 64
+_NEVER_ANSWERED = (
+    "; no server has answered there: check the address, or wait longer by retry=Retry("
+    "connect_within_s=...)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +31,9 @@ class Retry:
     another server, or the same one restarted, can continue the answer or the conversation.
 
     A server that is away (connection refused or broken, name not resolved, shutting down) is tried
-    for `within_s` from the first failure on. An answer with another `retryable` error, such as no
-    free slot or a stage that is down, counts as one of `attempts`; 1 disables every retry.
+    for `within_s` from the first failure on. A server that has never answered this client is tried
+    for `connect_within_s`: its address may be wrong. An answer with another `retryable` error, such
+    as no free slot or a stage that is down, counts as one of `attempts`; 1 disables every retry.
 
     The first pause is `pause_s`, each later one twice as long, up to `longest_pause_s`. A random
     part of up to half is taken off, so that clients do not return together. The server's
@@ -35,19 +41,23 @@ class Retry:
     the call's own deadline. Each piece of an answer that arrives resets the counts.
 
     >>> client = antiphon.Client("localhost:50050", retry=antiphon.Retry(within_s=300.0))
+
+    waits for a server that starts later with `Retry(connect_within_s=300.0, within_s=300.0)`.
     """
 
     attempts: int = 3
     within_s: float = 60.0
     pause_s: float = 0.5
     longest_pause_s: float = 2.0
+    connect_within_s: float = 5.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or not 1 <= self.attempts <= MOST_ATTEMPTS:
             raise InvalidArgument(
                 f"retry.attempts: must be from 1 to {MOST_ATTEMPTS}", field="retry.attempts"
             )
-        number_between("retry.within_s", self.within_s, 0, LONGEST_S)
+        for name in ("within_s", "connect_within_s"):
+            number_between(f"retry.{name}", getattr(self, name), 0, LONGEST_S)
         for name in ("pause_s", "longest_pause_s"):
             number_between(f"retry.{name}", getattr(self, name), LEAST_PAUSE_S, LONGEST_S)
 
@@ -65,10 +75,12 @@ class Attempts:
         self,
         retry: Retry,
         timeout_s: float,
+        contact: Contact,
         clock: Callable[[], float] = time.monotonic,
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._retry = retry
+        self._contact = contact
         self._clock, self._dice = clock, dice
         self._ends_at = clock() + timeout_s
         self._failed = self._refused = 0
@@ -94,7 +106,10 @@ class Attempts:
             return None
         doubled_s = retry.pause_s * 2.0 ** min(self._failed - 1, _MOST_DOUBLINGS)
         own_s = min(doubled_s, retry.longest_pause_s) * (1 - self._dice() / 2)
-        left_s = self._failing_since + retry.within_s - now
+        within_s = retry.within_s
+        if not self._contact.made:
+            within_s = min(within_s, retry.connect_within_s)
+        left_s = self._failing_since + within_s - now
         # The last try is made when the time is over, and not a pause before that.
         pause_s = min(error.retry_after_s + own_s, left_s)
         if left_s <= error.retry_after_s or pause_s >= self._ends_at - now:
@@ -118,8 +133,9 @@ class Attempts:
             return error
         tried_s = self._clock() - self._failing_since
         later = "" if last is None or last.message == error.message else f"; then {last.message}"
+        never = "" if self._contact.made else _NEVER_ANSWERED
         return Unavailable(
-            f"{error.message}{later} (tried {self._failed} times in {tried_s:.1f} s)",
+            f"{error.message}{later} (tried {self._failed} times in {tried_s:.1f} s){never}",
             edge=error.edge,
             retry_after_s=error.retry_after_s,
         )
@@ -133,7 +149,7 @@ async def ask(
     retry: Retry,
 ) -> Response:
     """One answer to a call that changes nothing, tried again as `retry` says."""
-    attempts, pauser = Attempts(retry, timeout_s), channel.pauser()
+    attempts, pauser = Attempts(retry, timeout_s, channel.contact), channel.pauser()
     while True:
         try:
             return await channel.ask(method, request, attempts.left_s)

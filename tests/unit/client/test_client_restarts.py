@@ -19,6 +19,8 @@ from antiphon.errors import InvalidArgument
 Serve = Callable[..., Speech]
 Ask = Callable[..., Awaitable[antiphon.Reply]]
 both = pytest.mark.parametrize("ask", [ask_blocking, ask_async], ids=["blocking", "async"])
+FROM_THE_START = antiphon.Retry(connect_within_s=60.0)
+"""Waits for a server that has not answered yet as long as for one that has."""
 LOOKS = 12
 """Connections that a channel tries to make while a call is tried more than three times."""
 
@@ -56,7 +58,7 @@ async def test_connections_that_break_before_any_answer_are_made_again(
     serve: Serve, ask: Ask
 ) -> None:
     with closing_listener() as (port, accepted):
-        asking = asyncio.ensure_future(ask(f"127.0.0.1:{port}"))
+        asking = asyncio.ensure_future(ask(f"127.0.0.1:{port}", retry=FROM_THE_START))
         for _ in range(LOOKS):
             assert await asyncio.to_thread(accepted.acquire, timeout=60)
         # Until the listener is closed, each of the two gets some of the connections.
@@ -76,7 +78,7 @@ async def test_a_name_that_does_not_exist_yet_is_resolved_again(
     serve: Serve, names: NameServer, ask: Ask
 ) -> None:
     server = serve(greeting)
-    asking = asyncio.ensure_future(ask(names.target(server.port)))
+    asking = asyncio.ensure_future(ask(names.target(server.port), retry=FROM_THE_START))
     await asyncio.to_thread(names.wait_asked, 3)
     names.host = "127.0.0.1"
     assert (await asking).text == "Hello"

@@ -20,7 +20,7 @@ from twins import (
 )
 
 import antiphon
-from antiphon.client.connection import CHANNEL_OPTIONS
+from antiphon.client.connection import CHANNEL_OPTIONS, Contact
 from antiphon.client.retrying import Attempts
 from antiphon.errors import (
     AntiphonError,
@@ -133,6 +133,24 @@ async def test_a_wrong_address_ends_with_the_address_and_how_long_it_was_tried(
 
 
 @pytest.mark.parametrize("ask", WRONG_ADDRESS, ids=lambda each: each.__name__)
+async def test_a_server_that_has_never_answered_is_tried_for_seconds(
+    deaf_address: str, ask: Callable[..., Awaitable[object]]
+) -> None:
+    retry = antiphon.Retry(within_s=1e4, connect_within_s=0.3, longest_pause_s=0.1)
+    with pytest.raises(Unavailable, match="no server has answered there") as failed:
+        await ask(deaf_address, retry=retry)
+    assert f"{deaf_address}: " in failed.value.message
+    assert "connect_within_s" in failed.value.message
+
+
+@both
+async def test_a_server_that_refuses_has_answered(serve: Serve, ask: Ask) -> None:
+    server = serve(failing(4, Unavailable("the gateway is shutting down")))
+    retry = antiphon.Retry(connect_within_s=0.0, pause_s=0.01, longest_pause_s=0.05)
+    assert (await ask(server.address, retry=retry)).text == "Hello"
+
+
+@pytest.mark.parametrize("ask", WRONG_ADDRESS, ids=lambda each: each.__name__)
 async def test_a_client_that_must_not_retry_asks_once(
     deaf_address: str, ask: Callable[..., Awaitable[object]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,6 +225,9 @@ async def test_client_idle_timeout_does_not_run_while_nobody_reads(serve: Serve)
         assert sum(isinstance(event, antiphon.Finished) for event in watched) == 1
 
 
+REACHED = Contact(made=True)
+
+
 class Clock:
     """Time as the test says."""
 
@@ -220,11 +241,11 @@ class Clock:
 def test_attempts_pauses_double_up_to_the_longest_and_dice_take_half() -> None:
     retry = antiphon.Retry(attempts=6, within_s=100, pause_s=1, longest_pause_s=4)
     error = Unavailable("gone", stage="talker")
-    attempts = Attempts(retry, 1000, Clock(), lambda: 0.0)
+    attempts = Attempts(retry, 1000, REACHED, Clock(), lambda: 0.0)
     assert [attempts.pause_after(error) for _ in range(6)] == [1, 2, 4, 4, 4, None]
-    halved = Attempts(retry, 1000, Clock(), lambda: 1.0)
+    halved = Attempts(retry, 1000, REACHED, Clock(), lambda: 1.0)
     assert halved.pause_after(error) == 0.5
-    told = Attempts(retry, 1000, Clock(), lambda: 1.0)
+    told = Attempts(retry, 1000, REACHED, Clock(), lambda: 1.0)
     assert told.pause_after(ResourceExhausted("full", retry_after_s=7)) == 7.5
 
 
@@ -240,7 +261,7 @@ def tries_of(attempts: Attempts, clock: Clock, error: AntiphonError) -> list[flo
 def test_a_server_that_is_away_is_tried_for_the_whole_time_from_the_first_failure_on() -> None:
     clock = Clock()
     retry = antiphon.Retry(attempts=2, within_s=10, pause_s=1, longest_pause_s=4)
-    attempts = Attempts(retry, 1000, clock, lambda: 0.0)
+    attempts = Attempts(retry, 1000, REACHED, clock, lambda: 0.0)
     # The call itself has run for long.
     clock.now_s = 500
     away = Unavailable("connection refused")
@@ -250,16 +271,29 @@ def test_a_server_that_is_away_is_tried_for_the_whole_time_from_the_first_failur
     assert tries_of(attempts, clock, away) == [1, 3, 7, 10]
 
 
+def test_a_server_counts_as_new_until_it_has_answered() -> None:
+    clock, contact = Clock(), Contact()
+    retry = antiphon.Retry(within_s=10, connect_within_s=3, pause_s=1, longest_pause_s=4)
+    away = Unavailable("connection refused")
+    attempts = Attempts(retry, 1000, contact, clock, lambda: 0.0)
+    assert tries_of(attempts, clock, away) == [1, 3]
+    contact.made = True
+    attempts.succeeded()
+    assert tries_of(attempts, clock, away) == [1, 3, 7, 10]
+    assert "no server has answered" not in attempts.ended(away).message
+    assert antiphon.Retry().connect_within_s == 5.0
+
+
 def test_very_many_tries_of_a_server_that_is_away_are_counted() -> None:
     clock = Clock()
     retry = antiphon.Retry(within_s=5_000, pause_s=1, longest_pause_s=1)
-    attempts = Attempts(retry, 1e6, clock, lambda: 0.0)
+    attempts = Attempts(retry, 1e6, REACHED, clock, lambda: 0.0)
     assert len(tries_of(attempts, clock, Unavailable("away"))) == 5_000
 
 
 def test_attempts_end_before_the_calls_deadline() -> None:
     clock = Clock()
-    short = Attempts(antiphon.Retry(within_s=10, pause_s=1), 5, clock, lambda: 0.0)
+    short = Attempts(antiphon.Retry(within_s=10, pause_s=1), 5, REACHED, clock, lambda: 0.0)
     clock.now_s = 3
     assert short.left_s == 2
     assert short.pause_after(ResourceExhausted("full", retry_after_s=2)) is None
@@ -270,7 +304,7 @@ def test_attempts_end_before_the_calls_deadline() -> None:
 
 
 def test_attempts_are_one_when_the_error_is_not_retryable() -> None:
-    attempts = Attempts(antiphon.Retry(), 100, Clock(), lambda: 0.0)
+    attempts = Attempts(antiphon.Retry(), 100, REACHED, Clock(), lambda: 0.0)
     assert attempts.pause_after(DataLoss("lost")) is None
 
 
@@ -280,6 +314,7 @@ def test_attempts_are_one_when_the_error_is_not_retryable() -> None:
         ({"attempts": 0}, "retry.attempts"),
         ({"attempts": 10**6}, "retry.attempts"),
         ({"within_s": -1}, "retry.within_s"),
+        ({"connect_within_s": -1}, "retry.connect_within_s"),
         ({"pause_s": float("nan")}, "retry.pause_s"),
         ({"pause_s": 0}, "retry.pause_s"),
         ({"longest_pause_s": "1"}, "retry.longest_pause_s"),
