@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import secrets
 import socket
 import ssl
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from gateway.accepting import accept_connections, start_connection
 from gateway.byte_budget import SILENT_S
 from gateway.frame_meter import FrameBudget, FrameFlood, FrameMeter
 from gateway.http_server import LAST_WORDS_S
+from gateway.keys.credentials import FORWARDED
 from gateway.metrics import Refused
 
 BUFFER_BYTES = 64 << 10
@@ -93,7 +95,7 @@ class GrpcFront:
                 each.abort()
 
     def _accepted(self, connected: socket.socket, address: str) -> None:
-        connection = ClientSide(self, network_of(address))
+        connection = ClientSide(self, address)
         if self.admit(connection):
             connection.open(connected)
         else:
@@ -141,10 +143,12 @@ class GrpcFront:
 class ClientSide(asyncio.Protocol):
     """The client's end of a connection from `address`."""
 
-    def __init__(self, front: GrpcFront, address: str) -> None:
+    def __init__(self, front: GrpcFront, host: str) -> None:
         self._front = front
         self._loop = asyncio.get_running_loop()
-        self.address = address
+        self.address = address = network_of(host)
+        self._host = host
+        self._name = f"antiphon-client-{secrets.token_hex(16)}"
         self._moved_at_s = self._loop.time()
         self._meter = FrameMeter(front.budget_of(address))
         self._transport: asyncio.Transport | None = None
@@ -200,6 +204,8 @@ class ClientSide(asyncio.Protocol):
         connecting = socket.socket(socket.AF_UNIX)
         connecting.setblocking(False)
         try:
+            connecting.bind(f"\0{self._name}")
+            FORWARDED[self._name] = self._host
             # Not by the loop: uvloop takes an abstract name for an empty one.
             connecting.connect(self._front.target)
             _, server_side = await self._loop.create_unix_connection(
@@ -263,6 +269,7 @@ class ClientSide(asyncio.Protocol):
     def _end(self) -> None:
         """Release what the connection has; further calls do nothing."""
         self._front.forget(self)
+        FORWARDED.pop(self._name, None)
         self._set_deadline(None)
         if self._task is not None and self._task is not asyncio.current_task(self._loop):
             self._task.cancel()
