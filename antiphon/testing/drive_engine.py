@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.chunk import Tensor, concatenate
+from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import (
     Completed,
     Emitted,
@@ -44,6 +45,20 @@ class SegmentOutput:
         if len(reasons) > 1:
             raise AssertionError(f"{edge} ended {len(reasons)} times")
         return reasons[0] if reasons else None
+
+    def inputs_of(self, pipeline: Pipeline, role: str) -> list[InputChunk]:
+        """The chunks that the stage `role` of the pipeline receives."""
+        return [
+            InputChunk(
+                each.edge,
+                each.position,
+                each.tensors,
+                each.finish_reason is not None,
+                each.finish_reason,
+            )
+            for each in self.emitted
+            if role in pipeline.edge(each.edge).consumers
+        ]
 
 
 def await_ready(engine: Engine, keys: Collection[SegmentKey]) -> None:

@@ -170,13 +170,13 @@ def _answers(lab: Lab, device: torch.device, dtype: str, way: Way) -> list[Answe
     codes = _run(
         talker.load(lab.directory, config, bucketing),
         TALKER,
-        {name: _inputs_of(TALKER, texts[name]) for name in texts},
+        {name: texts[name].inputs_of(PIPELINE, TALKER) for name in texts},
         lab.frames,
     )
     samples = _run(
         code2wav.load(lab.directory, config, bucketing),
         CODE2WAV,
-        {name: _inputs_of(CODE2WAV, codes[name]) for name in codes},
+        {name: codes[name].inputs_of(PIPELINE, CODE2WAV) for name in codes},
         0,
     )
     return [
@@ -207,21 +207,6 @@ def _run(
         if output.failed is not None:
             raise output.failed.error
     return {name: outputs[keys[name]] for name in inputs}
-
-
-def _inputs_of(role: str, output: SegmentOutput) -> list[InputChunk]:
-    """The chunks that the next stage gets."""
-    return [
-        InputChunk(
-            each.edge,
-            each.position,
-            each.tensors,
-            each.finish_reason is not None,
-            each.finish_reason,
-        )
-        for each in output.emitted
-        if role in PIPELINE.edge(each.edge).consumers
-    ]
 
 
 @torch.inference_mode()

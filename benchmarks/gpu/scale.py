@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -56,20 +56,7 @@ ROOMY = Scale(
     rounds=3,
     startup_s=240.0,
 )
-NARROW = Scale(
-    sessions=(1, 8, 32),
-    context=1024,
-    frames=40,
-    prompt_rows=(48, 300, 120, 700),
-    arriving=2048,
-    prefills=(128, 1024, 8192),
-    tokens=40,
-    calls=20,
-    reply_tokens=60,
-    reply_frames=100,
-    rounds=3,
-    startup_s=240.0,
-)
+NARROW = replace(ROOMY, sessions=(1, 8, 32), context=1024)
 DRY = Scale(
     sessions=(1, 2),
     context=512,

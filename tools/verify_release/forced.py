@@ -58,21 +58,6 @@ def question_input(question: str) -> list[InputChunk]:
     return [InputChunk("input", 0, tensors, True, FinishReason.STOP)]
 
 
-def passed_on(pipeline: Pipeline, role: str, output: SegmentOutput) -> list[InputChunk]:
-    """What the stage `role` gets of another stage's output."""
-    return [
-        InputChunk(
-            each.edge,
-            each.position,
-            each.tensors,
-            each.finish_reason is not None,
-            each.finish_reason,
-        )
-        for each in output.emitted
-        if role in pipeline.edge(each.edge).consumers
-    ]
-
-
 def greedy(
     stage: LoadedStage,
     pipeline: Pipeline,
@@ -247,4 +232,4 @@ def as_inputs(
     output = answer(stage.engine, settings, question_input(truth.question))
     if output.tensors(TEXT)["ids"].tolist() != truth.ids.tolist():
         return None
-    return passed_on(pipeline, code_role, output)
+    return output.inputs_of(pipeline, code_role)
