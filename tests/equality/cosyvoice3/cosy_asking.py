@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from collections.abc import Mapping
@@ -90,10 +89,8 @@ class Speech:
     finished: antiphon.Finished
 
 
-async def listen(
-    generation: antiphon.AsyncGeneration, *, begun: asyncio.Event | None = None
-) -> Speech:
-    """Read an answer with its codes to the end; `begun` is set when its audio begins."""
+async def listen(generation: antiphon.AsyncGeneration) -> Speech:
+    """Read an answer with its codes to the end."""
     codes, samples = b"", b""
     finished = None
     async for event in generation:
@@ -102,8 +99,6 @@ async def listen(
                 assert event.first_sample == len(samples) // 4
                 codes += event.codes
                 samples += event.float32
-                if begun is not None:
-                    begun.set()
             case antiphon.Finished():
                 finished = event
     assert finished is not None
