@@ -3,7 +3,7 @@
 A stage takes seven seconds of CPU to import torch and transformers, and less than one for the
 rest of its start. What comes to the same in the end is a process of its own with the same
 arguments, environment and descriptors; how it starts by itself is for tests to show that do not
-use this (`test_demo_run`, `test_failed_start`, `test_restart` and all of the other families).
+use this (`test_demo_run`, `test_failed_start`, `test_restart`, the fixtures of the other families).
 """
 
 from __future__ import annotations

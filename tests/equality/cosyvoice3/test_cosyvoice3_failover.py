@@ -27,8 +27,9 @@ from antiphon.pipelines.cosyvoice3 import PIPELINE
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.v1 import stage_pb2, stage_pb2_grpc
 from tests.equality.cosyvoice3.cosy_cases import all_cases
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 from tools.launcher.plan import replica_names
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [
     pytest.mark.equality,
@@ -50,7 +51,7 @@ async def replicas(cosy_checkpoints: dict[str, Path]) -> AsyncIterator[Running]:
     ahead = {"max_ahead_seconds": AHEAD_S, "max_stage_ahead_seconds": AHEAD_S}
     gateway = msgspec.structs.replace(deployment.gateway, **ahead)
     deployment = msgspec.structs.replace(deployment, gateway=gateway)
-    async with Launcher(deployment) as running:
+    async with WarmLauncher(deployment) as running:
         yield running
 
 
