@@ -25,11 +25,12 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 from tools.load.options import read_options
 from tools.load.result import LeftOpen
 from tools.load.target import target_at
 from tools.load.trials import load_service
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -67,7 +68,7 @@ async def proved(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
     settings = make_service_certificates(folder, SERVICES)
     settings = replace(settings, operators=("load-test.antiphon",))
     deployment = replace(local_deployment(tiny), mutual_tls=settings)
-    async with Launcher(deployment, on_exit="restart") as running:
+    async with WarmLauncher(deployment, on_exit="restart") as running:
         yield Proved(running, settings, folder)
 
 
