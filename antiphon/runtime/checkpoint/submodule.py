@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, reading
+from antiphon.runtime.checkpoint.loading_progress import LoadingProgress
 from antiphon.runtime.checkpoint.weights import Weights
 
 if TYPE_CHECKING:
@@ -68,13 +69,21 @@ def load_submodule(
                 f"{files[source]}: is missing, cannot read {prefix}{source}; {REMEDY}"
             )
     loaded: dict[str, torch.Tensor] = {}
-    with weights.open() as reader:
+    part = f"{prefix}*" if prefix else module_class.__name__
+    kept = {
+        name: dtype if like.is_floating_point() else like.dtype for name, like in wanted.items()
+    }
+    sizes = {name: like.numel() * kept[name].itemsize for name, like in wanted.items()}
+    with (
+        LoadingProgress(part, sum(sizes.values())) as progress,
+        weights.open(device) as reader,
+    ):
         for name, like in wanted.items():
-            kept = dtype if like.is_floating_point() else like.dtype
-            target = torch.empty(like.shape, dtype=kept, device=device)
+            target = torch.empty(like.shape, dtype=kept[name], device=device)
             for source, region in plan[name].items():
                 reader.read_into(target[region], prefix + source)
             loaded[name] = target
+            progress.add(sizes[name])
     module.load_state_dict(loaded, assign=True)
     return module.to(device).requires_grad_(False).eval()
 

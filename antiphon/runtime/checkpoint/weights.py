@@ -18,6 +18,8 @@ from antiphon.runtime.checkpoint.torch_files import read_torch_file
 if TYPE_CHECKING:
     import torch
 
+    from antiphon.runtime.checkpoint.staged_copies import StagedCopies
+
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 TORCH_FILE = "pytorch_model.bin"
@@ -92,18 +94,30 @@ class Weights:
         with self.open() as reader:
             return reader.read(name).clone()
 
-    def open(self) -> WeightReader:
-        """A context in which tensors are read."""
-        return WeightReader(self)
+    def open(self, device: torch.device | str = "cpu") -> WeightReader:
+        """A context in which tensors are read, also into tensors on `device`.
+
+        Tensors that `read_into` fills on a GPU are complete when the context ends.
+        """
+        import torch
+
+        from antiphon.runtime.checkpoint.staged_copies import StagedCopies
+
+        device = torch.device(device)
+        return WeightReader(self, StagedCopies(device) if device.type == "cuda" else None)
 
 
 class WeightReader(contextlib.ExitStack):
     """Opens each weight file once, when a tensor of it is first wanted."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, copies: StagedCopies | None) -> None:
+        """Tensors are copied by `copies`, if given, else synchronously."""
         super().__init__()
         self._weights = weights
         self._opened: dict[Path, _File] = {}
+        self._copies = copies
+        if copies is not None:
+            self.callback(copies.finish)
 
     def read(self, name: str) -> torch.Tensor:
         """The stored tensor, a view of the file. Raises `FailedPrecondition`."""
@@ -131,7 +145,10 @@ class WeightReader(contextlib.ExitStack):
                 "nothing without the quantisation that made it; take a checkpoint that leaves it "
                 "unquantised"
             )
-        target.copy_(stored)
+        if self._copies is None:
+            target.copy_(stored)
+        else:
+            self._copies.copy(target, stored)
 
     @contextlib.contextmanager
     def _file_of(self, name: str) -> Iterator[_File]:
