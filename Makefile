@@ -35,7 +35,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test test-vllm test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
+.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test test-vllm test-kernels test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
 	gpu verify-release bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -144,6 +144,23 @@ $(CLIENTS_VENVS)/%/.installed: tests/clients/%/package.json
 $(CLIENTS_VENVS)/java/.installed: tests/clients/java/talk_to_java.java
 	javac -version
 	mkdir -p $(@D)
+	touch $@
+
+KERNELS_VENV := .venv-kernels
+KERNELS_BIN := $(KERNELS_VENV)/bin
+KERNELS_INSTALLED := $(KERNELS_VENV)/.installed
+# The version that torch for CUDA depends on.
+TRITON := triton==3.7.1
+ADD_SITE := import site, sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))
+
+test-kernels: $(KERNELS_INSTALLED) ## test fused kernels on the CPU, with triton; ARGS go to pytest
+	TRITON_INTERPRET=1 $(KERNELS_BIN)/python -m pytest tests/kernels $(ARGS)
+
+# What .venv has, and triton, with which torch.compile would choose otherwise there.
+$(KERNELS_INSTALLED): $(DEV_INSTALLED)
+	test -x $(KERNELS_BIN)/python || $(PYTHON) -m venv $(KERNELS_VENV)
+	$(BIN)/python -c '$(ADD_SITE)' > "$$($(KERNELS_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+	$(KERNELS_BIN)/python -m pip install --quiet --no-deps "$(TRITON)"
 	touch $@
 
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)

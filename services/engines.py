@@ -24,6 +24,15 @@ def require_torch(role: str, config: StageConfig) -> None:
         )
 
 
+def refuse_fused(role: str, config: StageConfig) -> None:
+    """Raise `InvalidArgument` for fused kernels in a stage that has none."""
+    if config.fused:
+        raise InvalidArgument(
+            f"fused: the {role} has no fused kernels; set fused to false",
+            field="fused",
+        )
+
+
 def check_device(config: StageConfig) -> None:
     """Raise unless torch has the configured device.
 
@@ -64,9 +73,9 @@ def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], boo
         raise InvalidArgument(
             f"{role}: no engine {config.engine!r}; known: {AUTO}, {TORCH}, {VLLM}", field="engine"
         )
-    if config.engine == VLLM:
-        return VLLM
-    if config.engine == AUTO and config.device.partition(":")[0] == "cuda" and vllm_runs():
+    on_cuda = config.device.partition(":")[0] == "cuda"
+    if config.engine == VLLM or (config.engine == AUTO and on_cuda and vllm_runs()):
+        refuse_fused(f"{role} on {VLLM}", config)
         return VLLM
     require_torch(role, config)
     return TORCH

@@ -133,6 +133,11 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # On a GPU, whether the torch engines replay what they can as CUDA graphs, captured at
     # start. Off until that has been run on one.
     graphs: bool = False
+    # Whether the torch engines that decode one position after the other fuse the operations of
+    # these graphs into fewer kernels. They are compiled at start, which takes a C compiler and
+    # triton. Needs `graphs` on a GPU; a CPU runs them slowly, to compare results. Other engines
+    # refuse it. Off until it has been run on a GPU.
+    fused: bool = False
     # Whether an engine that can do so launches a step before it reads the last one's output. On
     # a GPU the device then need not wait for the host, which helps only when launching takes
     # less time than the step: with `graphs`. Off until it has been run on one, and for good on a

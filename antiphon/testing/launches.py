@@ -42,11 +42,11 @@ class OneKernel(TorchFunctionMode):
         self.count += 1
         if func is scaled_dot_product_attention:
             self._note_attention(*args, **kwargs or {})
-        self.inside = True
+        inside, self.inside = self.inside, True
         try:
             return func(*args, **kwargs or {})
         finally:
-            self.inside = False
+            self.inside = inside
 
     def _note_attention(
         self,
@@ -91,6 +91,18 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def total(self) -> int:
         """With what has a kernel of its own."""
         return self.counts.total() + self._kernels.count
+
+    @contextmanager
+    def one_kernel(self) -> Iterator[None]:
+        """All that is asked for within is one kernel."""
+        inside, self._kernels.inside = self._kernels.inside, True
+        count, calls = self._kernels.count, len(self._kernels.attention)
+        try:
+            yield
+        finally:
+            self._kernels.inside = inside
+            self._kernels.count = count + 1
+            del self._kernels.attention[calls:]
 
     @property
     def attention(self) -> list[tuple[object, ...]]:

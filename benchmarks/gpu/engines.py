@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu.code2wav_rows import SYNCHRONOUS, code2wav_rows, exactness_rows
 from benchmarks.gpu.loaded import Stages
 from benchmarks.gpu.report import Row, again
-from benchmarks.gpu.scale import EAGER, WITH_GRAPHS, Way
+from benchmarks.gpu.scale import EAGER, Way, with_graphs
 from benchmarks.gpu.talker_rows import TalkerRows
 from benchmarks.gpu.thinker_rows import ThinkerRows
 
@@ -22,9 +22,10 @@ def engine_rows(device: torch.device, directory: Path) -> list[Row]:
     stages = Stages(device, directory)
     talker, thinker = TalkerRows(stages), ThinkerRows(stages)
     # A thinker launches each step once it has read the last one's output.
-    thinkers = [way for way in WITH_GRAPHS if not way.launch_ahead]
-    with_graphs = [
-        *(row for way in WITH_GRAPHS for row in talker.frames(way)),
+    ways = with_graphs(device)
+    thinkers = [way for way in ways if not way.launch_ahead]
+    first = [
+        *(row for way in ways for row in talker.frames(way)),
         *(row for way in thinkers for row in thinker.tokens(way)),
         *(row for way in (Way(True), SYNCHRONOUS) for row in code2wav_rows(device, way)),
     ]
@@ -34,7 +35,7 @@ def engine_rows(device: torch.device, directory: Path) -> list[Row]:
         *code2wav_rows(device, EAGER),
     ]
     others = [*talker.recordings(), *thinker.prefills(), *exactness_rows(device)]
-    repeated = again([*with_graphs, *eager]) if device.type == "cuda" else []
+    repeated = again([*first, *eager]) if device.type == "cuda" else []
     setup = Row("a checkpoint without weights", stages.write, setup=True)
     freed = Row("the stages are freed", lambda: stages.forget() or {}, setup=True)
-    return [setup, *with_graphs, *eager, *others, *repeated, freed]
+    return [setup, *first, *eager, *others, *repeated, freed]

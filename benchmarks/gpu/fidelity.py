@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 
 from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
@@ -28,7 +29,7 @@ from antiphon.testing.drive_engine import SegmentOutput, run_segments
 from antiphon.testing.qwen3_omni.reference import Case, Reference
 from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
 from benchmarks.gpu.report import HOLDS, Figures, Row
-from benchmarks.gpu.scale import EAGER, WITH_GRAPHS, Way, bucketing_of, precision_of
+from benchmarks.gpu.scale import EAGER, Way, bucketing_of, precision_of, with_graphs
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.kv_cache import KVCache
@@ -90,7 +91,7 @@ def fidelity_rows(device: torch.device, directory: Path) -> list[Row]:
     """The reference first, which the others are compared with."""
     lab = Lab(directory / "checkpoint", *AMOUNTS[device.type])
     rows = [Row("reference, float32 on the CPU", lab.ask_reference, setup=True)]
-    ways = (EAGER, *WITH_GRAPHS, Way(False, launch_ahead=True))
+    ways = [EAGER, *with_graphs(device), Way(False, launch_ahead=True)]
     rounded = ways if device.type == "cuda" else ways[:1]
     rows += [
         Row(f"{dtype}, {way}", partial(_compare, lab, device, dtype, way))
@@ -151,14 +152,14 @@ def _equal_share(ours: Sequence[npt.NDArray[Any]], theirs: Sequence[npt.NDArray[
 
 
 def _answers(lab: Lab, device: torch.device, dtype: str, way: Way) -> list[Answer]:
-    config = StageConfig(
+    common = StageConfig(
         device=str(device),
         dtype=dtype,  # type: ignore[arg-type]
         slots=max(2, lab.cases),
         context_limit=CONTEXT,
         engine="torch",
-        **way.settings,
     )
+    config = replace(common, **way.settings)
     # On a CPU there are no graphs: what they call runs without.
     bucketing = bucketing_of(way, device)
     texts = _run(
@@ -174,7 +175,7 @@ def _answers(lab: Lab, device: torch.device, dtype: str, way: Way) -> list[Answe
         lab.frames,
     )
     samples = _run(
-        code2wav.load(lab.directory, config, bucketing),
+        code2wav.load(lab.directory, replace(common, **way.audio_settings), bucketing),
         CODE2WAV,
         {name: codes[name].inputs_of(PIPELINE, CODE2WAV) for name in codes},
         0,

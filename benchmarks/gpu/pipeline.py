@@ -24,7 +24,7 @@ from antiphon import SamplingRequest
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from benchmarks.gpu.loaded import write_model
 from benchmarks.gpu.report import HOLDS, LEFT_OUT, Figures, Row, again
-from benchmarks.gpu.scale import EAGER, WAYS, Scale, Way, scale_of
+from benchmarks.gpu.scale import EAGER, Scale, Way, scale_of, with_graphs
 from tools.launcher.launcher import Launcher
 from tools.launcher.process import ServiceProcess
 
@@ -64,7 +64,8 @@ def pipeline_rows(
     """One row for each setting: its processes are started once, for all loads."""
     scale, model = scale_of(device), directory / "released"
     # The copies of a step are seen where nothing else takes longer.
-    ways = [*WAYS, Way(True, async_to_host=False), Way(True, async_to_device=False)]
+    ways = [*with_graphs(device), EAGER]
+    ways += [Way(True, async_to_host=False), Way(True, async_to_device=False)]
     if device.type == "cpu":
         ways = [EAGER]
     measure = partial(_measure, device, model, launcher, scale, left_s)
@@ -86,12 +87,11 @@ def _measure(
     common = StageConfig(
         device=str(device), engine="torch", slots=slots, context_limit=scale.context, **way.settings
     )
-    code2wav = {"graphs": way.graphs, "async_to_host": way.async_to_host}
     stages = {
         "thinker": common,
         "talker": common,
         "code2wav": StageConfig(
-            device=str(device), engine="torch", slots=slots, context_limit=0, **code2wav
+            device=str(device), engine="torch", slots=slots, context_limit=0, **way.audio_settings
         ),
     }
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", max_calls=slots)

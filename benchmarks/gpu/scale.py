@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.transport.device_edge import Staging, ToHost, copies_on
 from benchmarks.gpu.report import Figures
 from services.lm.graphs import Bucketing, Eager, GraphPool
@@ -20,8 +19,6 @@ from services.lm.graphs import Bucketing, Eager, GraphPool
 STAGING_BYTES = 64 << 20
 ROOMY_BYTES = 100e9
 """Free memory from which the whole pipeline has room for 64 sessions of 2,048 positions."""
-FUSED = next((each for each in StageConfig.__struct_fields__ if each.startswith("fused")), None)
-"""The setting for fused kernels, if stages have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def _free_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Settings of a stage; `fused` needs a stage that has `FUSED`."""
+    """Settings of a stage."""
 
     graphs: bool
     launch_ahead: bool = False
@@ -108,23 +105,30 @@ class Way:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Fields of `StageConfig`."""
-        told = {
+        """Fields of `StageConfig`, for a stage that decodes one position after the other."""
+        return self.audio_settings | {"fused": self.fused}
+
+    @property
+    def audio_settings(self) -> dict[str, Any]:
+        """The same for a stage that makes audio, which fuses nothing."""
+        return {
             "graphs": self.graphs,
             "launch_ahead": self.launch_ahead,
             "async_to_host": self.async_to_host,
             "async_to_device": self.async_to_device,
         }
-        return told | ({FUSED: True} if FUSED and self.fused else {})
 
 
-WITH_GRAPHS = (
-    Way(True, launch_ahead=True),
-    Way(True),
-    *([Way(True, launch_ahead=True, fused=True), Way(True, fused=True)] if FUSED else []),
-)
 EAGER = Way(False)
-WAYS = (*WITH_GRAPHS, EAGER)
+
+
+def with_graphs(device: torch.device) -> list[Way]:
+    """The settings of a deployment on a GPU. Fused kernels are compiled, which takes minutes on a
+    CPU, where the command is only tried."""
+    ways = [Way(True, launch_ahead=True), Way(True)]
+    if device.type == "cuda":
+        ways += [replace(each, fused=True) for each in ways]
+    return ways
 
 
 def bucketing_of(way: Way, device: torch.device) -> Bucketing | None:

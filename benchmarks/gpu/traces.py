@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu.loaded import Stages, on_new_thread
 from benchmarks.gpu.profiling import profiled, start_profiler
 from benchmarks.gpu.report import Figures, Row
-from benchmarks.gpu.scale import EAGER, WITH_GRAPHS, Way, scale_of
+from benchmarks.gpu.scale import EAGER, Way, scale_of, with_graphs
 from benchmarks.gpu.talker_rows import TalkerRows
 from benchmarks.gpu.thinker_rows import ThinkerRows
 from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
@@ -24,7 +24,7 @@ def trace_rows(device: torch.device, directory: Path, traces: Path) -> list[Row]
     """A frame of the talker and a token of the thinker, of one session, with each setting."""
     start_profiler(device)
     stages = Stages(device, directory)
-    ways = (*WITH_GRAPHS, EAGER)
+    ways = (*with_graphs(device), EAGER)
     talker = [Row(f"trace, talker, {way}", partial(_talker, stages, traces, way)) for way in ways]
     thinker = [
         Row(f"trace, thinker, {way}", partial(_thinker, stages, traces, way))

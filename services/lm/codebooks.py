@@ -23,7 +23,9 @@ from torch.nn.functional import embedding as look_up
 
 from antiphon.sampling import Sampling
 from services.lm.experts import LEAST_ROWS
+from services.lm.fused_lockstep import FusedLockstep
 from services.lm.graphs import Bucketing, RowFunction
+from services.lm.kernels import Kernels
 from services.lm.lockstep import Lockstep
 from services.lm.products import Product
 from services.lm.sampler import SamplingRows, choose_each
@@ -45,17 +47,27 @@ class CodePredictor:
 
     `module` is HF's code predictor for conditional generation, `sampling` its own settings
     where first codes are not greedy. With `bucketing`, frames are drawn by it, at least
-    `LEAST_ROWS` rows at a time.
+    `LEAST_ROWS` rows at a time; with `kernels`, by these.
     """
 
     def __init__(
-        self, module: Any, sessions: int, sampling: Sampling, bucketing: Bucketing | None = None
+        self,
+        module: Any,
+        sessions: int,
+        sampling: Sampling,
+        bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self._tables: tuple[Tensor, ...] = tuple(
             table.weight for table in module.model.codec_embedding
         )
         self.groups = len(self._tables) + 1
-        self._lockstep = Lockstep(module.model, sessions, self.groups)
+        self._lockstep = (
+            FusedLockstep(module.model, sessions, self.groups, kernels)
+            if kernels
+            else Lockstep(module.model, sessions, self.groups)
+        )
+        self._choose = kernels.choose if kernels else choose_each
         scale = self._lockstep.output_scale
         self._heads = tuple(Product.of(head, scale=scale) for head in module.lm_head)
         project = getattr(module, "small_to_mtp_projection", None)
@@ -129,7 +141,7 @@ class CodePredictor:
         columns = numbers[:, :, None].unbind(1)
         for group in range(1, self.groups):
             logits = self._heads[group - 1](states)
-            drawn, likeliest = choose_each(logits, settings, columns[group])
+            drawn, likeliest = self._choose(logits, settings, columns[group])
             taken = look_up(drawn, self._tables[group - 1])
             codes.append(drawn)
             rows.append(taken)

@@ -12,10 +12,11 @@ from torch import Tensor
 from services.lm.attention import AttentionPlan, Numbers, Span, span_order
 from services.lm.experts import LEAST_ROWS
 from services.lm.graphs import Bucketing
+from services.lm.kernels import Kernels
 from services.lm.kv_cache import CacheShape, KVCache
 from services.lm.last_rows import LastRows
-from services.lm.layer import Layer, Norm
-from services.lm.pieces import AttendInLayer, Pieces
+from services.lm.layer import FusedLayer, Layer, Norm
+from services.lm.pieces import AttendInLayer, FusedPieces, Pieces
 from services.lm.rotary import Rotation
 
 
@@ -27,7 +28,8 @@ class Decoder:
     on a CPU with one thread: it fills lone rows up to `LEAST_ROWS` and reads more
     positions than there are. `exact_norms` round as Hugging Face's do; without, norms take
     fewer operations on a CPU. With `bucketing`, up to `most_rows` rows of slots go through
-    by it, where they can; prompts that make a step larger have a forward of their own before it.
+    by it, where they can, and by `kernels` if there are any; prompts that make a step larger have a
+    forward of their own before it.
     """
 
     def __init__(
@@ -39,15 +41,18 @@ class Decoder:
         exact_norms: bool,
         bucketing: Bucketing | None = None,
         most_rows: int = 0,
+        kernels: Kernels | None = None,
     ) -> None:
         weight: Tensor = model.norm.weight
         # What a row reads costs on a GPU, where it buys nothing.
         self._invariant = batch_invariant and weight.device.type == "cpu"
         self.least_rows = LEAST_ROWS if batch_invariant else 1
-        self._layers = tuple(
-            Layer(module, batch_invariant=batch_invariant, exact_norms=exact_norms)
+        rules = {"batch_invariant": batch_invariant, "exact_norms": exact_norms}
+        self._layers: tuple[Layer, ...] = tuple(
+            FusedLayer(module, kernels, **rules) if kernels else Layer(module, **rules)
             for module in model.layers
         )
+        self._kernels = kernels
         self._norm = Norm.of(model.norm, exact=exact_norms)
         self.rotation = Rotation.of(model.rotary_emb, max_positions, like=weight)
         attention = model.layers[0].self_attn
@@ -65,16 +70,16 @@ class Decoder:
         self._pieces = self._cut(len(weight), most_rows, bucketing) if bucketing and fit else None
 
     def _cut(self, width: int, most_rows: int, bucketing: Bucketing) -> Pieces:
-        return Pieces(
-            self._layers,
-            self._norm,
-            self.rotation,
-            self.shape,
-            width=width,
-            least=self.least_rows,
-            most=most_rows,
-            bucketing=bucketing,
-        )
+        given: Any = {
+            "width": width,
+            "least": self.least_rows,
+            "most": most_rows,
+            "bucketing": bucketing,
+        }
+        fused = [each for each in self._layers if isinstance(each, FusedLayer)]
+        if self._kernels is None:
+            return Pieces(self._layers, self._norm, self.rotation, self.shape, **given)
+        return FusedPieces(fused, self._norm, self._kernels, self.rotation, self.shape, **given)
 
     def last_rows(
         self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool], *, tapped_layer: int

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import grouped_mm, linear
+from transformers.activations import SiLUActivation
 
+from antiphon.errors import FailedPrecondition
+from services.lm.kernels import Kernels
 from services.lm.products import Product
 
 # A matrix product of fewer rows takes another path through the CPU's library, with
@@ -39,6 +42,10 @@ class Dense:
     def plus(self, rows: Tensor, other: Tensor) -> Tensor:
         """The sum with `other` [n, hidden]."""
         return self._out.plus(self._inner(rows), other)
+
+    def fused(self, rows: Tensor, kernels: Kernels) -> Tensor:
+        """The same by fused kernels."""
+        return self._out(kernels.gate(self._in(rows)))
 
     def _inner(self, rows: Tensor) -> Tensor:
         gate, up = self._in(rows).chunk(2, dim=-1)
@@ -96,6 +103,27 @@ class Sparse:
         """The sum with `other` [n, hidden]."""
         return other + self(rows)
 
+    def fused(self, rows: Tensor, kernels: Kernels) -> Tensor:
+        """The same by fused kernels, with a grouped product on any device."""
+        gates = self._gates(rows)
+        logits = gates[:, : self._count]
+        if self._normalised:
+            shares, taken = logits.topk(self._taken)
+        else:
+            shares, taken = logits.softmax(-1, dtype=torch.float32).topk(self._taken)
+        by_expert, order = taken.flatten().sort(stable=True)
+        given = kernels.take_rows(rows, order, self._taken)
+        ends = torch.searchsorted(by_expert, self._numbers, right=True, out_int32=True)
+        inner = kernels.gate(grouped_mm(given, self._in.transpose(1, 2), offs=ends))
+        made = grouped_mm(inner, self._out.transpose(1, 2), offs=ends)
+        by_row = torch.empty_like(made).index_copy_(0, order, made)
+        shared, gate = None, None
+        if self._shared is not None:
+            shared, gate = self._shared.fused(rows, kernels), gates[:, -1:]
+        by_row = by_row.view(len(rows), self._taken, -1)
+        mixed: Tensor = kernels.mix_experts(by_row, shares, shared, gate, self._normalised)
+        return mixed
+
     def _choose(self, gates: Tensor) -> tuple[Tensor, Tensor]:
         """Shares float32 [n, k] of experts [n, k]."""
         if self._exact or not self._normalised:
@@ -144,3 +172,13 @@ class Sparse:
             made[start : start + count] = outputs[start - first : start - first + count]
             start += count
         return made
+
+
+def require_silu(activate: Any) -> None:
+    """Raise `FailedPrecondition` for an MLP that fused kernels do not compute."""
+    if not isinstance(activate, torch.nn.SiLU | SiLUActivation):
+        raise FailedPrecondition(
+            f"fused: the MLP's hidden_act is a {type(activate).__name__}, and kernels compute "
+            "silu alone; set fused to false",
+            field="fused",
+        )

@@ -135,6 +135,9 @@ class CudaGraphs(Eager):
 
 
 def graphs_of(config: StageConfig) -> Bucketing | None:
-    """CUDA graphs where there are any and the setting wants them."""
+    """CUDA graphs where there are any and the setting wants them. Fused kernels run by buckets on a
+    CPU, too."""
     device = torch.device(config.device)
-    return GraphPool(device) if config.graphs and device.type == "cuda" else None
+    if device.type == "cuda":
+        return GraphPool(device) if config.graphs else None
+    return Eager if config.fused else None

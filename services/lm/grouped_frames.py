@@ -20,13 +20,15 @@ from services.lm.experts import LEAST_ROWS
 from services.lm.frame_decoder import FrameDecoder
 from services.lm.frames import FrameDraw
 from services.lm.graphs import Bucketing
+from services.lm.kernels import Kernels
 from services.lm.known_frames import KnownPart
 from services.lm.sampler import SamplingRows, choose_each, uniform_each
 
 
 class GroupedFrameDecoder(FrameDecoder, ABC):
     """`module` has the `model`, its `codec_head` and its `code_predictor`, which draws by
-    `predictor` where first codes are not greedy. `bucketing` runs what can be a graph.
+    `predictor` where first codes are not greedy. `bucketing` runs what can be a graph,
+    and `kernels` fuse its operations.
 
     Raises what `FrameDecoder` raises.
     """
@@ -39,6 +41,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         context_limit: int,
         slots: int,
         bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         rows = max(slots, LEAST_ROWS)
         # First what a frame begins with: see `services.lm.graphs`.
@@ -49,9 +52,11 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
             exact_norms=False,
             bucketing=bucketing,
             most_rows=rows,
+            kernels=kernels,
         )
         super().__init__(decoder, slots, context_limit)
-        self._predictor = CodePredictor(module.code_predictor, rows, predictor, bucketing)
+        self._predictor = CodePredictor(module.code_predictor, rows, predictor, bucketing, kernels)
+        self._choose = kernels.choose if kernels else choose_each
         self.groups = self._predictor.groups
         self._head: Tensor = module.codec_head.weight
         self._device = self._head.device
@@ -99,7 +104,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         numbers = on_device(uniform_each(seeds, steps, self.groups), self._device)
         slots = on_device([each.slot for each in draws], self._device)
         settings = SamplingRows.of(samplings, self._device)
-        first, likeliest = choose_each(
+        first, likeliest = self._choose(
             linear(states, self._head),
             settings,
             numbers[:, :1],

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from services.lm.experts import Dense, Sparse
+from services.lm.experts import Dense, Sparse, require_silu
+from services.lm.kernels import Kernels
 from services.lm.products import Product
 from services.lm.rotary import Rotation
 
@@ -37,8 +38,8 @@ class Norm:
     """
 
     def __init__(self, weight: Tensor, epsilon: float, *, exact: bool) -> None:
-        self._weight = weight
-        self._epsilon = epsilon
+        self.weight = weight
+        self.epsilon = epsilon
         self._added = torch.tensor(epsilon, device=weight.device)
         self._share = 1.0 / weight.shape[-1]
         self._norm = self._rounded
@@ -56,23 +57,23 @@ class Norm:
 
     def twice(self, rows: Tensor) -> Tensor:
         """The outputs for [n, heads, width], each two times: [n, heads, 2, width], contiguous."""
-        normed = rms_norm(rows, rows.shape[-1:], eps=self._epsilon).unsqueeze(-2)
+        normed = rms_norm(rows, rows.shape[-1:], eps=self.epsilon).unsqueeze(-2)
         both = rows.new_empty(*rows.shape[:-1], 2, rows.shape[-1])
-        return torch.mul(self._weight.unsqueeze(-2), normed.expand_as(both), out=both)
+        return torch.mul(self.weight.unsqueeze(-2), normed.expand_as(both), out=both)
 
     def _rounded(self, rows: Tensor) -> Tensor:
-        return self._weight * rms_norm(rows, rows.shape[-1:], eps=self._epsilon)
+        return self.weight * rms_norm(rows, rows.shape[-1:], eps=self.epsilon)
 
     def _whole(self, rows: Tensor) -> Tensor:
-        if self._weight.ndim > 1:
+        if self.weight.ndim > 1:
             return self._rounded(rows)
-        return rms_norm(rows, self._weight.shape, self._weight, self._epsilon)
+        return rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
 
     def _quickly(self, rows: Tensor) -> Tensor:
         """On a CPU `rms_norm` is square, mean and more: this takes half of it on few rows."""
         length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
         scale = torch.addcmul(self._added, length, length, value=self._share).rsqrt_()
-        return (rows * scale).mul_(self._weight)
+        return (rows * scale).mul_(self.weight)
 
 
 class Layer:
@@ -142,3 +143,63 @@ class Layer:
         q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
         per_head = (q_weight.expand(self.queries, -1), k_weight.expand(self.key_heads, -1))
         return Norm(torch.cat(per_head), attention.q_norm.variance_epsilon, exact=exact)
+
+
+class FusedLayer(Layer):
+    """A layer that graphs may hold by fused `kernels`; other rows go through as `Layer`'s."""
+
+    def __init__(
+        self, module: Any, kernels: Kernels, *, batch_invariant: bool, exact_norms: bool
+    ) -> None:
+        super().__init__(module, batch_invariant=batch_invariant, exact_norms=exact_norms)
+        attention, mlp = module.self_attn, module.mlp
+        require_silu(mlp.act_fn if hasattr(mlp, "act_fn") else mlp.experts.act_fn)
+        self._kernels = kernels
+        self._norm_weights = (
+            (module.input_layernorm.weight, float(module.input_layernorm.variance_epsilon)),
+            (
+                module.post_attention_layernorm.weight,
+                float(module.post_attention_layernorm.variance_epsilon),
+            ),
+        )
+        heads = self.queries + 2 * self.key_heads
+        device = attention.q_proj.weight.device
+        self._is_turned = (torch.arange(heads, device=device) < self.turned_heads)[:, None]
+        self._head_weight = head_weight(attention, self.queries, self.key_heads)
+        self._head_epsilon = 0.0
+        if self._head_weight is not None:
+            self._head_epsilon = float(attention.q_norm.variance_epsilon)
+
+    def enter_fused(
+        self, rows: Tensor, delta: Tensor | None, rotation: Rotation, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`rows` plus what the layer before adds to them, and what `enter` makes of the sum."""
+        if delta is None:
+            normed = self._first_norm(rows)
+        else:
+            rows, normed = self._kernels.add_norm(rows, delta, *self._norm_weights[0])
+        heads = self._in(normed).view(rows.shape[0], -1, self._head_dim)
+        return rows, self._kernels.turn_heads(
+            heads,
+            self._head_weight,
+            rotation.turns,
+            positions,
+            self._is_turned,
+            self._head_epsilon,
+        )
+
+    def leave_fused(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
+        """`rows` plus attention's part, and what the MLP adds to them: `leave` is the sum."""
+        delta = self._out(mixed.reshape(rows.shape[0], -1))
+        rows, normed = self._kernels.add_norm(rows, delta, *self._norm_weights[1])
+        return rows, self._mlp.fused(normed, self._kernels)
+
+
+def head_weight(attention: Any, queries: int, key_heads: int) -> Tensor | None:
+    """The weights of the norms of queries and keys, and ones for values: [heads, head_dim]. None
+    for heads that are not normed."""
+    if not hasattr(attention, "q_norm"):
+        return None
+    q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
+    ones = torch.ones_like(k_weight).expand(key_heads, -1)
+    return torch.cat((q_weight.expand(queries, -1), k_weight.expand(key_heads, -1), ones))

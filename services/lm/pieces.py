@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from services.lm.graphs import Bucketing
+from services.lm.kernels import Kernels
 from services.lm.kv_cache import CacheShape
-from services.lm.layer import Layer, Norm
+from services.lm.layer import FusedLayer, Layer, Norm
 from services.lm.rotary import Rotation
 
 # `Attend` of a layer, which comes first.
@@ -80,3 +82,26 @@ class Pieces:
 
     def _leave(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor]:
         return (self._norm(self._layers[-1].leave(rows, mixed)),)
+
+
+class FusedPieces(Pieces):
+    """The same by fused kernels, whose norms take in what was added before them."""
+
+    def __init__(
+        self, layers: Sequence[FusedLayer], norm: Norm, kernels: Kernels, *args: Any, **kwargs: Any
+    ) -> None:
+        self._fused_layers, self._kernels = layers, kernels
+        super().__init__(layers, norm, *args, **kwargs)
+
+    def _enter(self, rows: Tensor, positions: Tensor) -> tuple[Tensor]:
+        return (self._fused_layers[0].enter_fused(rows, None, self._rotation, positions)[1],)
+
+    def _go_on(
+        self, at: int, rows: Tensor, mixed: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        rows, delta = self._fused_layers[at].leave_fused(rows, mixed)
+        return self._fused_layers[at + 1].enter_fused(rows, delta, self._rotation, positions)
+
+    def _leave(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor]:
+        rows, delta = self._fused_layers[-1].leave_fused(rows, mixed)
+        return (self._kernels.add_norm(rows, delta, self._norm.weight, self._norm.epsilon)[1],)

@@ -21,6 +21,7 @@ from antiphon.transport.device_edge import on_device
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.graphs import Bucketing
+from services.lm.kernels import Kernels
 from services.lm.kv_cache import KVCache
 from services.lm.memory import SlotMemory
 from services.thinker.audio import AudioFeatures
@@ -95,7 +96,8 @@ class ThinkerModel:
     A row is hidden state number `tapped_layer`, as `Decoder.append` counts, or, `with_words`, the
     sum of it and the word's embedding, which is zero where something is heard or seen. `special`
     are the ids that stand for that, `towers` how what stands there is encoded.
-    `bucketing` runs what can be a graph. Raises `InvalidArgument` for slots that a GPU cannot hold
+    `bucketing` runs what can be a graph, by `kernels` if there are any. Raises `InvalidArgument`
+    for slots that a GPU cannot hold
     at their longest.
     """
 
@@ -110,6 +112,7 @@ class ThinkerModel:
         slots: int,
         context_limit: int,
         bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self.device: torch.device = module.device
         self._tapped_layer = tapped_layer
@@ -128,6 +131,7 @@ class ThinkerModel:
                 exact_norms=True,
                 bucketing=bucketing,
                 most_rows=slots,
+                kernels=kernels,
             )
         shape, width = self._decoder.shape, int(self._words.weight.shape[1])
         row_bytes = width * self._words.weight.element_size()

@@ -17,6 +17,7 @@ from antiphon.transport.device_edge import ToHost
 from services.budgets import text_rows
 from services.engines import TORCH
 from services.lm.graphs import Bucketing, graphs_of
+from services.lm.kernels import kernels_of
 from services.lm.memory import module_bytes, say_memory
 from services.precision import BFLOAT16, compute_dtype
 from services.preparation import SHORT_TEXT_BYTES
@@ -87,6 +88,7 @@ def load_torch(
         slots=config.slots,
         context_limit=prompts.context_limit,
         bucketing=bucketing or graphs_of(config),
+        kernels=kernels_of(config),
     )
     engine = ThinkerEngine(
         model,

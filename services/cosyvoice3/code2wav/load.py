@@ -40,7 +40,7 @@ from services.cosyvoice3.code2wav.flow_module import FlowModule
 from services.cosyvoice3.code2wav.segment import CODE_ENTRIES
 from services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
 from services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
-from services.engines import TORCH, check_device, context_limit, require_torch
+from services.engines import TORCH, check_device, context_limit, refuse_fused, require_torch
 from services.flow.block_cache import BlockPages
 from services.hyperpyyaml import read_hyperpyyaml
 from services.lm.warm_up import run_to_the_end
@@ -68,6 +68,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     checkpoint does not fit together.
     """
     require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
     check_device(config)
     decoder = load_decoder(model_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_CODES)

@@ -39,7 +39,7 @@ from services.cosyvoice3.talker.sentences import spell_numbers
 from services.cosyvoice3.talker.talker import SpeechTalker
 from services.cosyvoice3.talker.tokenizer import END_OF_PROMPT, load_speech_tokenizer
 from services.cosyvoice3.talker.voices import read_voices
-from services.engines import TORCH, check_device, require_torch
+from services.engines import TORCH, check_device, refuse_fused, require_torch
 from services.hugging_face import load_config
 from services.hyperpyyaml import read_hyperpyyaml
 from services.lm.memory import module_bytes, say_memory
@@ -68,6 +68,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     `FailedPrecondition` when the checkpoint does not fit together or onnxruntime is missing.
     """
     require_torch(TALKER, config)
+    refuse_fused(TALKER, config)
     check_device(config)
     path, folder = model_dir / MODEL_FILE, model_dir / LAYERS_FOLDER
     told = read_hyperpyyaml(path)

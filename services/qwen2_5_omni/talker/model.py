@@ -19,6 +19,7 @@ from services.lm.experts import LEAST_ROWS
 from services.lm.frame_decoder import FrameDecoder
 from services.lm.frames import FrameDraw, PromptPart
 from services.lm.graphs import Bucketing
+from services.lm.kernels import Kernels
 from services.lm.known_frames import KnownPart
 from services.lm.readback import Drawn, PendingDraw, Readback
 from services.lm.sampler import SamplingRows, choose_each, uniform_each
@@ -36,7 +37,7 @@ class CodecTalker(FrameDecoder):
     in it by name. Raises `FailedPrecondition` when there is no voice or an id is in no table,
     and `InvalidArgument` when there is no memory for `slots` segments of `context_limit` positions.
     `to_device` brings the thinker's rows, `readback` codes; without the latter each step waits for
-    them. `bucketing` runs what can be a graph.
+    them. `bucketing` runs what can be a graph, by `kernels` if there are any.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class CodecTalker(FrameDecoder):
         to_device: ToDevice | None = None,
         readback: Readback | None = None,
         bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self.ids, self._placeholders = ids, placeholders
         self._head: Tensor = module.codec_head.weight
@@ -66,6 +68,7 @@ class CodecTalker(FrameDecoder):
             exact_norms=False,
             bucketing=bucketing,
             most_rows=max(slots, LEAST_ROWS),
+            kernels=kernels,
         )
         super().__init__(decoder, slots, context_limit)
         self._to_device = to_device or ToDevice.direct(self._device)

@@ -22,7 +22,7 @@ from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import ToHost
 from services.config_fields import check_fields
-from services.engines import TORCH, check_device, context_limit, require_torch
+from services.engines import TORCH, check_device, context_limit, refuse_fused, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.warm_up import run_to_the_end
@@ -55,6 +55,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     the checkpoint does not fit together or its voices cannot be read.
     """
     require_torch(TOKEN2WAV, config)
+    refuse_fused(TOKEN2WAV, config)
     check_device(config)
     told = read_config(model_dir)
     check_fields(model_dir / CONFIG_FILE, told, PARTS)

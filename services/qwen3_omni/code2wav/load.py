@@ -19,7 +19,7 @@ from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from services.config_fields import check_fields
-from services.engines import check_device, require_torch
+from services.engines import check_device, refuse_fused, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
 from services.precision import compute_dtype
@@ -40,6 +40,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
     """
     require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
     check_device(config)
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
     module = load_submodule(

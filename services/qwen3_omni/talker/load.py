@@ -26,6 +26,7 @@ from services.config_fields import check_fields
 from services.engines import TORCH, check_device, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
+from services.lm.kernels import kernels_of
 from services.lm.memory import module_bytes, say_memory
 from services.lm.readback import Readback, check_launch_ahead
 from services.memory_plan import Cached, planned_limit
@@ -95,6 +96,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         to_device=ToDevice.of(config),
         readback=Readback.of(config),
         bucketing=bucketing or graphs_of(config),
+        kernels=kernels_of(config),
     )
     facts = StageFacts(
         model=model_dir.name,

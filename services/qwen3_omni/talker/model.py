@@ -16,6 +16,7 @@ from antiphon.transport.device_edge import ToDevice, on_device
 from services.lm.frames import FrameDraw, PromptPart
 from services.lm.graphs import Bucketing
 from services.lm.grouped_frames import GroupedFrameDecoder
+from services.lm.kernels import Kernels
 from services.lm.known_frames import KnownPart
 from services.lm.readback import PendingDraw, Readback
 from services.qwen3_omni.talker.prompt import TalkerPrompt
@@ -40,7 +41,7 @@ class Talker(GroupedFrameDecoder):
     draw codes that are in no codebook or has no voice, and `InvalidArgument` when there is no
     memory for `slots` segments of `context_limit` positions. `window` is that of `TalkerPrompt`.
     `to_device` brings hidden rows, `readback` frames; without the latter each step waits for them.
-    `bucketing` runs what can be a graph.
+    `bucketing` runs what can be a graph, by `kernels` if there are any.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Talker(GroupedFrameDecoder):
         to_device: ToDevice | None = None,
         readback: Readback | None = None,
         bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         super().__init__(
             module,
@@ -63,6 +65,7 @@ class Talker(GroupedFrameDecoder):
             context_limit=context_limit,
             slots=slots,
             bucketing=bucketing,
+            kernels=kernels,
         )
         self._special = special
         self._window = window

@@ -8,7 +8,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.qwen3_tts import CODE2WAV, CODEC_FOLDER, PIPELINE, SAMPLE_RATE_HZ
 from antiphon.runtime.engine import LoadedStage
-from services.engines import check_device, require_torch
+from services.engines import check_device, refuse_fused, require_torch
 from services.lm.graphs import Bucketing
 from services.precision import compute_dtype
 from services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
@@ -22,6 +22,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
     """
     require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
     check_device(config)
     module = load_codec_decoder(model_dir, compute_dtype(CODE2WAV, config), config.device)
     terms = VocoderTerms(

@@ -22,6 +22,7 @@ from services.budgets import frame_rows
 from services.config_fields import check_fields
 from services.engines import TORCH, check_device, require_torch
 from services.lm.graphs import Bucketing, graphs_of
+from services.lm.kernels import kernels_of
 from services.lm.memory import module_bytes, say_memory
 from services.lm.readback import Readback, check_launch_ahead
 from services.memory_plan import Cached, planned_limit
@@ -78,6 +79,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         slots=config.slots,
         readback=Readback.of(config),
         bucketing=bucketing or graphs_of(config),
+        kernels=kernels_of(config),
     )
     facts = StageFacts(
         model=model_dir.resolve().name,

@@ -14,6 +14,7 @@ from antiphon.transport.device_edge import on_device
 from services.lm.frames import FrameDraw, PromptPart
 from services.lm.graphs import Bucketing
 from services.lm.grouped_frames import GroupedFrameDecoder
+from services.lm.kernels import Kernels
 from services.lm.known_frames import KnownPart
 from services.lm.readback import PendingDraw, Readback
 from services.qwen3_tts.talker.module import TalkerModule
@@ -43,7 +44,8 @@ class TtsTalker(GroupedFrameDecoder):
     `code_entries` is the size of the codec's books, `predictor` how later groups are drawn where
     first codes are not greedy. Raises `InvalidArgument` when there is no memory for the slots,
     and `FailedPrecondition` when codes could be drawn that the codec does not have. `readback`
-    brings frames; without it each step waits for them. `bucketing` runs what can be a graph.
+    brings frames; without it each step waits for them. `bucketing` runs what can be a graph,
+    by `kernels` if there are any.
     """
 
     def __init__(
@@ -57,9 +59,15 @@ class TtsTalker(GroupedFrameDecoder):
         slots: int,
         readback: Readback | None = None,
         bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         super().__init__(
-            module, predictor, context_limit=context_limit, slots=slots, bucketing=bucketing
+            module,
+            predictor,
+            context_limit=context_limit,
+            slots=slots,
+            bucketing=bucketing,
+            kernels=kernels,
         )
         self.ids = ids
         self._readback = readback or Readback(None)

@@ -1,0 +1,1 @@
+"""What a step asks its device for."""

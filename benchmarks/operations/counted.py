@@ -1,0 +1,50 @@
+"""Fused kernels on the meta device, and what was asked of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from antiphon.testing.launches import Launches
+from benchmarks.operations.generated import Spec
+from services.lm import kernels as functions
+from services.lm.kernels import Kernels
+from services.lm.sampler import choose_each
+
+Call = tuple[str, tuple[Any, ...]]
+DRAW = "choose"
+
+
+class CountedKernels(Kernels):
+    """Runs the functions as they are, each as one launch of `launches` once that is set.
+
+    `calls` are their names and arguments, tensors as `Spec`.
+    """
+
+    def __init__(self) -> None:
+        self.calls: Counter[Call] = Counter()
+        self.launches: Launches | None = None
+        for name in (
+            "add_norm",
+            "turn_heads",
+            "turn_heads_into",
+            "gate",
+            "take_rows",
+            "mix_experts",
+        ):
+            setattr(self, name, self._counted(name, getattr(functions, name)))
+        self.choose = self._counted(DRAW, choose_each)
+
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self.launches is None:
+                return function(*args, **kwargs)
+            told = tuple(Spec.of(each) if isinstance(each, Tensor) else each for each in args)
+            self.calls[name, told if name != DRAW else told[:1]] += 1
+            with self.launches.one_kernel():
+                return function(*args, **kwargs)
+
+        return run

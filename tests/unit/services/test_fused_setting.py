@@ -1,0 +1,61 @@
+"""Where fused kernels cannot run, the setting is refused with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from services.engines import choose_engine, refuse_fused
+from services.lm.graphs import Eager, graphs_of
+from services.lm.kernels import Kernels, kernels_of
+
+
+def test_nothing_is_fused_by_default() -> None:
+    assert kernels_of(StageConfig()) is None
+    assert graphs_of(StageConfig()) is None
+
+
+def test_cpu_runs_fused_kernels_in_the_buckets_of_graphs() -> None:
+    assert graphs_of(StageConfig(fused=True)) is Eager
+
+
+def test_gpu_needs_graphs() -> None:
+    with pytest.raises(InvalidArgument, match=r"fused:.*set graphs to true") as raised:
+        kernels_of(StageConfig(device="cuda", fused=True))
+    assert raised.value.field == "fused"
+
+
+def test_stages_without_kernels_refuse_it() -> None:
+    refuse_fused("code2wav", StageConfig())
+    with pytest.raises(
+        InvalidArgument, match=r"the code2wav has no fused kernels; set fused to false"
+    ):
+        refuse_fused("code2wav", StageConfig(fused=True))
+
+
+@pytest.mark.parametrize("config", [
+    StageConfig(fused=True, engine="vllm"),
+    StageConfig(fused=True, device="cuda"),
+], ids=["chosen", "auto"])  # fmt: skip
+def test_thinker_on_vllm_refuses_it(config: StageConfig) -> None:
+    with pytest.raises(InvalidArgument, match=r"thinker on vllm has no fused kernels"):
+        choose_engine("thinker", config, vllm_runs=lambda: True)
+
+
+def test_machine_without_a_compiler_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*args: Any) -> None:
+        raise RuntimeError("no C compiler")
+
+    def uncompiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return fails
+
+    monkeypatch.setattr(torch, "compile", uncompiled)
+    with pytest.raises(FailedPrecondition, match=r"cpu: RuntimeError: no C compiler; install a C"):
+        Kernels().check(torch.device("cpu"))
