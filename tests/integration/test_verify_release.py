@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,29 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from antiphon.deployment.schema import StageConfig
+from antiphon.history import History
+from antiphon.pipelines.qwen2_5_omni import PIPELINE as OMNI25
+from antiphon.runtime.engine import InputChunk, LoadedStage
+from antiphon.testing.drive_engine import SegmentOutput
 from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
 from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL
 from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3
 from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
+from services.loading import load_stage
 from tools.verify_release import __main__ as command
 from tools.verify_release import served
 from tools.verify_release.__main__ import IN_DOUBT, NOTHING, main
+from tools.verify_release.answers import Truth
+from tools.verify_release.forced import (
+    answer,
+    code_figures,
+    greedy,
+    made_codes,
+    question_input,
+    text_figures,
+)
+from tools.verify_release.questions import QUESTIONS
 from tools.verify_release.report import VerificationReport
 from tools.warm.launcher import WarmLauncher
 
@@ -135,13 +151,58 @@ def test_other_choices_are_in_doubt_where_the_reference_was_clear(
         ids = answer.ids.copy()
         ids[2] = (ids[2] + 1) % 100
         gaps = np.full_like(answer.gaps, 3.0)
-        return [dataclasses.replace(answer, ids=ids, gaps=gaps)]
+        return [replace(answer, ids=ids, gaps=gaps)]
 
     monkeypatch.setattr(command, "ask_reference", another)
     status, report = verify(checkpoints / "omni3", tmp_path, "--compared-only")
     assert status == IN_DOUBT
     assert report["text"]["equal"] < report["text"]["places"]
     assert "the reference's choice was clear (a gap of up to 3.00" in report["doubts"][0]
+
+
+def test_each_place_is_asked_after_the_references_answer_and_not_after_its_own(
+    checkpoints: Path,
+) -> None:
+    """A wrong first id and a wrong first frame, and what the model makes of each."""
+    model = checkpoints / "omni25"
+    config = StageConfig(slots=8, context_limit=256, engine="torch")
+    given = question_input(QUESTIONS[0])
+    thinker = load_stage(OMNI25, "thinker", model, config)
+    free = _answer(thinker, "thinker", given, 8, History())
+    ids = free.tensors("text")["ids"]
+    wrong = np.array([40 if ids[0] != 40 else 41, 0], np.int32)
+    ids = _answer(thinker, "thinker", given, 8, History(ids=wrong)).tensors("text")["ids"]
+    assert ids[0] == wrong[0]
+    assert ids[1] != free.tensors("text")["ids"][1]
+    none = np.empty((len(ids), 20))
+    truth = Truth(
+        QUESTIONS[0],
+        ids.astype(np.int32),
+        none.astype(np.int32),
+        none.astype(np.float32),
+        np.ones(len(ids), np.float32),
+        np.empty((0, 1), np.uint16),
+        np.empty(0, np.float32),
+    )
+    told = text_figures(thinker, OMNI25, "thinker", [truth], 8)
+    assert (told["places"], told["equal"]) == (len(ids), len(ids) - 1)
+
+    talker = load_stage(OMNI25, "talker", model, config)
+    heard = free.inputs_of(OMNI25, "talker")
+    own = made_codes(_answer(talker, "talker", heard, 7, History()))
+    first = (own[:1] + 1) % 8
+    codes = made_codes(_answer(talker, "talker", heard, 7, History(frames=first)))
+    assert codes[0] == first[0]
+    assert codes[1] != own[1]
+    figures = code_figures(talker, OMNI25, "talker", [(codes, heard)], 8)
+    assert figures["frames"] == len(codes)
+    assert figures["first_code_agreement"] == round(1 - 1 / len(codes), 4)
+
+
+def _answer(
+    stage: LoadedStage, role: str, inputs: Sequence[InputChunk], most: int, history: History
+) -> SegmentOutput:
+    return answer(stage.engine, greedy(stage, OMNI25, role, most, history=history), inputs)
 
 
 def test_tensor_that_is_missing_is_named_before_the_reference_answers(
@@ -178,6 +239,14 @@ def test_command_says_what_it_needs(
 ) -> None:
     assert main(arguments) == NOTHING
     assert said in capsys.readouterr().err
+
+
+def test_checkpoint_without_speech_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_omni3(tmp_path / "thinking", replace(SMALL, speaks=False))
+    assert main(["--model", str(tmp_path / "thinking"), "--device", "cpu"]) == NOTHING
+    assert "answers in text alone" in capsys.readouterr().err
 
 
 def test_report_is_whole_after_every_section(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from tools.load.machine import machine
 from tools.verify_release import stages
 from tools.verify_release.answers import Truth
 from tools.verify_release.forced import (
+    AUDIO,
     Inputs,
     as_inputs,
     code_figures,
@@ -89,6 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InvalidArgument(
                 f"{options.model}: verification knows {', '.join(PIPELINES)}, and this is a "
                 f"checkpoint of {pipeline.name}",
+                field="model",
+            )
+        if AUDIO not in {edge.name for edge in pipeline.edges}:
+            raise InvalidArgument(
+                f"{options.model}: verification compares speech, and this checkpoint answers in "
+                "text alone; name one that has a talker",
                 field="model",
             )
         options.out.mkdir(parents=True, exist_ok=True)
