@@ -133,7 +133,8 @@ async def test_silent_connections_leave_both_endpoints_working(
     attacked: str, tls: bool, first: bytes, tmp_path: Path
 ) -> None:
     with many_files():
-        async with site(tmp_path, tls=tls) as running:
+        # No time frees what is silent.
+        async with site(tmp_path, tls=tls, head_timeout_s=600.0) as running:
             await running.generate()
             async with silence(getattr(running, attacked), first):
                 for _ in range(REQUESTS):

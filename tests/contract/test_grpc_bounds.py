@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import chain, count, islice, repeat
@@ -24,7 +25,8 @@ from raw_http2 import (
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from gateway.descriptors import descriptors_needed, within_limit
-from gateway.grpc_front import ClientSide, FrontBounds, GrpcFront, network_of
+from gateway.frame_meter import OTHER
+from gateway.grpc_front import BUDGETS, ClientSide, FrontBounds, GrpcFront, network_of
 from gateway.metrics import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -94,7 +96,7 @@ async def test_one_address_has_a_bound_of_its_own() -> None:
             reader, _ = await stack.enter_async_context(connection(door, HELLO, "127.0.0.2"))
             assert (await anext(frames(reader)))[0] == SETTINGS
         async with connection(door, HELLO, "127.0.0.2") as (third, _):
-            assert [kind async for kind, _ in frames(third)] == []
+            assert await third.read(1) == b""
         refused = 'antiphon_gateway_refused_total{bound="max_grpc_connections_per_address"}'
         assert await door.metric(refused) == 1
         await ask(door)
@@ -120,7 +122,7 @@ async def test_connections_beyond_the_bound_are_closed_and_the_others_are_served
                 reader, _ = await stack.enter_async_context(connection(door, HELLO))
                 assert (await anext(frames(reader)))[0] == SETTINGS
             async with connection(door, HELLO) as (fourth, _):
-                assert [kind async for kind, _ in frames(fourth)] == []
+                assert await fourth.read(1) == b""
             refused = 'antiphon_gateway_refused_total{bound="max_grpc_connections"}'
             assert await door.metric(refused) == 1
             assert await door.metric("antiphon_gateway_grpc_connections") == 3
@@ -209,6 +211,53 @@ async def test_the_longest_silent_connection_of_the_address_with_most_gives_way(
     assert not front.admit(Client("few"))
     assert front.connections == 3
     assert counted == [Refused.GRPC_CONNECTIONS] * 4
+
+
+async def test_connections_of_an_address_have_one_budget_of_frames() -> None:
+    front = GrpcFront(
+        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0), None, lambda _: None
+    )
+    one = front.budget_of("one")
+    assert front.budget_of("other") is not one
+    for number in range(BUDGETS):
+        front.budget_of(f"{number}")
+        assert front.budget_of("one") is one
+    assert len(front._budgets) == BUDGETS
+
+
+async def test_connections_of_an_address_spend_one_budget() -> None:
+    counted: list[Refused] = []
+    front = GrpcFront(
+        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0), None, counted.append
+    )
+    clients = [ClientSide(front, "one") for _ in range(2)]
+    for each in clients:
+        each.data_received(PREFACE + frame(77, 0, 0, b"") * OTHER.burst)
+    assert counted == [Refused.GRPC_FRAMES]
+    for each in clients:
+        each.abort()
+
+
+async def test_bytes_that_come_before_grpc_is_connected_are_kept() -> None:
+    front = GrpcFront(
+        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0), None, lambda _: None
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        # The kernel chooses an abstract name.
+        listener.bind("")
+        listener.listen()
+        listener.setblocking(False)
+        front.target = listener.getsockname()
+        client = ClientSide(front, "one")
+        for at in range(0, len(HELLO), 10):
+            client.data_received(HELLO[at : at + 10])
+        loop = asyncio.get_running_loop()
+        grpc_end, _ = await loop.sock_accept(listener)
+        reader, writer = await asyncio.open_connection(sock=grpc_end)
+        assert await reader.readexactly(len(HELLO)) == HELLO
+        client.abort()
+        assert await reader.read() == b""
+        writer.close()
 
 
 async def test_pings_without_end_end_the_connection() -> None:
