@@ -1,9 +1,9 @@
 """Bounds on the HTTP/2 frames that a client sends.
 
 gRPC's C core has no bound on most of them. Header blocks occupy its threads, whether one never ends
-or many are large, so calls on other connections stall. When many calls begin and are reset at once,
-it sheds calls of all clients. Other floods take CPU time only. The meter reads the nine bytes in
-front of each frame and nothing else.
+or many are large, so calls on other connections stall. Calls of others were also cancelled while
+many calls began and were reset at once; the cause is not known. Other floods take CPU time only.
+The meter reads the nine bytes in front of each frame and nothing else.
 
 The rates hold for all connections of an address, so opening new ones gains nothing. They leave room
 for a proxy that carries many clients, and for clients that send a ping with each response that they
