@@ -32,6 +32,8 @@ from antiphon.testing.drive_engine import await_ready
 SESSIONS = 16
 CONTEXT_LIMIT = 1024
 PROMPT_ROWS, SPOKEN = 48, 24
+SINGLE_CODES = 96
+"""Of token2wav, whose codes have one group: eight blocks."""
 GREEDY = Sampling(0.0, 50, 1.0, 1.05, seed=0, max_tokens=SPOKEN)
 SAMPLED = replace(GREEDY, temperature=0.9)
 
@@ -44,8 +46,8 @@ class Work:
     directory: Path
     edge: str
     chunks: Callable[[int], Sequence[InputChunk]]
-    positions_each: int = 1
     slots: int = SESSIONS
+    voice: str = ""
 
 
 class Worker:
@@ -71,7 +73,7 @@ class Worker:
         sampling = GREEDY if way == "greedy" else SAMPLED
         for at, key in enumerate(keys):
             wanted = replace(sampling, seed=at)
-            engine.admit(key, SegmentSettings("", wanted, frozenset({work.edge})))
+            engine.admit(key, SegmentSettings(work.voice, wanted, frozenset({work.edge})))
             for chunk in work.chunks(at):
                 engine.accept(key, chunk)
         await_ready(engine, keys)
@@ -113,17 +115,35 @@ def works_in(directory: Path) -> dict[str, Work]:
             "services.qwen3_omni.talker.load", omni, "codes", _prompt_of(read_config(omni))
         )
         works[f"{size} code2wav"] = Work(
-            "services.qwen3_omni.code2wav.load", omni, "audio", _frames_of(read_config(omni))
+            "services.qwen3_omni.code2wav.load",
+            omni,
+            "audio",
+            _frames_of(read_config(omni)["code2wav_config"]),
         )
     omni25, tts = directory / "qwen2_5_omni", directory / "qwen3_tts"
     if omni25.is_dir():
-        width = int(read_config(omni25)["talker_config"]["embedding_size"])
+        config = read_config(omni25)
         works["tiny talker of Qwen2.5-Omni"] = Work(
-            "services.qwen2_5_omni.talker.load", omni25, "codes", _rows_of(width)
+            "services.qwen2_5_omni.talker.load",
+            omni25,
+            "codes",
+            _rows_of(int(config["talker_config"]["embedding_size"])),
+        )
+        entries = int(config["token2wav_config"]["dit_config"]["num_embeds"])
+        works["tiny token2wav of Qwen2.5-Omni"] = Work(
+            "services.qwen2_5_omni.token2wav.load",
+            omni25,
+            "audio",
+            _codes_of(1, entries, SINGLE_CODES),
+            voice="chelsie",
         )
     if tts.is_dir():
         works["tiny talker of Qwen3-TTS"] = Work(
             "services.qwen3_tts.talker.load", tts, "codes", _asked
+        )
+        codec = read_config(tts / "speech_tokenizer")["decoder_config"]
+        works["tiny code2wav of Qwen3-TTS"] = Work(
+            "services.qwen3_tts.code2wav.load", tts, "audio", _frames_of(codec)
         )
     return works
 
@@ -167,20 +187,23 @@ def _rows_of(width: int) -> Callable[[int], Sequence[InputChunk]]:
 
 
 def _frames_of(config: dict[str, Any]) -> Callable[[int], Sequence[InputChunk]]:
-    told = config["code2wav_config"]
-    shape = SPOKEN, int(told["num_quantizers"])
+    return _codes_of(int(config["num_quantizers"]), int(config["codebook_size"]), SPOKEN)
+
+
+def _codes_of(groups: int, entries: int, count: int) -> Callable[[int], Sequence[InputChunk]]:
+    """So many frames, 4 in a chunk."""
 
     def chunks(number: int) -> Sequence[InputChunk]:
-        codes = np.random.default_rng(number).integers(0, int(told["codebook_size"]), shape)
+        codes = np.random.default_rng(number).integers(0, entries, (count, groups))
         made = codes.astype(np.uint16)
-        ends = range(4, SPOKEN + 1, 4)
+        ends = range(4, count + 1, 4)
         return [
             InputChunk(
                 "codes",
                 end - 4,
                 {"codes": made[end - 4 : end]},
-                end == SPOKEN,
-                FinishReason.STOP if end == SPOKEN else None,
+                end == count,
+                FinishReason.STOP if end == count else None,
             )
             for end in ends
         ]

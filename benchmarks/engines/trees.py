@@ -1,11 +1,12 @@
 """Speed of the engines of two checkouts: `python -m benchmarks.engines.trees --against DIR`.
 
 DIR is the baseline. Both checkouts run `tree_worker.py` of this one, each in a process of its own
-that has loaded all engines: thinker, talker and code2wav of Qwen3-Omni in a tiny and a medium size,
-and the talkers of Qwen2.5-Omni and Qwen3-TTS. Loads alternate between the two and between engines,
-in reversed order every other round, and each start of the processes is another set of rounds. Both
-read the same checkpoints, whose weights are random. Figures are CPU milliseconds of the engine's
-thread; output is compared, greedy ids and codes by every bit.
+that has loaded these engines: thinker, talker and code2wav of Qwen3-Omni in a tiny and a medium
+size, talker and token2wav of Qwen2.5-Omni, talker and code2wav of Qwen3-TTS. Loads alternate
+between the two and between engines, in reversed order every other round, and each start of the
+processes is another set of rounds. Both read the same checkpoints, whose weights are random.
+Figures are CPU milliseconds of the engine's thread; output is compared, greedy ids and codes by
+every bit.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _loads(name: str) -> list[str]:
     counts = (1, 16) if name.startswith("tiny") else (1, 4)
-    if "code2wav" in name:
+    if "2wav" in name:
         return [f"{name}|greedy|{count}" for count in counts]
     ways = ("greedy", "sampled") if name.startswith("tiny") else ("greedy",)
     return [f"{name}|{way}|{count}" for way in ways for count in counts]

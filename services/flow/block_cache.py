@@ -122,17 +122,17 @@ class BlockCausalRows(AllRows):
         blocks = torch.arange(self.stop, device=device) // self._frames
         return blocks[self.first :, None] >= blocks
 
-    def seen(self, own: Tensor, evaluation: int, layer: int) -> tuple[Tensor, Tensor | None]:
+    def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
         """The kept keys and values and the rows' own."""
         frames, memory = self._frames, self._cache.pages.memory
         for number, page in enumerate(self._pages):
-            memory[page, evaluation, layer] = own[:, :, number * frames : (number + 1) * frames]
+            memory[page, evaluation, window] = own[:, :, number * frames : (number + 1) * frames]
         if not self._past:
             return own, self._mask
         sequences, two, _, heads, width = own.shape
         joined = own.new_empty(sequences, two, self.stop, heads, width)
         for number, page in enumerate(self._past):
-            joined[:, :, number * frames : (number + 1) * frames] = memory[page, evaluation, layer]
+            joined[:, :, number * frames : (number + 1) * frames] = memory[page, evaluation, window]
         joined[:, :, self.first :] = own
         return joined, self._mask
 

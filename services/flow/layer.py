@@ -9,6 +9,7 @@ which changes no product of a query and a key.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,21 +35,46 @@ class LayerWeights:
     up: Affine
     down: Affine
 
+    @classmethod
+    def of_block(cls, block: Any, embedding: Tensor, up: Any, down: Any) -> Self:
+        """Those of a block whose modules have the names of F5-TTS: `attn_norm` and `attn`.
+
+        `embedding` [evaluations, width] is that of the times, after SiLU. `up` and `down` are the
+        linear modules of the MLP, whose names differ.
+        """
+        attention = block.attn
+        projections = (attention.to_q, attention.to_k, attention.to_v, attention.to_out[0])
+        affine = ((each.weight, each.bias) for each in (*projections, up, down))
+        return cls(block.attn_norm.linear(embedding), *affine)
+
+
+Window = TypeVar("Window")
+AnyWindow = TypeVar("AnyWindow", contravariant=True)
+
+
+class SeenRows(Protocol[AnyWindow]):
+    """The rows of a call, by the keys and values that they attend to in each layer."""
+
+    def seen(self, own: Tensor, evaluation: Any, window: AnyWindow) -> tuple[Tensor, Tensor | None]:
+        """The keys and values that rows attend to, and a mask if not all rows attend to all.
+
+        `own` [sequences, 2, rows, heads, head_dim] are those of the rows at the layer that has this
+        `window`. The evaluation is that of `TimedLayer.forward`.
+        """
+
 
 class AllRows:
     """The rows `first` to `stop` of a sequence that are computed together: all, and all see all.
 
-    Kinds that compute a part, or let rows see some others, override it.
+    Kinds that compute a part, or let rows see some others, override it. The window of a layer is
+    its number.
     """
 
     def __init__(self, first: int, stop: int) -> None:
         self.first, self.stop = first, stop
 
-    def seen(self, own: Tensor, evaluation: int, layer: int) -> tuple[Tensor, Tensor | None]:
-        """The keys and values that rows see, and a bool mask [rows, keys] if not all see all.
-
-        `own` [sequences, 2, rows, heads, head_dim] are those of the rows at one layer.
-        """
+    def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
+        """See `SeenRows`; a mask is bool [rows, keys], True where a row sees a key."""
         return own, None
 
     def preceded(self, x: Tensor, evaluation: int, convolution: int, reach: int) -> Tensor:
@@ -57,11 +83,11 @@ class AllRows:
         return pad(x, (reach, 0))
 
 
-class TimedLayer:
-    """One layer, with `heads` attention heads; `number` is its place among the flow's."""
+class TimedLayer(Generic[Window]):
+    """One layer, with `heads` attention heads; `window` selects what its rows attend to."""
 
-    def __init__(self, weights: LayerWeights, heads: int, number: int) -> None:
-        self._heads, self._number = heads, number
+    def __init__(self, weights: LayerWeights, heads: int, window: Window) -> None:
+        self._heads, self.window = heads, window
         self._head_dim = len(weights.query[0]) // heads
         shift, scale, self._gate, mlp_shift, mlp_scale, self._mlp_gate = weights.changes.chunk(6, 1)
         self._first_norm = (1 + scale, shift)
@@ -70,24 +96,37 @@ class TimedLayer:
         self._in = (torch.cat([each[0] for each in parts]), torch.cat([each[1] for each in parts]))
         self._out, self._up, self._down = weights.output, weights.up, weights.down
 
-    def forward(self, rows: Tensor, evaluation: int, rotation: Rotation, among: AllRows) -> Tensor:
-        """Rows [sequences, n, width] after the layer."""
+    def forward(
+        self,
+        rows: Tensor,
+        evaluation: int | Tensor,
+        rotation: Rotation,
+        among: SeenRows[Window],
+    ) -> Tensor:
+        """Rows [sequences, n, width] after the layer.
+
+        The evaluation is a number, or int64 [1] on the device, which a CUDA graph reads.
+        """
         normed = modulated(rows, self._first_norm, evaluation)
         attended = self._attend(normed, evaluation, rotation, among)
-        rows = torch.addcmul(rows, self._gate[evaluation], attended)
+        rows = torch.addcmul(rows, _at(self._gate, evaluation), attended)
         normed = modulated(rows, self._second_norm, evaluation)
         inner = gelu(linear(normed, *self._up), approximate="tanh")
-        return torch.addcmul(rows, self._mlp_gate[evaluation], linear(inner, *self._down))
+        return torch.addcmul(rows, _at(self._mlp_gate, evaluation), linear(inner, *self._down))
 
     def _attend(
-        self, normed: Tensor, evaluation: int, rotation: Rotation, among: AllRows
+        self,
+        normed: Tensor,
+        evaluation: int | Tensor,
+        rotation: Rotation,
+        among: SeenRows[Window],
     ) -> Tensor:
         sequences, count, _ = normed.shape
         heads = linear(normed, *self._in).view(sequences, count, 3, self._heads, self._head_dim)
         first = heads[:, :, :2, 0]
         rotation.apply(first, out=first)
         own = heads[:, :, 1:].transpose(1, 2)
-        seen, mask = among.seen(own, evaluation, self._number)
+        seen, mask = among.seen(own, evaluation, self.window)
         keys, values = seen.transpose(2, 3).unbind(1)
         queries = heads[:, :, 0].transpose(1, 2)
         mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
@@ -102,10 +141,15 @@ class TimedLayer:
         return weight[order], bias[order]
 
 
-def modulated(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int) -> Tensor:
+def modulated(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int | Tensor) -> Tensor:
     """The layer norm of rows, scaled and shifted as `change` has it for an evaluation."""
-    scale, shift = change
-    return layer_norm(rows, rows.shape[-1:], scale[evaluation], shift[evaluation], NORM_EPSILON)
+    scale, shift = (_at(each, evaluation) for each in change)
+    return layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
+
+
+def _at(table: Tensor, evaluation: int | Tensor) -> Tensor:
+    """A row [width] of a table [evaluations, width]."""
+    return table[evaluation].view(-1)
 
 
 def rotation_of(first: int, stop: int, head_dim: int, device: torch.device) -> Rotation:

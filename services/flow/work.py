@@ -14,3 +14,13 @@ Work = Generator[int, None, Result]
 
 Velocity = Callable[[int, Tensor], Work[Tensor]]
 """The velocity at evaluation number 0, 1, ... and a value; it has the value's shape."""
+
+
+def run_to_end(work: Work[Result]) -> Result:
+    """The result, computed without a pause."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result

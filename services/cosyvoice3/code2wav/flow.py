@@ -140,18 +140,9 @@ class MelFlow:
         return x.transpose(1, 2)
 
 
-def _layer(block: Any, embedding: Tensor, heads: int, number: int) -> TimedLayer:
-    attention, mlp = block.attn, block.ff.ff
-    weights = LayerWeights(
-        changes=block.attn_norm.linear(embedding),
-        query=(attention.to_q.weight, attention.to_q.bias),
-        key=(attention.to_k.weight, attention.to_k.bias),
-        value=(attention.to_v.weight, attention.to_v.bias),
-        output=(attention.to_out[0].weight, attention.to_out[0].bias),
-        up=(mlp[0][0].weight, mlp[0][0].bias),
-        down=(mlp[2].weight, mlp[2].bias),
-    )
-    return TimedLayer(weights, heads, number)
+def _layer(block: Any, embedding: Tensor, heads: int, number: int) -> TimedLayer[int]:
+    up, _, down = block.ff.ff
+    return TimedLayer(LayerWeights.of_block(block, embedding, up[0], down), heads, number)
 
 
 def _time_rows(times: Tensor) -> Tensor:

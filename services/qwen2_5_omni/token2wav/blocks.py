@@ -58,6 +58,15 @@ class BlockSpan:
         return self.stop - self.first
 
 
+@dataclass(frozen=True, slots=True)
+class BlockWindow:
+    """What rows see in a layer besides their own block: the block behind if the layer is number
+    `looking` of those that look behind, and the block `ahead`."""
+
+    looking: int | None
+    ahead: bool
+
+
 class BlockPlan:
     """Who sees whom in one call; the same for all evaluations and layers."""
 
@@ -107,14 +116,14 @@ class BlockPlan:
         )
 
     def seen(
-        self, own: Tensor, evaluation: int, looking: int | None, *, ahead: bool
+        self, own: Tensor, evaluation: int, window: BlockWindow
     ) -> tuple[Tensor, Tensor | None]:
         """Keys and values that rows see, and a mask of them where some are not there.
 
-        `own` [HALVES * blocks, 2, frames, heads, head_dim] are the layer's; `looking` is the
-        layer's number among those that look behind. The mask is
-        additive, [HALVES * blocks, 1, 1, keys].
+        `own` [HALVES * blocks, 2, frames, heads, head_dim] are the layer's. The mask is additive,
+        [HALVES * blocks, 1, 1, keys].
         """
+        looking, ahead = window.looking, window.ahead
         looks = looking is not None, ahead
         if looks not in self._masks:
             self._masks[looks] = self._make_mask(*looks, own.dtype)

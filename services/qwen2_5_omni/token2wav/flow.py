@@ -15,22 +15,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm, linear, silu
+from torch.nn.functional import linear, silu
 
+from services.flow.layer import LayerWeights, SeenRows, TimedLayer, modulated
+from services.flow.runge_kutta import RungeKuttaSteps
+from services.flow.work import Velocity, Work
 from services.lm.graphs import Bucketing
 from services.lm.rotary import Rotation
-from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockSpan, FlowMemory
-from services.qwen2_5_omni.token2wav.flow_graphs import FlowGraphs, FlowSizes
-from services.qwen2_5_omni.token2wav.flow_layer import NORM_EPSILON, FlowLayer, SeenBlocks, at
-from services.qwen2_5_omni.token2wav.solver import (
-    EVALUATIONS,
-    STEPS,
-    Velocity,
-    Work,
-    advance,
-    evaluation_times,
-    time_points,
+from services.qwen2_5_omni.token2wav.blocks import (
+    HALVES,
+    BlockPlan,
+    BlockSpan,
+    BlockWindow,
+    FlowMemory,
 )
+from services.qwen2_5_omni.token2wav.flow_graphs import FlowGraphs, FlowSizes
+from services.qwen2_5_omni.token2wav.solver import EVALUATIONS, time_points
 
 GUIDANCE = 0.5
 NO_CODE = 0
@@ -67,11 +67,10 @@ class Flow:
         self.code_entries = int(module.text_embed.codec_embed.num_embeddings)
         weight: Tensor = module.proj_out.weight
         self.device = weight.device
-        points = time_points()
-        self._widths = (points[1:] - points[:-1]).tolist()
-        embedding = module.time_embed(evaluation_times(points).to(self.device))
+        self._steps = RungeKuttaSteps.between(time_points())
+        embedding = module.time_embed(self._steps.times.to(self.device))
         self._layers = tuple(_make_layers(module, embedding))
-        looking = sum(each.looking is not None for each in self._layers)
+        looking = sum(each.window.looking is not None for each in self._layers)
         kept = (self.block_frames, config.num_attention_heads, config.head_dim)
         self._memory_size = (EVALUATIONS, looking, 2, HALVES, *kept)
         # In the order in which the reference joins them: frame, voice, code, condition.
@@ -107,8 +106,7 @@ class Flow:
         plan = BlockPlan([each.span for each in parts], self.block_frames, self.device)
         velocity = self._velocity(plan, self._given(parts))
         frames = to_blocks([each.noise for each in parts], self.block_frames)
-        for step in range(STEPS):
-            frames = yield from advance(velocity, step, self._widths, frames)
+        frames = yield from self._steps.solve(velocity, frames)
         made = torch.split(frames, [each.span.count for each in parts])
         return [mel.flatten(0, 1)[: len(each.noise)] for mel, each in zip(made, parts, strict=True)]
 
@@ -117,17 +115,16 @@ class Flow:
         value: Tensor,
         given: Tensor,
         evaluation: int | Tensor,
-        plan: SeenBlocks,
+        plan: SeenRows[BlockWindow],
         rotation: Rotation,
-    ) -> Work:
+    ) -> Work[Tensor]:
         """The velocity at `value` [blocks, frames, mel]. `given` [HALVES * blocks, frames, width]
         is what codes and voices add to the input, `rotation` that of all rows."""
         rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
         for layer in self._layers:
-            rows = layer.forward(rows, evaluation, plan, rotation)
+            rows = layer.forward(rows, evaluation, rotation, plan)
             yield rows.shape[0] * rows.shape[1]
-        scale, shift = (at(each, evaluation) for each in self._last_norm)
-        rows = layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
+        rows = modulated(rows, self._last_norm, evaluation)
         guided, free = linear(rows, *self._out).chunk(HALVES)
         return guided + (guided - free) * GUIDANCE
 
@@ -138,7 +135,7 @@ class Flow:
             return self._graphs.velocity(plan, given, (cosines, sines), len(self._layers))
         rotation = Rotation.of_rows(cosines.repeat(HALVES, 1, 1), sines.repeat(HALVES, 1, 1))
 
-        def velocity(evaluation: int, value: Tensor) -> Work:
+        def velocity(evaluation: int, value: Tensor) -> Work[Tensor]:
             return self.evaluate(value, given, evaluation, plan, rotation)
 
         return velocity
@@ -170,10 +167,13 @@ def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:
     return joined.view(-1, frames, joined.shape[1])
 
 
-def _make_layers(module: Any, embedding: Tensor) -> Sequence[FlowLayer]:
+def _make_layers(module: Any, embedding: Tensor) -> Sequence[TimedLayer[BlockWindow]]:
     layers, looking = [], 0
+    active = silu(embedding)
     for each in module.transformer_blocks:
-        behind = bool(each.look_backward_block)
-        layers.append(FlowLayer(each, embedding, looking if behind else None))
+        behind, mlp = bool(each.look_backward_block), each.ff.ff
+        weights = LayerWeights.of_block(each, active, up=mlp[0], down=mlp[3])
+        window = BlockWindow(looking if behind else None, bool(each.look_ahead_block))
+        layers.append(TimedLayer(weights, each.attn.heads, window))
         looking += behind
     return layers

@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from antiphon.transport.device_edge import on_device
+from services.flow.work import Work, run_to_end
 from services.lm.attention_calls import additive_mask
 from services.lm.graphs import Bucketing
 from services.lm.rotary import Rotation
-from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan
-from services.qwen2_5_omni.token2wav.solver import EVALUATIONS, Work
+from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockWindow
+from services.qwen2_5_omni.token2wav.solver import EVALUATIONS
 
 GRAPH_BLOCKS = 16
 """Most blocks of a call that is replayed. At the released sizes an evaluation of so many is about
 what a step of the engine does."""
 
-Evaluate = Callable[[Tensor, Tensor, Tensor, Any, Rotation], Work]
+Evaluate = Callable[[Tensor, Tensor, Tensor, Any, Rotation], Work[Tensor]]
 """`Flow.evaluate`."""
 
 
@@ -47,10 +48,11 @@ class ReplayedPlan:
         self._masks: dict[tuple[bool, bool], Tensor] = {}
 
     def seen(
-        self, own: Tensor, evaluation: int | Tensor, looking: int | None, *, ahead: bool
+        self, own: Tensor, evaluation: int | Tensor, window: BlockWindow
     ) -> tuple[Tensor, Tensor]:
         """See `BlockPlan.seen`; there is always a mask. What is masked is a block's own, so that
         nothing that is not finite comes from another utterance."""
+        looking, ahead = window.looking, window.ahead
         halves = own.view(HALVES, -1, *own.shape[1:])
         parts = [halves]
         if looking is not None:
@@ -115,7 +117,7 @@ class FlowGraphs:
 
     def velocity(
         self, plan: BlockPlan, given: Tensor, turns: tuple[Tensor, Tensor], layers: int
-    ) -> Callable[[int, Tensor], Work]:
+    ) -> Callable[[int, Tensor], Work[Tensor]]:
         """`Velocity` of a call that has one. `given` [HALVES * blocks, frames, width] is that of
         `Flow.evaluate`; cosines and sines, [blocks, frames, head_dim], are those of the rows."""
         count, device = plan.count, self._sizes.device
@@ -125,7 +127,7 @@ class FlowGraphs:
         told = [*(on_device(each, device) for each in flags), on_device(recalls, device)]
         recalled = given.new_zeros(count, *self._sizes.memory)
 
-        def velocity(evaluation: int, value: Tensor) -> Work:
+        def velocity(evaluation: int, value: Tensor) -> Work[Tensor]:
             for memory, block in plan.recalled:
                 recalled[block] = memory.seen[evaluation]
             number = self._numbers[evaluation, :count]
@@ -157,16 +159,6 @@ class FlowGraphs:
         by_half = given.transpose(0, 1).flatten(0, 1)
         made = run_to_end(self._evaluate(value, by_half, evaluation[:1], plan, rotation))
         return made, torch.stack(plan.kept, 1) if plan.kept else recalled
-
-
-def run_to_end(work: Work) -> Tensor:
-    """What the work gives when all of it is done at once."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            made: Tensor = end.value
-            return made
 
 
 def _wide(flags: Tensor) -> Tensor:

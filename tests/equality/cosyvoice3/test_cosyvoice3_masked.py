@@ -22,7 +22,7 @@ from antiphon.deployment.schema import StageConfig
 from services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from services.cosyvoice3.code2wav.load import load_decoder
 from services.cosyvoice3.code2wav.mel_stream import MelStream
-from services.flow.work import Result, Work
+from services.flow.work import run_to_end
 from tests.equality.cosyvoice3.cosy_cases import AUDIO_STEP
 from tests.equality.cosyvoice3.cosy_masked import (
     CODES_CASES,
@@ -49,15 +49,6 @@ def decoder(request: pytest.FixtureRequest, cosy_checkpoints: dict[str, Path]) -
     return load_decoder(cosy_checkpoints["voices"], config)
 
 
-def done(work: Work[Result]) -> Result:
-    while True:
-        try:
-            next(work)
-        except StopIteration as made:
-            result: Result = made.value
-            return result
-
-
 @torch.inference_mode()
 def streamed(
     decoder: SpeechDecoder, case: CodesCase, cut: int
@@ -71,9 +62,9 @@ def streamed(
     for come in [*range(0, len(codes), cut), len(codes)]:
         finished = come == len(codes)
         while stream.ready(come, finished=finished):
-            mel = done(stream.advance(ids[:come], finished=finished))
+            mel = run_to_end(stream.advance(ids[:come], finished=finished))
             frames.append(mel)
-            samples.append(done(decoder.vocoder.decode(vocoder, mel, finished=stream.done)))
+            samples.append(run_to_end(decoder.vocoder.decode(vocoder, mel, finished=stream.done)))
     stream.close()
     assert decoder.pages.free == decoder.pages.count
     return torch.cat(frames).numpy(), torch.cat(samples).numpy()
@@ -103,7 +94,7 @@ def test_vocoder_carries_its_state_through_twenty_seconds(
     pieces = torch.from_numpy(long_mel()).split(cut)
     stream = decoder.vocoder.open()
     made = [
-        done(decoder.vocoder.decode(stream, piece, finished=number == len(pieces)))
+        run_to_end(decoder.vocoder.decode(stream, piece, finished=number == len(pieces)))
         for number, piece in enumerate(pieces, 1)
     ]
     samples = torch.cat(made).numpy()

@@ -11,7 +11,7 @@ from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
 from antiphon.sampling import stream_key
 from antiphon.testing.conversations import conversation
 from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Reference
-from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockSpan
+from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockSpan, BlockWindow
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
 
 torch.set_num_threads(1)
@@ -148,7 +148,7 @@ def test_speaker_encoder_runs_once_for_each_voice(rig: Rig) -> None:
 def test_rows_see_two_blocks_at_most_when_speech_is_long(looking: int | None, ahead: bool) -> None:
     plan = BlockPlan([BlockSpan(0, 100, last_frames=7)], 24, torch.device("cpu"))
     own = torch.zeros(HALVES * 100, 2, 24, 1, 4)
-    seen, mask = plan.seen(own, 0, looking, ahead=ahead)
+    seen, mask = plan.seen(own, 0, BlockWindow(looking, ahead))
     blocks = 1 if looking is None and not ahead else 2
     assert seen.shape == (HALVES * 100, 2, 24 * blocks, 1, 4)
     assert mask is not None

@@ -15,9 +15,9 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon.testing.late_copies import LateCopies, late_to_host
 from antiphon.transport.device_edge import ToHost
+from services.flow.layer import TimedLayer
 from services.qwen2_5_omni.token2wav.decoder import ROWS_AT_A_TIME
 from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
-from services.qwen2_5_omni.token2wav.flow_layer import FlowLayer
 from services.qwen2_5_omni.token2wav.vocoder import CALL_FRAMES, ROWS_OF_A_FRAME, MelVocoder
 
 SAMPLING = Sampling(0.0, 0, 1.0, 1.0, seed=0, max_tokens=1)
@@ -181,9 +181,9 @@ def test_short_speech_does_not_wait_for_long_speech(
     long, short = speech(800), speech(40, "Ethan", 9)
     other = SegmentKey("other", 0)
     done: list[int] = []
-    forward, decode = FlowLayer.forward, MelVocoder._decode
+    forward, decode = TimedLayer.forward, MelVocoder._decode
 
-    def noted(layer: FlowLayer, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def noted(layer: TimedLayer, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
         done.append(rows.shape[0] * rows.shape[1])
         return forward(layer, rows, *rest)
 
@@ -192,7 +192,7 @@ def test_short_speech_does_not_wait_for_long_speech(
         done.append(mels.shape[0] * mels.shape[1] * ROWS_OF_A_FRAME)
         return decode(vocoder, mels)
 
-    monkeypatch.setattr(FlowLayer, "forward", noted)
+    monkeypatch.setattr(TimedLayer, "forward", noted)
     monkeypatch.setattr(MelVocoder, "_decode", noted_call)
     engine, outputs = engine_of(rig), {KEY: SegmentOutput(), other: SegmentOutput()}
     ended: list[SegmentKey] = []
@@ -225,14 +225,14 @@ def admit_all(engine: Token2WavEngine, **asked: Speech) -> dict[SegmentKey, Segm
 
 
 def fail_short_calls(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
-    forward = FlowLayer.forward
+    forward = TimedLayer.forward
 
-    def faulty(layer: FlowLayer, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def faulty(layer: TimedLayer, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
         if rows.shape[0] * rows.shape[1] < SHORT_ROWS:
             raise RuntimeError(message)
         return forward(layer, rows, *rest)
 
-    monkeypatch.setattr(FlowLayer, "forward", faulty)
+    monkeypatch.setattr(TimedLayer, "forward", faulty)
 
 
 def test_fault_fails_the_segments_of_its_call_alone(

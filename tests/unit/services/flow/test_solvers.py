@@ -1,0 +1,63 @@
+"""Solvers give every bit of their references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import RungeKutta4ODESolver
+
+from services.flow.euler import EulerSteps
+from services.flow.runge_kutta import RungeKuttaSteps
+from services.flow.work import Velocity, Work, run_to_end
+
+Slope = Callable[[Tensor, Tensor], Tensor]
+
+
+def slope(time: Tensor, value: Tensor) -> Tensor:
+    """A velocity that neither time nor value leaves alone."""
+    return torch.sin(3 * time + value) - 0.7 * value
+
+
+def velocity_of(times: Tensor) -> Velocity:
+    def velocity(evaluation: int, value: Tensor) -> Work[Tensor]:
+        yield len(value)
+        return slope(times[evaluation], value)
+
+    return velocity
+
+
+def euler(points: Tensor, value: Tensor) -> Tensor:
+    """`solve_euler` of CosyVoice, without guidance."""
+    time, width = points[0], points[1] - points[0]
+    for step in range(1, len(points)):
+        value = value + width * slope(time, value)
+        time = time + width
+        if step < len(points) - 1:
+            width = points[step + 1] - time
+    return value
+
+
+@pytest.fixture
+def start() -> Tensor:
+    return torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_euler_is_that_of_cosyvoice(steps: int, start: Tensor) -> None:
+    solver = EulerSteps.cosine(steps)
+    points = 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * torch.pi)
+    found = run_to_end(solver.solve(velocity_of(solver.times), start))
+    assert torch.equal(found, euler(points, start))
+
+
+@pytest.mark.parametrize("points", [[0.0, 1.0], [0.0, 0.1, 0.5, 0.55, 1.0]], ids=len)
+def test_runge_kutta_is_that_of_hugging_face(points: list[float], start: Tensor) -> None:
+    told = torch.tensor(points)
+    solver = RungeKuttaSteps.between(told)
+    found = run_to_end(solver.solve(velocity_of(solver.times), start))
+    reference: Any = RungeKutta4ODESolver(slope, start)  # type: ignore[no-untyped-call]
+    assert torch.equal(found, reference.integrate(told)[-1])
