@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import soundfile
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery
@@ -19,17 +17,14 @@ from tests.equality.cosyvoice3.cosy_cases import (
     CROSS_LINGUAL,
     INSTRUCT,
     INSTRUCTION,
-    RATE_HZ,
     REFERENCE_TEXT,
     Case,
     reference_audio,
 )
+from tests.equality.read_aloud import Options, Speech, listen, wav
 
-SLOTS = 8
 AUDIO_TOLERANCE = 1e-4
 SAMPLES_PER_CODE = 960
-
-Options = dict[str, str | float | bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +56,6 @@ class Recorded:
         return self.masked[case.name]
 
 
-def wav(samples: npt.NDArray[np.int16], rate_hz: int = RATE_HZ) -> bytes:
-    """A recording as a WAV file."""
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate_hz, "PCM_16", format="WAV")
-    return file.getvalue()
-
-
 def options_of(case: Case) -> Options:
     """The options of a request."""
     if case.voice:
@@ -78,31 +66,6 @@ def options_of(case: Case) -> Options:
     elif case.mode != CROSS_LINGUAL:
         options["reference_text"] = REFERENCE_TEXT
     return options
-
-
-@dataclass(frozen=True, slots=True)
-class Speech:
-    """What came through the services."""
-
-    codes: npt.NDArray[np.uint16]
-    samples: npt.NDArray[np.float32]
-    finished: antiphon.Finished
-
-
-async def listen(generation: antiphon.AsyncGeneration) -> Speech:
-    """Read an answer with its codes to the end."""
-    codes, samples = b"", b""
-    finished = None
-    async for event in generation:
-        match event:
-            case antiphon.AudioDelta():
-                assert event.first_sample == len(samples) // 4
-                codes += event.codes
-                samples += event.float32
-            case antiphon.Finished():
-                finished = event
-    assert finished is not None
-    return Speech(np.frombuffer(codes, "<u2"), np.frombuffer(samples, "<f4"), finished)
 
 
 async def speak(
@@ -129,10 +92,11 @@ async def speak(
 
 
 def check(speech: Speech, case: Case, recorded: Recorded, delivery: Delivery | None = None) -> None:
-    """Codes are identical, samples within the tolerance, and their number is exact."""
-    codes = recorded.codes(case)
-    np.testing.assert_array_equal(speech.codes, codes)
-    assert len(speech.samples) == SAMPLES_PER_CODE * len(codes)
-    heard = speech.samples[::AUDIO_STEP]
-    np.testing.assert_allclose(heard, recorded.audio(case, delivery), rtol=0, atol=AUDIO_TOLERANCE)
-    assert speech.finished.usage.completion_audio_frames == len(codes)
+    """The speech is what is recorded of a case."""
+    speech.check(
+        recorded.codes(case),
+        recorded.audio(case, delivery),
+        step=AUDIO_STEP,
+        samples_each=SAMPLES_PER_CODE,
+        tolerance=AUDIO_TOLERANCE,
+    )

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-SEED = 0
+from tests.equality.recording import RATE_HZ, reference_voice
+
 AUDIO_STEP = 29
 """Of the recorded audio every so many samples are kept."""
-RATE_HZ = 24_000
 
 ZERO_SHOT, CROSS_LINGUAL, INSTRUCT, SFT = MODES = ("zero-shot", "cross-lingual", "instruct", "sft")
 
@@ -61,15 +61,8 @@ def all_cases() -> Iterator[Case]:
 
 
 def reference_audio() -> npt.NDArray[np.int16]:
-    """Something like a voice, 1.53 s at 24 kHz, the same everywhere."""
-    count = 36_720
-    time = np.arange(count) / RATE_HZ
-    noise = np.random.default_rng(SEED).standard_normal(count)
-    pitch = 2 * np.pi * (140 * time + 30 * np.sin(3 * time))
-    wave = sum(np.sin(each * pitch) / each for each in range(1, 12))
-    loud = 0.5 + 0.5 * np.sin(2 * np.pi * 4 * time)
-    mixed = loud * (0.25 * wave + 0.05 * noise)
-    return (np.clip(mixed, -1, 1) * 32767).astype(np.int16)
+    """1.53 s."""
+    return reference_voice(36_720)
 
 
 def clips() -> dict[str, npt.NDArray[np.int16]]:

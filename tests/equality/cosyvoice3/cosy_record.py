@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.machinery
-import json
 import logging
 import sys
 import tempfile
@@ -21,7 +20,6 @@ from typing import Any
 import numpy as np
 import soundfile
 import torch
-import transformers
 
 from antiphon.pipelines.cosyvoice3 import FIRST
 from antiphon.sampling import stream_key
@@ -34,14 +32,13 @@ from tests.equality.cosyvoice3.cosy_cases import (
     CROSS_LINGUAL,
     INSTRUCT,
     INSTRUCTION,
-    RATE_HZ,
     REFERENCE_TEXT,
-    SEED,
     SFT,
     Case,
     all_cases,
     clips,
 )
+from tests.equality.recording import RATE_HZ, SEED, write_recorded
 
 HERE = Path(__file__).parent
 MIN_MARGIN = 3e-6
@@ -254,12 +251,7 @@ def main() -> None:
                 }
             )
             print(told[-1], flush=True)
-    np.savez_compressed(HERE / "recorded.npz", **arrays)
-    made_with = {"cosyvoice": "ace7c47", "transformers": transformers.__version__}
-    made_with |= {"torch": torch.__version__}
-    rows = ",\n".join("  " + json.dumps(row) for row in told)
-    text = f'{{"made_with": {json.dumps(made_with)},\n "cases": [\n{rows}\n]}}\n'
-    (HERE / "recorded.json").write_text(text)
+    write_recorded(HERE, arrays, told, {"cosyvoice": "ace7c47"})
 
 
 if __name__ == "__main__":

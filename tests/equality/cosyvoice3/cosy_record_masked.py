@@ -19,15 +19,10 @@ import torch
 
 from antiphon.pipelines.cosyvoice3 import FIRST
 from antiphon.testing.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
-from tests.equality.cosyvoice3.cosy_cases import (
-    AUDIO_STEP,
-    RATE_HZ,
-    SEED,
-    all_cases,
-    reference_audio,
-)
+from tests.equality.cosyvoice3.cosy_cases import AUDIO_STEP, all_cases, reference_audio
 from tests.equality.cosyvoice3.cosy_masked import CODES_CASES, MEL_STEP, long_mel, voice_and_codes
 from tests.equality.cosyvoice3.cosy_record import Draws, import_vendor, inject
+from tests.equality.recording import RATE_HZ, SEED
 
 HERE = Path(__file__).parent
 

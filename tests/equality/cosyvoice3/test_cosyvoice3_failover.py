@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import grpc
 import httpx
 import msgspec
-import numpy as np
 import pytest
 import pytest_asyncio
-from cosy_asking import Recorded, Speech, check, options_of
+from cosy_asking import Recorded, check, options_of
 from prometheus_client.parser import text_string_to_metric_families
 
 import antiphon
@@ -27,6 +27,7 @@ from antiphon.pipelines.cosyvoice3 import PIPELINE
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.v1 import stage_pb2, stage_pb2_grpc
 from tests.equality.cosyvoice3.cosy_cases import all_cases
+from tests.equality.read_aloud import listen
 from tools.launcher.launcher import Running
 from tools.launcher.plan import replica_names
 from tools.warm.launcher import WarmLauncher
@@ -93,7 +94,6 @@ async def failovers(running: Running) -> float:
 async def test_an_answer_goes_on_with_the_same_samples_when_a_stage_is_killed(
     role: str, delivery: Delivery, replicas: Running, recorded: Recorded
 ) -> None:
-    codes, samples, finished = b"", b"", None
     policy = ChunkPolicy(first=1, ramp=(), steady=2) if delivery is Delivery.STREAM else None
     # The audio of a whole answer leaves in one chunk, when no stage works on it any longer.
     at_once = delivery is Delivery.WHOLE
@@ -110,18 +110,8 @@ async def test_an_answer_goes_on_with_the_same_samples_when_a_stage_is_killed(
         )
         if at_once:
             await kill_used(replicas, role)
-        async for event in generation:
-            match event:
-                case antiphon.AudioDelta():
-                    if not (samples or at_once):
-                        await kill_used(replicas, role)
-                    assert event.first_sample == len(samples) // 4
-                    codes += event.codes
-                    samples += event.float32
-                case antiphon.Finished():
-                    finished = event
-    assert finished is not None
-    speech = Speech(np.frombuffer(codes, "<u2"), np.frombuffer(samples, "<f4"), finished)
+        at_first = None if at_once else partial(kill_used, replicas, role)
+        speech = await listen(generation, at_first=at_first)
     check(speech, CASE, recorded, delivery)
     # A loss before the gateway learns of the open segment is not counted as a failover.
     assert await failovers(replicas) == 1 or at_once

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from typing import Any
 
 import httpx
 import numpy as np
-import numpy.typing as npt
 import openai
 import pytest
 import soundfile
-from cosy_asking import SAMPLES_PER_CODE, Recorded, wav
+from cosy_asking import SAMPLES_PER_CODE, Recorded
 
 from antiphon import Delivery
 from tests.equality.cosyvoice3.cosy_cases import (
@@ -27,6 +25,14 @@ from tests.equality.cosyvoice3.cosy_cases import (
     all_cases,
     reference_audio,
 )
+from tests.equality.read_aloud import wav
+from tests.equality.read_aloud_http import (
+    Pcm16,
+    check_refused_with_400,
+    heard,
+    heard_chat,
+    heard_events,
+)
 from tools.launcher.launcher import Running
 
 pytestmark = [
@@ -39,8 +45,6 @@ CASES = {case.name: case for case in all_cases()}
 NAMED = CASES["sft-english"]
 CLONES = [CASES[f"{mode}-chinese"] for mode in (ZERO_SHOT, CROSS_LINGUAL, INSTRUCT)]
 CLIP = base64.b64encode(wav(reference_audio())).decode()
-
-Pcm16 = npt.NDArray[np.int16]
 
 
 def body_of(case: Case, recorded: Recorded) -> dict[str, Any]:
@@ -59,26 +63,6 @@ def body_of(case: Case, recorded: Recorded) -> dict[str, Any]:
     elif case.mode == INSTRUCT:
         body["instructions"] = INSTRUCTION
     return body
-
-
-async def ask(
-    running: Running, body: dict[str, Any], path: str = "/v1/audio/speech"
-) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
-        return await http.post(path, json=body)
-
-
-async def heard(
-    running: Running, body: dict[str, Any], path: str = "/v1/audio/speech"
-) -> httpx.Response:
-    response = await ask(running, body, path)
-    assert response.status_code == 200, response.text
-    return response
-
-
-def events_of(response: httpx.Response) -> list[dict[str, Any]]:
-    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line.strip()]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 def check_pcm16(
@@ -107,9 +91,8 @@ async def test_speech_comes_as_a_file_or_as_events(
     samples, rate_hz = soundfile.read(io.BytesIO(file.content), dtype="int16")
     assert rate_hz == 24_000
     check_pcm16(samples, case, recorded, Delivery.WHOLE)
-    *deltas, done = events_of(await heard(running, body | {"stream_format": "sse"}))
-    data = base64.b64decode("".join(each["audio"] for each in deltas))
-    check_pcm16(np.frombuffer(data, "<i2"), case, recorded)
+    streamed, done = await heard_events(running, body)
+    check_pcm16(streamed, case, recorded)
     assert done["usage"]["output_tokens"] == len(recorded.codes(case))
 
 
@@ -166,12 +149,8 @@ async def test_chat_reads_the_message_aloud(
         "audio": {"voice": case.voice, "format": "pcm16"},
         "seed": recorded.seeds[case.name],
     }
-    answer = (await heard(running, body, "/v1/chat/completions")).json()["choices"][0]["message"]
-    check_pcm16(np.frombuffer(base64.b64decode(answer["audio"]["data"]), "<i2"), case, recorded)
-    streamed = await heard(running, body | {"stream": True}, "/v1/chat/completions")
-    deltas = [each["choices"][0]["delta"].get("audio", {}) for each in events_of(streamed)]
-    data = b"".join(base64.b64decode(each["data"]) for each in deltas if "data" in each)
-    check_pcm16(np.frombuffer(data, "<i2"), case, recorded)
+    for samples in await heard_chat(running, body):
+        check_pcm16(samples, case, recorded)
 
 
 SILENT_30_1_S = base64.b64encode(wav(np.zeros(round(30.1 * 24_000), np.int16))).decode()
@@ -195,7 +174,5 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 async def test_what_cannot_be_done_returns_400_and_names_the_field(
     model: str, fields: dict[str, Any], param: str, speaking: dict[str, Running]
 ) -> None:
-    refused = await ask(speaking[model], {"model": model, "input": "Hello"} | fields)
-    error = refused.json()["error"]
-    assert (refused.status_code, error["param"]) == (400, param), error
-    assert error["message"].startswith(f"{param}: ")
+    body = {"model": model, "input": "Hello"} | fields
+    await check_refused_with_400(speaking[model], body, param)

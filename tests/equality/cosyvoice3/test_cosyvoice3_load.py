@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from pathlib import Path
 
 import pytest
-from cosy_asking import wav
 
 from tests.equality.cosyvoice3.cosy_cases import INSTRUCTION, REFERENCE_TEXT, reference_audio
+from tests.equality.read_aloud import check_load, wav
 from tools.launcher.launcher import Running
 
 pytestmark = [
@@ -44,19 +41,7 @@ async def test_every_service_is_loaded(
     speaking: dict[str, Running],
     tmp_path: Path,
 ) -> None:
-    running, result, clip = speaking[name], tmp_path / "result.json", tmp_path / "voice.wav"
+    clip = tmp_path / "voice.wav"
     clip.write_bytes(wav(reference_audio()))
-    target = running.http_url if http else running.processes[service].address
-    if service == "gateway" and not http:
-        target = running.grpc_address
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tools.load", service, "--target", target,
-        "--seconds", "1", "--warm-up", "0", *pace, "--frames", "8",
-        "--json", str(result), "--slo", "duration=60",
-        *(word for option in options for word in ("--option", option.format(wav=clip))),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    told, _ = await process.communicate()
-    assert process.returncode == 0, told.decode()
-    requests = json.loads(result.read_text())["requests"]
-    assert requests["succeeded"] == requests["due"] > 0
+    given = [option.format(wav=clip) for option in options]
+    await check_load(speaking[name], service, given, tmp_path, http=http, pace=pace)

@@ -7,17 +7,26 @@ vendor's `stream=False`, the other its flow with the block mask.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from cosy_asking import AUDIO_TOLERANCE, SLOTS, Recorded, Speech, check, listen, speak, wav
+from cosy_asking import AUDIO_TOLERANCE, Recorded, check, speak
 
 import antiphon
-from antiphon import ChunkPolicy, Delivery, FinishReason, Message
-from tests.equality.cosyvoice3.cosy_cases import Case, all_cases, reference_audio
+from antiphon import Delivery, FinishReason, Message
+from tests.equality.cosyvoice3.cosy_cases import all_cases, reference_audio
+from tests.equality.read_aloud import (
+    POLICIES,
+    SLOTS,
+    Speakers,
+    check_company_changes_nothing,
+    check_refused,
+    in_company,
+    listen,
+    wav,
+)
 
 pytestmark = [
     pytest.mark.equality,
@@ -25,28 +34,8 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-Speakers = dict[str, antiphon.AsyncClient]
 CASES = {case.name: case for case in all_cases()}
-POLICIES: Mapping[str, dict[str, Any]] = {
-    "whole": {"delivery": Delivery.WHOLE},
-    "default": {},
-    "one": {"policy": ChunkPolicy(first=1, ramp=(), steady=1)},
-    "odd": {"policy": ChunkPolicy(first=2, ramp=(3,), steady=5)},
-}
 RECORDING = "a recording"
-
-
-async def in_company(
-    client: antiphon.AsyncClient, cases: list[Case], recorded: Recorded, **how: Any
-) -> list[Speech]:
-    """The answers of all cases, as many at a time as there are slots."""
-    room = asyncio.Semaphore(SLOTS)
-
-    async def one(case: Case) -> Speech:
-        async with room:
-            return await speak(client, case, recorded.seeds[case.name], **how)
-
-    return await asyncio.gather(*map(one, cases))
 
 
 @pytest.mark.parametrize("delivery", Delivery)
@@ -64,9 +53,12 @@ async def test_every_case_is_said_as_recorded_in_company_however_it_is_delivered
     policy: str, speakers: Speakers, recorded: Recorded
 ) -> None:
     cases = list(CASES.values())
-    spoken = await in_company(speakers["voices"], cases, recorded, **POLICIES[policy])
+    client, how = speakers["voices"], POLICIES[policy]
+    spoken = await in_company(
+        speak(client, case, recorded.seeds[case.name], **how) for case in cases
+    )
     for case, speech in zip(cases, spoken, strict=True):
-        check(speech, case, recorded, POLICIES[policy].get("delivery"))
+        check(speech, case, recorded, how.get("delivery"))
 
 
 async def test_a_long_text_is_spoken_in_several_utterances(recorded: Recorded) -> None:
@@ -84,14 +76,8 @@ async def test_a_long_text_is_spoken_in_several_utterances(recorded: Recorded) -
 async def test_eight_sessions_with_different_seeds_say_what_each_says_alone(
     speakers: Speakers,
 ) -> None:
-    case = CASES["zero-shot-english"]
-    client = speakers["clones"]
-    alone = [await speak(client, case, seed) for seed in range(SLOTS)]
-    together = await asyncio.gather(*(speak(client, case, seed) for seed in range(SLOTS)))
-    for one, other in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(one.codes, other.codes)
-        np.testing.assert_allclose(one.samples, other.samples, rtol=0, atol=AUDIO_TOLERANCE)
-    assert len({speech.codes.tobytes() for speech in alone}) > SLOTS // 2
+    draw = partial(speak, speakers["clones"], CASES["zero-shot-english"])
+    await check_company_changes_nothing(draw, AUDIO_TOLERANCE)
 
 
 async def test_requests_leave_nothing_behind(speakers: Speakers, recorded: Recorded) -> None:
@@ -202,12 +188,4 @@ SPECIAL = {
 async def test_what_cannot_be_done_is_refused_by_its_field(
     name: str, request_: dict[str, Any], field: str, speakers: Speakers
 ) -> None:
-    asked = {"messages": "Hello", **request_}
-    options = {
-        option: SPECIAL.get(value, value) if isinstance(value, str) else value
-        for option, value in asked.pop("options", {}).items()
-    }
-    with pytest.raises(antiphon.AntiphonError) as refused:
-        await speakers[name].generate(asked.pop("messages"), options=options, **asked).collect()
-    assert refused.value.code.value in ("invalid_argument", "not_implemented")
-    assert refused.value.field == field, refused.value
+    await check_refused(speakers[name], request_, SPECIAL, field)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-SEED = 0
+from tests.equality.recording import RATE_HZ
+
 # Draws per case, the last of which gives no frame.
 MAX_NEW_TOKENS = 14
 # Every so many samples of a case's audio are kept; it divides nothing that the decoder does.
@@ -34,7 +35,7 @@ class Recording(NamedTuple):
         return np.resize(stored, self.samples)
 
 
-REFERENCE = Recording(24_000, 13_000)
+REFERENCE = Recording(RATE_HZ, 13_000)
 # Odd lengths, and those around 0.48 s, which are six frames at 24 kHz, or a sample more where
 # the quotient of the rates is rounded up.
 RECORDINGS = tuple(

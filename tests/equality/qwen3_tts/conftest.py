@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import pytest_asyncio
-from tts_asking import SLOTS, Recorded
+from tts_asking import Recorded
 
-import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_tts import PIPELINE
-from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
-from tests.equality.qwen3_tts.cases import SEED
-from tools.launcher.launcher import Launcher, Running
+from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
+from tests.equality.recording import SEED
+from tools.launcher.launcher import Running
 
 CONTEXT_LIMIT = 2048
 
@@ -43,19 +40,12 @@ def tts_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
 async def speaking(tts_checkpoints: dict[str, Path]) -> AsyncIterator[dict[str, Running]]:
     """All services on each checkpoint."""
     stages = dict.fromkeys(PIPELINE.roles, StageConfig(slots=SLOTS, context_limit=CONTEXT_LIMIT))
-    launchers = [Launcher(local_deployment(path, **stages)) for path in tts_checkpoints.values()]
-    async with contextlib.AsyncExitStack() as stack:
-        running = await asyncio.gather(*(stack.enter_async_context(each) for each in launchers))
-        yield dict(zip(tts_checkpoints, running, strict=True))
+    async with services_on(tts_checkpoints, stages) as running:
+        yield running
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def speakers(
-    speaking: dict[str, Running],
-) -> AsyncIterator[dict[str, antiphon.AsyncClient]]:
+async def speakers(speaking: dict[str, Running]) -> AsyncIterator[Speakers]:
     """A client of each."""
-    async with contextlib.AsyncExitStack() as stack:
-        yield {
-            kind: await stack.enter_async_context(antiphon.AsyncClient(running.grpc_address))
-            for kind, running in speaking.items()
-        }
+    async with clients_of(speaking) as clients:
+        yield clients

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.metadata
-import json
 import math
 import sys
 import tempfile
@@ -29,11 +28,11 @@ from tests.equality.qwen3_tts.cases import (
     RECORDINGS,
     REFERENCE,
     REFERENCE_TEXT,
-    SEED,
     Case,
     Recording,
     all_cases,
 )
+from tests.equality.recording import SEED, reference_voice, write_recorded
 
 HERE = Path(__file__).parent
 MIN_MARGIN = 1e-4
@@ -96,17 +95,6 @@ def check_strict(directory: Path, tts: Any) -> None:
             raise SystemExit(f"{path}: did not arrive: {wrong}")
 
 
-def reference_audio() -> np.ndarray:
-    """Something like a voice: float32 [n] of int16 steps, the same everywhere."""
-    time = np.arange(REFERENCE.samples) / REFERENCE.rate_hz
-    noise = np.random.default_rng(SEED).standard_normal(REFERENCE.samples)
-    pitch = 2 * np.pi * (140 * time + 30 * np.sin(3 * time))
-    wave = sum(np.sin(each * pitch) / each for each in range(1, 12))
-    loud = 0.5 + 0.5 * np.sin(2 * np.pi * 4 * time)
-    mixed = loud * (0.25 * wave + 0.05 * noise)
-    return (np.clip(mixed, -1, 1) * 32767).astype(np.int16)
-
-
 def ask(tts: Any, case: Case, clone: Any) -> tuple[np.ndarray, np.ndarray]:
     """Codes uint16 [n, groups] and audio float32 [1920 n] of one case."""
     codes: list[torch.Tensor] = []
@@ -142,7 +130,7 @@ def ask(tts: Any, case: Case, clone: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def record_recordings(tts: Any, arrays: Arrays) -> dict[Recording, Any]:
     """What the package takes from each recording: the vector alone, and with the frames."""
-    arrays["reference/audio"] = reference_audio()
+    arrays["reference/audio"] = reference_voice(REFERENCE.samples)
     prompts = {}
     for recording in (REFERENCE, *RECORDINGS):
         samples = recording.of(arrays["reference/audio"])
@@ -190,17 +178,10 @@ def record_kind(kind: str, vendor: Any, margin: Margin, arrays: Arrays) -> list[
 
 def main() -> None:
     """Write `recorded.npz` and `recorded.json`."""
-    import transformers
-
     vendor, margin = import_vendor(), watch_margins()
     arrays: Arrays = {}
     told = [row for kind in PRESETS for row in record_kind(kind, vendor, margin, arrays)]
-    np.savez_compressed(HERE / "recorded.npz", **arrays)
-    made_with = {"qwen-tts": importlib.metadata.version("qwen-tts")}
-    made_with |= {"transformers": transformers.__version__, "torch": torch.__version__}
-    rows = ",\n".join("  " + json.dumps(row) for row in told)
-    text = f'{{"made_with": {json.dumps(made_with)},\n "cases": [\n{rows}\n]}}\n'
-    (HERE / "recorded.json").write_text(text)
+    write_recorded(HERE, arrays, told, {"qwen-tts": importlib.metadata.version("qwen-tts")})
 
 
 if __name__ == "__main__":

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from typing import Any
 
 import httpx
 import numpy as np
-import numpy.typing as npt
 import openai
 import pytest
 import soundfile
 from tts_asking import Recorded
 
 from tests.equality.qwen3_tts.cases import AUDIO_STEP, Case, all_cases
+from tests.equality.read_aloud_http import (
+    Pcm16,
+    check_refused_with_400,
+    heard,
+    heard_chat,
+    heard_events,
+)
 from tools.launcher.launcher import Running
 
 pytestmark = [
@@ -26,8 +31,6 @@ pytestmark = [
 
 CASES = {case.name: case for case in all_cases()}
 VOICE, CLONE = CASES["instruction-4-whole"], CASES["codes-1-trailing"]
-
-Pcm16 = npt.NDArray[np.int16]
 
 
 def body_of(case: Case, recorded: Recorded) -> dict[str, Any]:
@@ -43,23 +46,11 @@ def body_of(case: Case, recorded: Recorded) -> dict[str, Any]:
     }
 
 
-async def post(running: Running, path: str, body: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
-        response = await http.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response
-
-
-def events_of(response: httpx.Response) -> list[dict[str, Any]]:
-    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line.strip()]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
-
-
-def check_pcm16(heard: Pcm16, case: Case, recorded: Recorded) -> None:
+def check_pcm16(samples: Pcm16, case: Case, recorded: Recorded) -> None:
     """The recorded samples, as 16-bit ones."""
-    assert len(heard) == 1920 * len(recorded.codes(case))
+    assert len(samples) == 1920 * len(recorded.codes(case))
     expected = np.rint(recorded.audio(case) * 32767)
-    assert np.abs(heard[::AUDIO_STEP] - expected).max() <= 1
+    assert np.abs(samples[::AUDIO_STEP] - expected).max() <= 1
 
 
 @pytest.mark.parametrize("case", [VOICE, CLONE], ids=lambda case: case.name)
@@ -68,18 +59,14 @@ async def test_speech_door_gives_wav_pcm_and_events(
 ) -> None:
     running = speaking[case.kind]
     body = {**body_of(case, recorded), "input": case.text, "voice": case.voice}
-    wav = await post(running, "/v1/audio/speech", {**body, "response_format": "wav"})
+    wav = await heard(running, {**body, "response_format": "wav"})
     samples, rate_hz = soundfile.read(io.BytesIO(wav.content), dtype="int16")
     assert rate_hz == 24_000
     check_pcm16(samples, case, recorded)
-    pcm = await post(running, "/v1/audio/speech", {**body, "response_format": "pcm"})
+    pcm = await heard(running, {**body, "response_format": "pcm"})
     check_pcm16(np.frombuffer(pcm.content, "<i2"), case, recorded)
-    events = await post(
-        running, "/v1/audio/speech", {**body, "response_format": "pcm", "stream_format": "sse"}
-    )
-    *deltas, done = events_of(events)
-    data = base64.b64decode("".join(each["audio"] for each in deltas))
-    check_pcm16(np.frombuffer(data, "<i2"), case, recorded)
+    streamed, done = await heard_events(running, {**body, "response_format": "pcm"})
+    check_pcm16(streamed, case, recorded)
     assert done["usage"]["output_tokens"] == len(recorded.codes(case))
 
 
@@ -114,12 +101,8 @@ async def test_chat_door_reads_the_message_aloud(
         "modalities": ["audio"],
         "audio": audio,
     }
-    message = (await post(running, "/v1/chat/completions", body)).json()["choices"][0]["message"]
-    check_pcm16(np.frombuffer(base64.b64decode(message["audio"]["data"]), "<i2"), case, recorded)
-    answer = await post(running, "/v1/chat/completions", {**body, "stream": True})
-    deltas = [each["choices"][0]["delta"].get("audio", {}) for each in events_of(answer)]
-    data = b"".join(base64.b64decode(each["data"]) for each in deltas if "data" in each)
-    check_pcm16(np.frombuffer(data, "<i2"), case, recorded)
+    for samples in await heard_chat(running, body):
+        check_pcm16(samples, case, recorded)
 
 
 async def test_models_are_listed_with_voices_and_options(speaking: dict[str, Running]) -> None:
@@ -138,13 +121,8 @@ async def test_text_that_cannot_be_spoken_is_refused_by_its_field(
     text: str, speaking: dict[str, Running]
 ) -> None:
     """The vendor's package speaks an empty text: it reads the end of the turn aloud."""
-    running = speaking["custom_voice"]
     body = {"model": "custom_voice", "input": text, "voice": "alto"}
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
-        refused = await http.post("/v1/audio/speech", json=body)
-    error = refused.json()["error"]
-    assert (refused.status_code, error["param"]) == (400, "input")
-    assert error["message"].startswith("input: ")
+    await check_refused_with_400(speaking["custom_voice"], body, "input")
 
 
 async def test_speech_without_a_voice_has_no_speaker_row(
@@ -152,5 +130,5 @@ async def test_speech_without_a_voice_has_no_speaker_row(
 ) -> None:
     nobody = CASES["nobody"]
     body = {**body_of(nobody, recorded), "input": nobody.text, "response_format": "pcm"}
-    pcm = await post(speaking[nobody.kind], "/v1/audio/speech", body)
+    pcm = await heard(speaking[nobody.kind], body)
     check_pcm16(np.frombuffer(pcm.content, "<i2"), nobody, recorded)

@@ -6,17 +6,25 @@ five texts in both text modes with a voice, a language, an instruction, and both
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from tts_asking import AUDIO_TOLERANCE, SLOTS, Recorded, Speech, check, listen, speak
+from tts_asking import AUDIO_TOLERANCE, Recorded, check, speak
 
 import antiphon
-from antiphon import ChunkPolicy, Delivery, FinishReason, Message
-from tests.equality.qwen3_tts.cases import Case, all_cases
+from antiphon import ChunkPolicy, FinishReason, Message
+from tests.equality.qwen3_tts.cases import all_cases
+from tests.equality.read_aloud import (
+    POLICIES,
+    SLOTS,
+    Speakers,
+    Speech,
+    check_company_changes_nothing,
+    check_refused,
+    in_company,
+    listen,
+)
 
 pytestmark = [
     pytest.mark.equality,
@@ -24,29 +32,9 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-Speakers = dict[str, antiphon.AsyncClient]
 CASES = {case.name: case for case in all_cases()}
 KINDS = ("custom_voice", "base")
 CUSTOM, BASE = CASES["voice-1-trailing"], CASES["codes-1-trailing"]
-POLICIES: Mapping[str, dict[str, Any]] = {
-    "whole": {"delivery": Delivery.WHOLE},
-    "default": {},
-    "one": {"policy": ChunkPolicy(first=1, ramp=(), steady=1)},
-    "odd": {"policy": ChunkPolicy(first=2, ramp=(3,), steady=5)},
-}
-
-
-async def in_company(
-    client: antiphon.AsyncClient, cases: list[Case], recorded: Recorded, **how: Any
-) -> list[Speech]:
-    """The answers of all cases, as many at a time as there are slots."""
-    room = asyncio.Semaphore(SLOTS)
-
-    async def one(case: Case) -> Speech:
-        async with room:
-            return await speak(client, case, recorded, **how)
-
-    return await asyncio.gather(*map(one, cases))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -59,7 +47,7 @@ async def test_every_case_is_said_as_recorded_alone_and_in_company_however_it_is
         check(speech, case, recorded)
     whole: list[Speech] = []
     for name, how in POLICIES.items():
-        spoken = await in_company(speakers[kind], cases, recorded, **how)
+        spoken = await in_company(speak(speakers[kind], case, recorded, **how) for case in cases)
         whole = whole or spoken
         for case, speech, at_once in zip(cases, spoken, whole, strict=True):
             check(speech, case, recorded)
@@ -78,7 +66,7 @@ async def test_eight_sessions_with_different_seeds_say_what_each_says_alone(
 ) -> None:
     case = CUSTOM if kind == "custom_voice" else BASE
 
-    async def drawn(seed: int) -> Speech:
+    async def draw(seed: int) -> Speech:
         generation = speakers[kind].generate(
             case.text,
             voice=case.voice,
@@ -89,12 +77,7 @@ async def test_eight_sessions_with_different_seeds_say_what_each_says_alone(
         )
         return await listen(generation, recorded.codes(case).shape[1])
 
-    alone = [await drawn(seed) for seed in range(SLOTS)]
-    together = await asyncio.gather(*map(drawn, range(SLOTS)))
-    for one, other in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(one.codes, other.codes)
-        np.testing.assert_allclose(one.samples, other.samples, rtol=0, atol=AUDIO_TOLERANCE)
-    assert len({speech.codes.tobytes() for speech in alone}) > SLOTS // 2
+    await check_company_changes_nothing(draw, AUDIO_TOLERANCE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,12 +180,4 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 async def test_what_a_checkpoint_cannot_do_is_refused_by_its_field(
     kind: str, request_: dict[str, Any], field: str, speakers: Speakers, recorded: Recorded
 ) -> None:
-    asked = {"messages": "Hello", **request_}
-    options = {
-        name: recorded.wav() if value == RECORDING else value
-        for name, value in asked.pop("options", {}).items()
-    }
-    with pytest.raises(antiphon.AntiphonError) as refused:
-        await speakers[kind].generate(asked.pop("messages"), options=options, **asked).collect()
-    assert refused.value.code.value in ("invalid_argument", "not_implemented")
-    assert refused.value.field == field, refused.value
+    await check_refused(speakers[kind], request_, {RECORDING: recorded.wav()}, field)
