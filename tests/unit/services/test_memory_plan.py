@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.testing.cosyvoice3.tensor_shapes import flow_shapes, talker_shapes, vocoder_shapes
+from antiphon.testing.cosyvoice3.tiny_shape import CosyVoiceShape
 from services import memory_plan
 from services.engines import TORCH, VLLM, context_limit
 from services.lm.memory import WORKING_BYTES, SlotMemory
@@ -225,10 +228,13 @@ def test_vllm_is_planned_without_a_context_of_this_process(
 def released(checkpoint: str, role: str) -> tuple[int, Cached | None]:
     """How many numbers a released checkpoint has for a role, and what its positions take.
 
-    Counted in transformers' modules. Of Qwen3-TTS, which transformers lacks, in ours.
+    Counted in transformers' modules. Of Qwen3-TTS, which transformers lacks, in ours, and of
+    CosyVoice3 in its files.
     """
     if checkpoint == "Qwen3-TTS-12Hz-1.7B-CustomVoice":
         return TTS[role]
+    if checkpoint == "Fun-CosyVoice3-0.5B-2512":
+        return _cosyvoice3(role)
     with torch.device("meta"):
         if checkpoint.startswith("Qwen3-Omni"):
             return _omni3(role)
@@ -259,6 +265,39 @@ TTS = {
     "code2wav": (125_000_000, None),
 }
 """Of the 1.7B: 3.84 GB of `model.safetensors`, and the decoder's half of its codec."""
+
+
+def _cosyvoice3(role: str) -> tuple[int, Cached | None]:
+    shape = CosyVoiceShape(
+        hidden=896,
+        intermediate=4864,
+        layers=24,
+        heads=14,
+        kv_heads=2,
+        look_ahead_channels=1024,
+        flow_width=1024,
+        flow_layers=22,
+        flow_heads=16,
+        flow_head_dim=64,
+        vocoder_channels=512,
+        pitch_channels=512,
+    )
+    if role == "talker":
+        shapes = talker_shapes(shape, 151_936)
+        del shapes["llm.model.lm_head.weight"]
+        cached = Cached(shape.layers, shape.kv_heads, shape.hidden // shape.heads)
+        return sum(map(math.prod, shapes.values())), cached
+    shapes = flow_shapes(shape) | vocoder_shapes(shape)
+    return sum(map(math.prod, shapes.values())), None
+
+
+def test_sizes_of_cosyvoice3_are_those_of_its_files() -> None:
+    """1.33 GB of `flow.pt` and 83 MB of `hift.pt`, in float32; 2.0 GB of `llm.pt` with the head
+    that writes text, which no stage loads."""
+    code2wav, _ = _cosyvoice3("code2wav")
+    talker, _ = _cosyvoice3("talker")
+    assert round(4 * code2wav / 1e9, 2) == 1.41
+    assert 1.98e9 < 4 * talker < 2.06e9
 
 
 def _omni25(role: str, size: str) -> tuple[int, Cached | None]:
@@ -316,6 +355,7 @@ def taken(values: Mapping[str, Any], role: str, card: int) -> int:
 
 
 CARDS = {
+    "cosyvoice3-values.yaml": 24,
     "one-h200-values.yaml": 141,
     "qwen3-tts-values.yaml": 24,
     "qwen2.5-omni-3b-values.yaml": 24,

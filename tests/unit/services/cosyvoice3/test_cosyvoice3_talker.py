@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,6 +168,25 @@ def test_first_draws_have_the_vendors_distribution(
     for id_, share in expected.items():
         spread = math.sqrt(count * share * (1 - share))
         assert abs(drawn[id_] - count * share) < 5 * spread + 1, id_
+
+
+def test_the_id_that_the_vendor_excludes_is_not_drawn_early(checkpoints: dict[str, Path]) -> None:
+    """Not even where it is the likeliest; it ends the utterance later, as every such id does."""
+    own = TalkerLab(checkpoints["voices"])
+    asked = Asked(TEXTS["english"], changes={"temperature": 0.0})
+    first = codes_of(*own.speak(asked))[0]
+    with torch.inference_mode():
+        own.engine._model._head[SOS] = 2 * own.engine._model._head[first]
+    (output,) = own.speak(asked)
+    codes = codes_of(output)
+    assert codes[0] == first
+    own.engine._model.step = partial(_without_early, own.engine._model.step)  # type: ignore[method-assign]
+    assert codes_of(*own.speak(asked)) == []
+
+
+def _without_early(step: Any, parts: Any, draws: Any) -> Any:
+    late = [replace(each, text=replace(each.text, early=False)) for each in draws]
+    return step(parts, late)
 
 
 def test_slots_are_bounded_and_come_back_after_a_cancelled_segment(lab: TalkerLab) -> None:
