@@ -8,6 +8,7 @@ as that allows.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,34 @@ def planned_limit(
         )
     log.info("%s: context_limit is %d (%s): %s", role, limit, FITS, plan.describe(limit))
     return limit
+
+
+def check_room(
+    role: str, config: StageConfig, parts: Sequence[tuple[Weights, str]], *, streams: int = 0
+) -> None:
+    """Log the memory plan of a stage on a GPU whose segments have no keys and values of their own.
+
+    It loads the tensors of each part whose names begin with the prefix, and keeps a cache of
+    `streams` bytes for all of them. Raises `InvalidArgument` where weights and cache do not fit.
+    """
+    if not config.device.startswith("cuda"):
+        return
+    size = 4 if dtype_name(role, config) == FLOAT32 else 2
+    weights = size * sum(each.sizes(prefix)[0] for each, prefix in parts)
+    free, _ = _memory(config.device)
+    cache = f"cache of streams {_gb(streams)} GB, " if streams else ""
+    plan = f"weights {_gb(weights)} GB, {cache}working memory {_gb(WORKING_BYTES)} GB"
+    told = f"{plan}, of {_gb(free)} GB"
+    if weights + streams > free:
+        field, remedy = "device", "free the GPU's memory"
+        if weights <= free:
+            field = "flow_cache_bytes"
+            remedy = f"lower flow_cache_bytes to {free - weights} or less, or {remedy}"
+        raise InvalidArgument(
+            f"{role}: does not fit on {config.device}: {told}; {remedy}", field=field
+        )
+    fits = weights + streams + WORKING_BYTES <= free
+    log.log(logging.INFO if fits else logging.WARNING, "%s: memory plan: %s", role, told)
 
 
 def _remedy(plan: MemoryPlan, most: int) -> str:

@@ -44,6 +44,7 @@ from services.engines import TORCH, check_device, context_limit, refuse_fused, r
 from services.flow.block_cache import BlockPages
 from services.hyperpyyaml import read_hyperpyyaml
 from services.lm.warm_up import run_to_the_end
+from services.memory_plan import check_room
 from services.precision import compute_dtype
 
 FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
@@ -97,6 +98,9 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
     path = model_dir / MODEL_FILE
     told = read_hyperpyyaml(path)
     check_fields(path, told, PARTS)
+    flow_weights, vocoder_weights = Weights(model_dir, FLOW_FILE), Weights(model_dir, VOCODER_FILE)
+    parts = [(flow_weights, ""), (vocoder_weights, VOCODER_PREFIX)]
+    check_room(CODE2WAV, config, parts, streams=config.flow_cache_bytes)
     dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
     with reading(path):
         flow_config, vocoder_config = _object(told, path, "flow"), _object(told, path, "hift")
@@ -104,7 +108,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
             FlowModule,
             flow_config,
             "",
-            Weights(model_dir, FLOW_FILE),
+            flow_weights,
             dtype=dtype,
             device=device,
             ignored=STORED_BUFFERS,
@@ -113,7 +117,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
             VocoderModule,
             vocoder_config,
             VOCODER_PREFIX,
-            Weights(model_dir, VOCODER_FILE),
+            vocoder_weights,
             dtype=dtype,
             device=device,
         )

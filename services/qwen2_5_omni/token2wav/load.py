@@ -26,6 +26,7 @@ from services.engines import TORCH, check_device, context_limit, refuse_fused, r
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.warm_up import run_to_the_end
+from services.memory_plan import check_room
 from services.precision import compute_dtype
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
 from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
@@ -62,11 +63,13 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     whole = load_config(Qwen2_5OmniConfig, model_dir, "token2wav_config").token2wav_config
     flow, vocoder = whole.dit_config, whole.bigvgan_config
     voices = read_voices(model_dir, condition_width=flow.enc_emb_dim, mel_width=vocoder.mel_dim)
+    weights = Weights(model_dir)
+    check_room(TOKEN2WAV, config, [(weights, "token2wav.")])
     module = load_submodule(
         Qwen2_5OmniToken2WavModel,
         whole,
         "token2wav.",
-        Weights(model_dir),
+        weights,
         dtype=compute_dtype(TOKEN2WAV, config),
         device=torch.device(config.device),
         ignored=STORED_BUFFERS,

@@ -22,6 +22,7 @@ from services.config_fields import check_fields
 from services.engines import check_device, refuse_fused, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
+from services.memory_plan import check_room
 from services.precision import compute_dtype
 from services.qwen3_omni.code2wav.fields import PARTS
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
@@ -43,11 +44,13 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     refuse_fused(CODE2WAV, config)
     check_device(config)
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
+    weights = Weights(model_dir)
+    check_room(CODE2WAV, config, [(weights, "code2wav.")])
     module = load_submodule(
         Qwen3OmniMoeCode2Wav,
         _decoder_config(model_dir),
         "code2wav.",
-        Weights(model_dir),
+        weights,
         dtype=compute_dtype(CODE2WAV, config),
         device=config.device,
     )

@@ -7,9 +7,11 @@ from pathlib import Path
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.qwen3_tts import CODE2WAV, CODEC_FOLDER, PIPELINE, SAMPLE_RATE_HZ
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from services.engines import check_device, refuse_fused, require_torch
 from services.lm.graphs import Bucketing
+from services.memory_plan import check_room
 from services.precision import compute_dtype
 from services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
 from services.vocoder.segment import VocoderEdges
@@ -24,6 +26,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     require_torch(CODE2WAV, config)
     refuse_fused(CODE2WAV, config)
     check_device(config)
+    check_room(CODE2WAV, config, [(Weights(model_dir / CODEC_FOLDER), "decoder.")])
     module = load_codec_decoder(model_dir, compute_dtype(CODE2WAV, config), config.device)
     terms = VocoderTerms(
         VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,28 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.testing.cosyvoice3 import tiny_checkpoint as cosyvoice3_checkpoint
 from antiphon.testing.cosyvoice3.tensor_shapes import flow_shapes, talker_shapes, vocoder_shapes
 from antiphon.testing.cosyvoice3.tiny_shape import CosyVoiceShape
+from antiphon.testing.qwen2_5_omni import tiny_checkpoint as qwen2_5_omni_checkpoint
+from antiphon.testing.qwen3_omni import tiny_checkpoint as qwen3_omni_checkpoint
+from antiphon.testing.qwen3_tts import tiny_checkpoint as qwen3_tts_checkpoint
 from services import memory_plan
+from services.cosyvoice3.code2wav import load as cosyvoice3_code2wav
 from services.engines import TORCH, VLLM, context_limit
 from services.lm.memory import WORKING_BYTES, SlotMemory
 from services.memory_plan import (
     VLLM_WORKING_BYTES,
     Cached,
     MemoryPlan,
+    check_room,
     limit_with_rows,
     plan_stage,
     planned_limit,
 )
+from services.qwen2_5_omni.token2wav import load as token2wav
+from services.qwen3_omni.code2wav import load as qwen3_omni_code2wav
+from services.qwen3_tts.code2wav import load as qwen3_tts_code2wav
 from services.vocoder.stage import frame_limit
 from tests.unit.services.released_names import omni3_config, omni25_config
 
@@ -225,6 +234,70 @@ def test_vllm_is_planned_without_a_context_of_this_process(
 
 
 @cache
+def test_decoders_without_positions_tell_their_plan(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    parts = [(weights, "talker."), (weights, "thinker.")]
+    taken = 4 * 1057
+    check_room("code2wav", StageConfig(device="cpu"), parts, streams=1 << 60)
+    assert not caplog.messages
+    with_free(monkeypatch, taken + 2_000_000_000 + WORKING_BYTES)
+    check_room("code2wav", StageConfig(device="cuda"), parts, streams=2_000_000_000)
+    with_free(monkeypatch, taken)
+    check_room("code2wav", StageConfig(device="cuda"), parts)
+    assert [each.levelname for each in caplog.records] == ["INFO", "WARNING"]
+    assert caplog.messages[0] == (
+        "code2wav: memory plan: weights 0.00 GB, cache of streams 2.00 GB, "
+        "working memory 1.07 GB, of 3.07 GB"
+    )
+    assert "cache" not in caplog.messages[1]
+
+
+@pytest.mark.parametrize(
+    ("spare", "streams", "field", "remedy"),
+    [
+        (99, 100, "flow_cache_bytes", "lower flow_cache_bytes to 99 or less, or free"),
+        (-1, 100, "device", "; free"),
+        (-1, 0, "device", "; free"),
+    ],
+)
+def test_decoders_that_do_not_fit_are_refused_before_they_load(
+    spare: int,
+    streams: int,
+    field: str,
+    remedy: str,
+    weights: Weights,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_free(monkeypatch, 2 * 1050 + spare)
+    config = StageConfig(device="cuda", dtype="bfloat16")
+    with pytest.raises(InvalidArgument) as refused:
+        check_room("code2wav", config, [(weights, "talker.")], streams=streams)
+    assert refused.value.field == field
+    assert remedy in refused.value.message
+
+
+@pytest.mark.parametrize(("build", "load"), [
+    (qwen3_omni_checkpoint.build_tiny_checkpoint, qwen3_omni_code2wav.load),
+    (qwen2_5_omni_checkpoint.build_tiny_checkpoint, token2wav.load),
+    (qwen3_tts_checkpoint.build_tiny_tts, qwen3_tts_code2wav.load),
+    (cosyvoice3_checkpoint.build_tiny_cosyvoice, cosyvoice3_code2wav.load),
+], ids=lambda each: each.__module__.split(".")[-2])  # fmt: skip
+def test_every_audio_decoder_checks_its_room_before_it_loads(
+    build: Callable[[Path], object],
+    load: Callable[[Path, StageConfig], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build(tmp_path / "tiny")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(memory_plan, "_memory", lambda device: (0, 0))
+    with pytest.raises(InvalidArgument, match="does not fit on cuda:0: weights"):
+        load(tmp_path / "tiny", StageConfig(device="cuda:0"))
+
+
 def released(checkpoint: str, role: str) -> tuple[int, Cached | None]:
     """How many numbers a released checkpoint has for a role, and what its positions take.
 
@@ -341,7 +414,8 @@ def taken(values: Mapping[str, Any], role: str, card: int) -> int:
     config = StageConfig(**{"device": "cuda", **told})
     numbers, cached = released(values["model"]["directory"], role)
     if cached is None:
-        return 4 * numbers + WORKING_BYTES + CONTEXT_BYTES
+        streams = config.flow_cache_bytes if values["model"]["pipeline"] == "cosyvoice3" else 0
+        return 4 * numbers + streams + WORKING_BYTES + CONTEXT_BYTES
     engine = VLLM if config.engine == "vllm" else TORCH
     plan: MemoryPlan = plan_stage(
         config, numbers, 2 * numbers, cached, free=card, total=card, engine=engine
