@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from antiphon.pipelines.cosyvoice3 import MEL_BINS, SPEAKER_WIDTH, SPEECH_IDS
 from antiphon.testing.cosyvoice3.tiny_shape import CosyVoiceShape
-
-Shapes = dict[str, tuple[int, ...]]
+from antiphon.testing.tensor_shapes import Shapes, convolution, decoder_layer, linear
 
 TABLE_ROWS = SPEECH_IDS + 200
 HARMONICS, BINS = 8, 18
@@ -20,24 +19,14 @@ LENGTH = "parametrizations.weight.original0"
 def layer_shapes(shape: CosyVoiceShape, vocabulary: int) -> Shapes:
     """Those of `CosyVoice-BlankEN/model.safetensors`."""
     width = shape.hidden
-    keys = shape.kv_heads * (width // shape.heads)
+    sizes = (shape.heads, shape.kv_heads, width // shape.heads)
     shapes: Shapes = {
         "model.embed_tokens.weight": (vocabulary, width),
         "model.norm.weight": (width,),
     }
     for index in range(shape.layers):
         stem = f"model.layers.{index}"
-        shapes |= {
-            **_linear(f"{stem}.self_attn.q_proj", width, width),
-            **_linear(f"{stem}.self_attn.k_proj", width, keys),
-            **_linear(f"{stem}.self_attn.v_proj", width, keys),
-            f"{stem}.self_attn.o_proj.weight": (width, width),
-            f"{stem}.mlp.gate_proj.weight": (shape.intermediate, width),
-            f"{stem}.mlp.up_proj.weight": (shape.intermediate, width),
-            f"{stem}.mlp.down_proj.weight": (width, shape.intermediate),
-            f"{stem}.input_layernorm.weight": (width,),
-            f"{stem}.post_attention_layernorm.weight": (width,),
-        }
+        shapes |= decoder_layer(stem, width, shape.intermediate, *sizes, biased=True)
     return shapes
 
 
@@ -58,12 +47,12 @@ def flow_shapes(shape: CosyVoiceShape) -> Shapes:
     stem = "decoder.estimator"
     shapes: Shapes = {
         "input_embedding.weight": (SPEECH_IDS, MEL_BINS),
-        **_linear("spk_embed_affine_layer", SPEAKER_WIDTH, MEL_BINS),
-        **_convolution("pre_lookahead_layer.conv1", MEL_BINS, shape.look_ahead_channels, 4),
-        **_convolution("pre_lookahead_layer.conv2", shape.look_ahead_channels, MEL_BINS, 3),
-        **_linear(f"{stem}.time_embed.time_mlp.0", 256, width),
-        **_linear(f"{stem}.time_embed.time_mlp.2", width, width),
-        **_linear(f"{stem}.input_embed.proj", 4 * MEL_BINS, width),
+        **linear("spk_embed_affine_layer", SPEAKER_WIDTH, MEL_BINS),
+        **convolution("pre_lookahead_layer.conv1", MEL_BINS, shape.look_ahead_channels, 4),
+        **convolution("pre_lookahead_layer.conv2", shape.look_ahead_channels, MEL_BINS, 3),
+        **linear(f"{stem}.time_embed.time_mlp.0", 256, width),
+        **linear(f"{stem}.time_embed.time_mlp.2", width, width),
+        **linear(f"{stem}.input_embed.proj", 4 * MEL_BINS, width),
         f"{stem}.rotary_embed.inv_freq": (shape.flow_head_dim // 2,),
     }
     for number in (1, 2):
@@ -72,16 +61,16 @@ def flow_shapes(shape: CosyVoiceShape) -> Shapes:
     for index in range(shape.flow_layers):
         block = f"{stem}.transformer_blocks.{index}"
         shapes |= {
-            **_linear(f"{block}.attn_norm.linear", width, 6 * width),
-            **_linear(f"{block}.attn.to_q", width, inner),
-            **_linear(f"{block}.attn.to_k", width, inner),
-            **_linear(f"{block}.attn.to_v", width, inner),
-            **_linear(f"{block}.attn.to_out.0", inner, width),
-            **_linear(f"{block}.ff.ff.0.0", width, 2 * width),
-            **_linear(f"{block}.ff.ff.2", 2 * width, width),
+            **linear(f"{block}.attn_norm.linear", width, 6 * width),
+            **linear(f"{block}.attn.to_q", width, inner),
+            **linear(f"{block}.attn.to_k", width, inner),
+            **linear(f"{block}.attn.to_v", width, inner),
+            **linear(f"{block}.attn.to_out.0", inner, width),
+            **linear(f"{block}.ff.ff.0.0", width, 2 * width),
+            **linear(f"{block}.ff.ff.2", 2 * width, width),
         }
-    shapes |= _linear(f"{stem}.norm_out.linear", width, 2 * width)
-    return shapes | _linear(f"{stem}.proj_out", width, MEL_BINS)
+    shapes |= linear(f"{stem}.norm_out.linear", width, 2 * width)
+    return shapes | linear(f"{stem}.proj_out", width, MEL_BINS)
 
 
 def vocoder_shapes(shape: CosyVoiceShape) -> Shapes:
@@ -89,17 +78,17 @@ def vocoder_shapes(shape: CosyVoiceShape) -> Shapes:
     width = shape.vocoder_channels
     widths = [width // 2, width // 4, width // 8]
     shapes: Shapes = {
-        **_linear("m_source.l_linear", HARMONICS + 1, 1),
+        **linear("m_source.l_linear", HARMONICS + 1, 1),
         **_normed("conv_pre", MEL_BINS, width, 5),
         **_normed("conv_post", widths[-1], BINS, 7),
-        **_linear("f0_predictor.classifier", shape.pitch_channels, 1),
+        **linear("f0_predictor.classifier", shape.pitch_channels, 1),
     }
     for index, (inputs, outputs, kernel, stride, source_kernel) in enumerate(
         zip([width, *widths], widths, (16, 11, 7), (15, 3, 1), (7, 7, 11), strict=False)
     ):
         down = 2 * stride if stride > 1 else 1
         shapes |= _normed(f"ups.{index}", inputs, outputs, kernel)
-        shapes |= _convolution(f"source_downs.{index}", BINS, outputs, down)
+        shapes |= convolution(f"source_downs.{index}", BINS, outputs, down)
         shapes |= _block(f"source_resblocks.{index}", outputs, source_kernel)
         for kind, size in enumerate((3, 7, 11)):
             shapes |= _block(f"resblocks.{3 * index + kind}", outputs, size)
@@ -117,14 +106,6 @@ def _block(stem: str, channels: int, kernel: int) -> Shapes:
             shapes |= _normed(f"{stem}.convs{number}.{index}", channels, channels, kernel)
             shapes[f"{stem}.activations{number}.{index}.alpha"] = (channels,)
     return shapes
-
-
-def _linear(stem: str, inputs: int, outputs: int) -> Shapes:
-    return {f"{stem}.weight": (outputs, inputs), f"{stem}.bias": (outputs,)}
-
-
-def _convolution(stem: str, inputs: int, outputs: int, kernel: int) -> Shapes:
-    return {f"{stem}.weight": (outputs, inputs, kernel), f"{stem}.bias": (outputs,)}
 
 
 def _normed(stem: str, inputs: int, outputs: int, kernel: int) -> Shapes:

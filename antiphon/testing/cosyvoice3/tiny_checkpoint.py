@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from antiphon.pipelines.cosyvoice3 import MEL_BINS, MODEL_FILE, SPEAKER_WIDTH, SPEECH_IDS
 from antiphon.testing.cosyvoice3.tensor_shapes import (
     LENGTH,
-    Shapes,
     flow_shapes,
     layer_shapes,
     talker_shapes,
@@ -26,6 +25,7 @@ from antiphon.testing.cosyvoice3.tensor_shapes import (
 from antiphon.testing.cosyvoice3.tiny_config import SPECIAL_TOKENS, layers_config, model_yaml
 from antiphon.testing.cosyvoice3.tiny_networks import write_code_network, write_speaker_network
 from antiphon.testing.cosyvoice3.tiny_shape import CLONES, VOICES, CosyVoiceShape
+from antiphon.testing.tensor_shapes import Shapes
 from antiphon.testing.tiny_checkpoint import TinyCheckpointCommand, make_directory
 from antiphon.testing.tiny_tokenizer import PLAIN_ADDED_TOKENS, write_slow_tokenizer
 from antiphon.testing.tiny_weights import WeightRules

@@ -11,8 +11,7 @@ from typing import Any
 
 from antiphon.testing.qwen3_tts.tiny_config import speaker_config
 from antiphon.testing.qwen3_tts.tiny_shape import BASE_KIND, TtsShape
-
-Shapes = dict[str, tuple[int, ...]]
+from antiphon.testing.tensor_shapes import Shapes, convolution, decoder_layer, linear
 
 
 def model_shapes(shape: TtsShape, text_vocabulary: int) -> Shapes:
@@ -23,28 +22,30 @@ def model_shapes(shape: TtsShape, text_vocabulary: int) -> Shapes:
         "talker.model.codec_embedding.weight": (shape.talker_vocabulary, hidden),
         "talker.model.norm.weight": (hidden,),
         "talker.model.text_embedding.weight": (text_vocabulary, middle),
-        **_linear("talker.text_projection.linear_fc1", middle, middle, bias=True),
-        **_linear("talker.text_projection.linear_fc2", middle, hidden, bias=True),
+        **linear("talker.text_projection.linear_fc1", middle, middle),
+        **linear("talker.text_projection.linear_fc2", middle, hidden),
         "talker.code_predictor.model.norm.weight": (shape.predictor_hidden,),
     }
     sizes = (shape.heads, shape.kv_heads, shape.head_dim)
     for layer in range(shape.layers):
         stem = f"talker.model.layers.{layer}"
-        shapes |= _decoder_layer(stem, hidden, shape.intermediate, *sizes)
+        shapes |= decoder_layer(stem, hidden, shape.intermediate, *sizes)
         shapes |= _head_norms(stem, shape.head_dim)
     sizes = (shape.predictor_heads, shape.predictor_kv_heads, shape.predictor_head_dim)
     for layer in range(shape.predictor_layers):
         stem = f"talker.code_predictor.model.layers.{layer}"
         width, inner = shape.predictor_hidden, shape.predictor_intermediate
-        shapes |= _decoder_layer(stem, width, inner, *sizes)
+        shapes |= decoder_layer(stem, width, inner, *sizes)
         shapes |= _head_norms(stem, shape.predictor_head_dim)
     for group in range(shape.code_groups - 1):
         table = f"talker.code_predictor.model.codec_embedding.{group}.weight"
         shapes[table] = (codes, hidden)
-        shapes |= _linear(f"talker.code_predictor.lm_head.{group}", shape.predictor_hidden, codes)
+        shapes |= linear(
+            f"talker.code_predictor.lm_head.{group}", shape.predictor_hidden, codes, bias=False
+        )
     if shape.predictor_hidden != hidden:
         stem = "talker.code_predictor.small_to_mtp_projection"
-        shapes |= _linear(stem, hidden, shape.predictor_hidden, bias=True)
+        shapes |= linear(stem, hidden, shape.predictor_hidden)
     if shape.kind == BASE_KIND:
         shapes |= _speaker_encoder(speaker_config(shape))
     return shapes
@@ -54,18 +55,18 @@ def decoder_shapes(shape: TtsShape) -> tuple[Shapes, dict[str, int]]:
     """Those of the codec's decoder, and the stride of each transposed convolution."""
     latent, hidden, width = shape.latent, shape.decoder_hidden, shape.codebook_dim
     shapes: Shapes = {
-        **_convolution("decoder.pre_conv.conv", width, latent, 3),
-        **_linear("decoder.pre_transformer.input_proj", latent, hidden, bias=True),
-        **_linear("decoder.pre_transformer.output_proj", hidden, latent, bias=True),
+        **convolution("decoder.pre_conv.conv", width, latent, 3),
+        **linear("decoder.pre_transformer.input_proj", latent, hidden),
+        **linear("decoder.pre_transformer.output_proj", hidden, latent),
         "decoder.pre_transformer.norm.weight": (hidden,),
-        **_convolution("decoder.decoder.0.conv", latent, shape.decoder_dim, 7),
+        **convolution("decoder.decoder.0.conv", latent, shape.decoder_dim, 7),
     }
     for part, books in (("rvq_first", 1), ("rvq_rest", shape.code_groups - 1)):
         shapes |= _quantizer(f"decoder.quantizer.{part}", books, shape.codebook_size, width)
     sizes = (shape.decoder_heads, shape.decoder_kv_heads, shape.decoder_head_dim)
     for layer in range(shape.decoder_layers):
         stem = f"decoder.pre_transformer.layers.{layer}"
-        shapes |= _decoder_layer(stem, hidden, shape.decoder_intermediate, *sizes)
+        shapes |= decoder_layer(stem, hidden, shape.decoder_intermediate, *sizes)
         shapes |= {f"{stem}.{part}_layer_scale.scale": (hidden,) for part in ("self_attn", "mlp")}
     strides: dict[str, int] = {}
     for index, stride in enumerate((2, 2)):
@@ -85,26 +86,10 @@ def decoder_shapes(shape: TtsShape) -> tuple[Shapes, dict[str, int]]:
             for number, kernel in ((1, 7), (2, 1)):
                 shapes |= _snake(f"{stem}.{unit}.act{number}", channels)
                 conv = f"{stem}.{unit}.conv{number}.conv"
-                shapes |= _convolution(conv, channels, channels, kernel)
+                shapes |= convolution(conv, channels, channels, kernel)
     shapes |= _snake("decoder.decoder.5", channels)
-    shapes |= _convolution("decoder.decoder.6.conv", channels, 1, 7)
+    shapes |= convolution("decoder.decoder.6.conv", channels, 1, 7)
     return shapes, strides
-
-
-def _decoder_layer(
-    stem: str, width: int, inner: int, heads: int, kv_heads: int, head_dim: int
-) -> Shapes:
-    return {
-        **_linear(f"{stem}.self_attn.q_proj", width, heads * head_dim),
-        **_linear(f"{stem}.self_attn.k_proj", width, kv_heads * head_dim),
-        **_linear(f"{stem}.self_attn.v_proj", width, kv_heads * head_dim),
-        **_linear(f"{stem}.self_attn.o_proj", heads * head_dim, width),
-        **_linear(f"{stem}.mlp.gate_proj", width, inner),
-        **_linear(f"{stem}.mlp.up_proj", width, inner),
-        **_linear(f"{stem}.mlp.down_proj", inner, width),
-        f"{stem}.input_layernorm.weight": (width,),
-        f"{stem}.post_attention_layernorm.weight": (width,),
-    }
 
 
 def _head_norms(stem: str, head_dim: int) -> Shapes:
@@ -129,8 +114,8 @@ def _conv_next(stem: str, width: int) -> Shapes:
         f"{stem}.dwconv.conv.bias": (width,),
         f"{stem}.norm.weight": (width,),
         f"{stem}.norm.bias": (width,),
-        **_linear(f"{stem}.pwconv1", width, 4 * width, bias=True),
-        **_linear(f"{stem}.pwconv2", 4 * width, width, bias=True),
+        **linear(f"{stem}.pwconv1", width, 4 * width),
+        **linear(f"{stem}.pwconv2", 4 * width, width),
         f"{stem}.gamma": (width,),
     }
 
@@ -141,29 +126,20 @@ def _speaker_encoder(config: dict[str, Any]) -> Shapes:
     scale, squeezed = config["enc_res2net_scale"], config["enc_se_channels"]
     last, attention = channels[-1], config["enc_attention_channels"]
     stem = "speaker_encoder"
-    shapes = _convolution(f"{stem}.blocks.0.conv", config["mel_dim"], channels[0], kernels[0])
+    shapes = convolution(f"{stem}.blocks.0.conv", config["mel_dim"], channels[0], kernels[0])
     for index in range(1, len(channels) - 1):
         block, width = f"{stem}.blocks.{index}", channels[index]
-        shapes |= _convolution(f"{block}.tdnn1.conv", channels[index - 1], width, 1)
+        shapes |= convolution(f"{block}.tdnn1.conv", channels[index - 1], width, 1)
         for part in range(scale - 1):
             conv = f"{block}.res2net_block.blocks.{part}.conv"
-            shapes |= _convolution(conv, width // scale, width // scale, kernels[index])
-        shapes |= _convolution(f"{block}.tdnn2.conv", width, width, 1)
-        shapes |= _convolution(f"{block}.se_block.conv1", width, squeezed, 1)
-        shapes |= _convolution(f"{block}.se_block.conv2", squeezed, width, 1)
-    shapes |= _convolution(f"{stem}.mfa.conv", last, last, kernels[-1])
-    shapes |= _convolution(f"{stem}.asp.tdnn.conv", 3 * last, attention, 1)
-    shapes |= _convolution(f"{stem}.asp.conv", attention, last, 1)
-    return shapes | _convolution(f"{stem}.fc", 2 * last, config["enc_dim"], 1)
-
-
-def _linear(stem: str, inputs: int, outputs: int, *, bias: bool = False) -> Shapes:
-    weight: Shapes = {f"{stem}.weight": (outputs, inputs)}
-    return weight | {f"{stem}.bias": (outputs,)} if bias else weight
-
-
-def _convolution(stem: str, inputs: int, outputs: int, kernel: int) -> Shapes:
-    return {f"{stem}.weight": (outputs, inputs, kernel), f"{stem}.bias": (outputs,)}
+            shapes |= convolution(conv, width // scale, width // scale, kernels[index])
+        shapes |= convolution(f"{block}.tdnn2.conv", width, width, 1)
+        shapes |= convolution(f"{block}.se_block.conv1", width, squeezed, 1)
+        shapes |= convolution(f"{block}.se_block.conv2", squeezed, width, 1)
+    shapes |= convolution(f"{stem}.mfa.conv", last, last, kernels[-1])
+    shapes |= convolution(f"{stem}.asp.tdnn.conv", 3 * last, attention, 1)
+    shapes |= convolution(f"{stem}.asp.conv", attention, last, 1)
+    return shapes | convolution(f"{stem}.fc", 2 * last, config["enc_dim"], 1)
 
 
 def _snake(stem: str, channels: int) -> Shapes:
