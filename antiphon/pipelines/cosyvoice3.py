@@ -51,6 +51,10 @@ MEL_BINS = 80
 FRAMES_PER_CODE = 2
 SPEAKER_WIDTH = 192
 
+LEAST_CODES = "least_codes_per_token"
+MOST_LEAST_CODES = 10.0
+"""Half of the codes that end an utterance in any case."""
+
 OPTIONS = (
     Option(
         "instruction",
@@ -69,6 +73,13 @@ OPTIONS = (
         "reference_text",
         OptionKind.TEXT,
         "What the recording says, in the language of the text: clones more exactly.",
+    ),
+    Option(
+        LEAST_CODES,
+        OptionKind.NUMBER,
+        "Speech does not end before it has this many codes of 40 ms for each token of the text. "
+        "0, the default, is how the vendor's code behaves; it intends 2.",
+        most=MOST_LEAST_CODES,
     ),
 )
 

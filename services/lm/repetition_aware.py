@@ -39,11 +39,12 @@ def choose_aware(
     scores = logits.to(torch.float32)
     highest = scores.max(-1, keepdim=True).values
     scores = scores / settings.temperature
-    likely, order = scores.sort(descending=True, stable=True)
-    weights = (likely - likely[:, :1]).double().exp()
-    total = weights.sum(-1, keepdim=True)
+    order = _likeliest(scores, min(settings.largest_top_k, scores.shape[-1]))
+    largest = scores.gather(1, order[:, :1])
+    total = (scores - largest).double().exp().sum(-1, keepdim=True)
+    weights = (scores.gather(1, order) - largest).double().exp()
     before = weights.cumsum(-1) - weights
-    ranks = torch.arange(scores.shape[-1], device=scores.device)
+    ranks = torch.arange(order.shape[-1], device=scores.device)
     kept = (before < (1 - settings.tail) * total) & (ranks < settings.top_k) & ~settings.greedy
     kept[:, 0] = True
     ids = order.gather(1, _drawn(weights * kept, numbers[:, :1]))
@@ -53,6 +54,21 @@ def choose_aware(
     second = _drawn((others - best).double().exp(), numbers[:, 1:])
     second = torch.where(settings.greedy, likeliest, second)
     return torch.where(repeated, second, ids)[:, 0], highest[:, 0]
+
+
+def _likeliest(scores: Tensor, count: int) -> Tensor:
+    """[n, count]: ids of the highest scores float32 [n, V], those of equal scores in order.
+
+    `topk` has no order among equals, which bfloat16 makes many of. Its keys here are a score's
+    bits, which order as integers once those of negative numbers are flipped, before the id.
+    """
+    size = scores.shape[-1]
+    # -0.0 becomes 0.0, which it equals.
+    bits = (scores + 0.0).view(torch.int32)
+    ordered = bits ^ ((bits >> 31) & 0x7FFF_FFFF)
+    places = torch.arange(size - 1, -1, -1, device=scores.device)
+    keys = (ordered.to(torch.int64) << 32) | places
+    return size - 1 - (keys.topk(count).values & 0xFFFF_FFFF)
 
 
 def _drawn(weights: Tensor, numbers: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ checkpoint SFT. Only the first and the third split a text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -76,10 +77,12 @@ class UtteranceFrontEnd:
         """
         text = text_to_read(from_tensors(tensors))
         voice, prompt_text, codes = self._voice(request)
+        # The vendor counts a system prompt as text where nothing else comes before the text.
+        system = [] if prompt_text else self._system()
         if prompt_text:
             parts = [self._encode(each, MESSAGES) for each in split_text(text, self._count)]
         else:
-            parts = [[*self._system(), *self._encode(text, MESSAGES)]] if text.strip() else []
+            parts = [self._encode(text, MESSAGES)] if text.strip() else []
         if not parts:
             raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
         if len(parts) > MOST_UTTERANCES:
@@ -91,8 +94,9 @@ class UtteranceFrontEnd:
         utterances = [
             make_utterance(
                 prompt_text,
-                part,
+                [*system, *part],
                 codes,
+                least_draws=math.ceil(request.least_codes * len(part)),
                 most_codes=MOST_CODES - len(voice.codes),
                 context_limit=self._context_limit,
             )

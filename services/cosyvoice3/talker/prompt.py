@@ -26,7 +26,8 @@ MOST_SILENT = 5
 
 DRAWS_OF_A_TEXT_ID, EARLY_OF_A_TEXT_ID = 20, 2
 """Most draws for each id of the text, and early ones, among which `SOS` is excluded. That is the
-vendor's minimum length: it excludes another id than `END`, so that speech may end at once."""
+vendor's minimum length: it excludes another id than `END`, so that speech may end at once.
+`UtterancePrompt.least_draws` is a minimum length that a request asks for."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -49,12 +50,13 @@ class Voice:
 @dataclass(frozen=True, slots=True)
 class UtterancePrompt:
     """Rows: ids, and whether each is a speech id; and how many draws may follow, of which the first
-    are early."""
+    are early. The first `least_draws` of them do not end the utterance."""
 
     ids: Ids
     speech: npt.NDArray[np.bool_]
     most_draws: int
     early_draws: int
+    least_draws: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ def make_utterance(
     text: Sequence[int],
     codes: npt.NDArray[np.int32],
     *,
+    least_draws: int,
     most_codes: int,
     context_limit: int,
 ) -> UtterancePrompt:
@@ -81,4 +84,4 @@ def make_utterance(
     speech[1 : 1 + len(words)] = False
     most = min(DRAWS_OF_A_TEXT_ID * len(text), most_codes, context_limit - len(ids) + 1)
     early = EARLY_OF_A_TEXT_ID * len(text)
-    return UtterancePrompt(np.array(ids, np.int64), speech, max(most, 0), early)
+    return UtterancePrompt(np.array(ids, np.int64), speech, max(most, 0), early, least_draws)

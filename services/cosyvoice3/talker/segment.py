@@ -22,11 +22,12 @@ from services.lm.spoken_text import SpokenText, SpokenTextSegment
 
 @dataclass(frozen=True, slots=True)
 class DrawPlace:
-    """The number of a draw among all of its segment's, and whether it is `early` in its
-    utterance: see `UtterancePrompt`."""
+    """The number of a draw among all of its segment's, whether it is `early` in its utterance, and
+    whether it `continues` it, so that no end is drawn: see `UtterancePrompt`."""
 
     number: int
     early: bool
+    continues: bool
 
 
 class UtteranceTexts(SpokenText[SpeechPrompt]):
@@ -79,8 +80,10 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
 
     def next_draw(self) -> FrameDraw[DrawPlace]:
         """The next row and draw, which are made now; the segment can."""
-        early = self.launched < self.prompt.current.early_draws
-        return self.launch(DrawPlace(self.drawn_before + self.launched, early))
+        utterance = self.prompt.current
+        early = self.launched < utterance.early_draws
+        continues = self.launched < utterance.least_draws
+        return self.launch(DrawPlace(self.drawn_before + self.launched, early, continues))
 
     def taken(self, code: int) -> int | None:
         """What leaves of a code that was drawn; None if it is one silent code too many."""

@@ -88,6 +88,9 @@ class SpeechTalker(FrameDecoder):
         logits = linear(states, self._head)
         early = on_device([each.text.early for each in draws], self._device)
         logits[:, SOS].masked_fill_(early, -math.inf)
+        if any(each.text.continues for each in draws):
+            continues = on_device([each.text.continues for each in draws], self._device)
+            logits[:, SPEECH_IDS:].masked_fill_(continues[:, None], -math.inf)
         chosen, highest = choose_aware(
             logits,
             SamplingRows.of(samplings, self._device),

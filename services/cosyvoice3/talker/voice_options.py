@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
 from antiphon.options import OptionValue
-from antiphon.pipelines.cosyvoice3 import SAMPLE_RATE_HZ
+from antiphon.pipelines.cosyvoice3 import LEAST_CODES, SAMPLE_RATE_HZ
 from antiphon.sampling import Sampling
 from services.voices import choose_voice
 
@@ -21,12 +21,16 @@ LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
 @dataclass(frozen=True, slots=True)
 class VoiceRequest:
     """The voice of a request: a `name` of the checkpoint's, or a `reference`, samples float32 [n]
-    at 24 kHz, which says `reference_text` or speaks as `instruction` asks."""
+    at 24 kHz, which says `reference_text` or speaks as `instruction` asks.
+
+    An utterance has at least `least_codes` draws for each token of its text.
+    """
 
     name: str = ""
     reference: npt.NDArray[np.float32] | None = None
     reference_text: str = ""
     instruction: str = ""
+    least_codes: float = 0.0
 
 
 def read_voice(
@@ -38,6 +42,8 @@ def read_voice(
     """
     reference = options.get("reference_audio")
     text, instruction = (_text(options, name) for name in ("reference_text", "instruction"))
+    least_codes = options.get(LEAST_CODES, 0.0)
+    assert isinstance(least_codes, int | float), "the runtime checks options"
     if isinstance(reference, np.ndarray):
         if voice:
             raise _refused("voice", "goes without options.reference_audio; leave one of them out")
@@ -52,7 +58,7 @@ def read_voice(
                 f"too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s, at least "
                 f"{LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s are needed",
             )
-        return VoiceRequest("", reference, text, instruction)
+        return VoiceRequest("", reference, text, instruction, least_codes)
     for name, value in (("reference_text", text), ("instruction", instruction)):
         if value:
             raise _refused(
@@ -63,7 +69,7 @@ def read_voice(
             "options.reference_audio",
             "this checkpoint has no voices of its own; give a recording of one",
         )
-    return VoiceRequest(choose_voice(voice, voices))
+    return VoiceRequest(choose_voice(voice, voices), least_codes=least_codes)
 
 
 def check_sampling(sampling: Sampling) -> None:

@@ -29,6 +29,11 @@ class CodesCase:
         """Its name among what is recorded."""
         return f"codes-{self.prompt}-{self.codes}"
 
+    @property
+    def whole_name(self) -> str:
+        """The name of its recording without the block mask."""
+        return f"{self.name}/whole"
+
 
 CODES_CASES = (
     CodesCase(0, 1),

@@ -1,7 +1,8 @@
 """Records the audio that the vendor's code makes with the block mask, in one pass over all codes.
 
 That is the flow with `streaming=True, finalize=True`, then the vocoder. It is not the vendor's
-`tts(stream=True)`, whose last part is computed without the mask. Run it after `cosy_record`, in the
+`tts(stream=True)`, whose last part is computed without the mask. Random codes are also recorded
+without the mask, as longer utterances than those of the texts. Run it after `cosy_record`, in the
 same environment: it reads the codes that were recorded.
 """
 
@@ -28,7 +29,7 @@ HERE = Path(__file__).parent
 
 
 def speak(
-    model: Any, voice: dict[str, torch.Tensor], codes: np.ndarray
+    model: Any, voice: dict[str, torch.Tensor], codes: np.ndarray, *, masked: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mel frames [2 n, bins] and samples of codes [n] of one utterance."""
 
@@ -45,7 +46,7 @@ def speak(
         prompt_feat=mel,
         prompt_feat_len=length(mel),
         embedding=voice["flow_embedding"],
-        streaming=True,
+        streaming=masked,
         finalize=True,
     )
     samples, _ = model.hift.inference(speech_feat=made, finalize=True)
@@ -61,8 +62,8 @@ def main() -> None:
     vendor = import_vendor(given.vendor, given.torchaudio)
     logging.disable(logging.INFO)
     arrays: dict[str, np.ndarray] = {}
-    with tempfile.TemporaryDirectory() as name, np.load(HERE / "recorded.npz") as recorded:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary, np.load(HERE / "recorded.npz") as recorded:
+        folder = Path(temporary)
         build_tiny_cosyvoice(folder / "tiny", VOICES, SEED)
         speaker = vendor(str(folder / "tiny"))
         inject(speaker, Draws())
@@ -93,9 +94,10 @@ def main() -> None:
                 "prompt_speech_feat": torch.tensor(tensors["prompt_mel"])[None],
                 "flow_embedding": torch.tensor(tensors["speaker"]),
             }
-            frames, samples = speak(speaker.model, voice, codes)
-            arrays[f"{random.name}/mel"] = frames.reshape(-1)[::MEL_STEP]
-            arrays[random.name] = samples[::AUDIO_STEP]
+            for name, masked in ((random.name, True), (random.whole_name, False)):
+                frames, samples = speak(speaker.model, voice, codes, masked=masked)
+                arrays[f"{name}/mel"] = frames.reshape(-1)[::MEL_STEP]
+                arrays[name] = samples[::AUDIO_STEP]
             print(random.name, flush=True)
         samples, _ = speaker.model.hift.inference(
             speech_feat=torch.tensor(long_mel().T[None]), finalize=True

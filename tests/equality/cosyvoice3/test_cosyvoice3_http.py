@@ -105,6 +105,7 @@ async def test_options_have_the_names_that_the_model_lists(
     assert model["voices"] == ["alto", "bass", "clara"]
     assert {each["name"] for each in model["options"]} == {
         "instruction",
+        "least_codes_per_token",
         "reference_audio",
         "reference_text",
     }

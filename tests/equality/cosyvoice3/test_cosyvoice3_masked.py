@@ -87,6 +87,29 @@ def test_stream_is_one_masked_pass(
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("case", CODES_CASES, ids=lambda case: case.name)
+def test_whole_delivery_is_one_pass_without_the_mask(
+    case: CodesCase, decoder: SpeechDecoder, recorded: Recorded
+) -> None:
+    """The longest has 606 frames, with its prompt 726."""
+    tensors, codes = voice_and_codes(case)
+    voice = decoder.voice(tensors["speaker"], tensors["prompt_codes"], tensors["prompt_mel"])
+    mel = run_to_end(decoder.flow.run(voice, torch.from_numpy(codes.astype(np.int64))))
+    np.testing.assert_allclose(
+        mel.numpy().reshape(-1)[::MEL_STEP],
+        recorded.masked[f"{case.whole_name}/mel"],
+        rtol=0,
+        atol=MEL_TOLERANCE,
+    )
+    samples = run_to_end(decoder.open(voice, whole=True).advance(codes, finished=True)).numpy()
+    assert len(samples) == SAMPLES_PER_CODE * case.codes
+    tolerance = AUDIO_TOLERANCE if case.codes <= SHORT else LONG_TOLERANCE
+    np.testing.assert_allclose(
+        samples[::AUDIO_STEP], recorded.masked[case.whole_name], rtol=0, atol=tolerance
+    )
+
+
+@torch.inference_mode()
 @pytest.mark.parametrize("cut", [1, 50, 333])
 def test_vocoder_carries_its_state_through_twenty_seconds(
     cut: int, decoder: SpeechDecoder, recorded: Recorded

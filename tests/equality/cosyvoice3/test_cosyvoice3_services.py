@@ -73,6 +73,15 @@ async def test_a_long_text_is_spoken_in_several_utterances(recorded: Recorded) -
     assert marked["cross-lingual-long"] == marked["sft-long"] == 0
 
 
+async def test_answers_end_at_and_beside_the_chunks_of_a_policy(recorded: Recorded) -> None:
+    """So that the recorded cases have some: after the first chunk, the ramp and a steady one."""
+    counts = {len(recorded.codes(case)) for case in CASES.values()}
+    policy = POLICIES["odd"]["policy"]
+    first, ramp, steady = policy.first, sum(policy.ramp), policy.steady
+    assert {first - 1, first, first + 1, first + ramp, first + ramp + 1} <= counts
+    assert {each % steady for each in counts if each > first + ramp} == set(range(steady))
+
+
 async def test_eight_sessions_with_different_seeds_say_what_each_says_alone(
     speakers: Speakers,
 ) -> None:

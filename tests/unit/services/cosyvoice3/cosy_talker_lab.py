@@ -33,12 +33,13 @@ SLOTS, LIMIT = 4, 1024
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request: a text in a mode, and how codes are drawn."""
+    """A request: a text in a mode, how codes are drawn, and other options."""
 
     text: str
     mode: str = SFT
     seed: int = 0
     changes: dict[str, float] = field(default_factory=dict)
+    options: dict[str, OptionValue] = field(default_factory=dict)
 
 
 class TalkerLab:
@@ -55,7 +56,8 @@ class TalkerLab:
         sampling: Sampling = replace(seeded, **asked.changes)  # type: ignore[arg-type]
         voice = "alto" if asked.mode == SFT else ""
         outputs = frozenset({VOICE, CODES})
-        return SegmentSettings(voice, sampling, outputs, options_of(asked.mode))
+        options = options_of(asked.mode) | asked.options
+        return SegmentSettings(voice, sampling, outputs, options)
 
     def speak(self, *asked: Asked) -> list[SegmentOutput]:
         """The answers to requests that are made together."""

@@ -204,6 +204,14 @@ def test_utterances_of_one_stream_do_not_meet(opened: Opened) -> None:
     assert decoder.pages.free == 6
 
 
+def test_all_zero_codes_are_one_sound_however_they_come(opened: Opened) -> None:
+    engine, spoken = opened(6)[0], np.zeros((60, 1), np.uint16)
+    at_once = samples_of(run_segment(engine, STREAMED, asked(37, spoken, 60)))
+    one_by_one = samples_of(run_segment(engine, STREAMED, asked(37, spoken, 1)))
+    np.testing.assert_allclose(one_by_one, at_once, rtol=0, atol=TOLERANCE)
+    assert 0 < np.abs(at_once).max() < 0.99
+
+
 def test_a_stream_without_codes_ends_without_samples(opened: Opened) -> None:
     engine, decoder = opened(6)
     output = run_segment(engine, STREAMED, asked(60, codes(0), cut=1))

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,24 @@ from cosy_talker_lab import SLOTS, Asked, TalkerLab, codes_of, message, options_
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from antiphon.pipelines.cosyvoice3 import CODES, FIRST, SPEECH_IDS, VOICE
+from antiphon.pipelines.cosyvoice3 import CODES, FIRST, LEAST_CODES, SPEECH_IDS, VOICE
 from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.chi_square import chi_square_p
 from antiphon.testing.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
 from antiphon.testing.drive_engine import SegmentOutput, advance
 from services.cosyvoice3.talker.load import load
-from services.cosyvoice3.talker.prompt import MOST_SILENT, SILENT_IDS, SOS
+from services.cosyvoice3.talker.prompt import END, MOST_SILENT, SILENT_IDS, SOS, TASK
 from services.cosyvoice3.talker.tokenizer import END_OF_PROMPT
 from services.cosyvoice3.talker.voice_options import VoiceRequest
-from tests.equality.cosyvoice3.cosy_cases import INSTRUCT, MODES, SFT, TEXTS, ZERO_SHOT
+from services.lm.repetition_aware import choose_aware
+from tests.equality.cosyvoice3.cosy_cases import (
+    CROSS_LINGUAL,
+    INSTRUCT,
+    MODES,
+    SFT,
+    TEXTS,
+    ZERO_SHOT,
+)
 
 SHORT = "a"
 TWO_UTTERANCES = "The sound of the day was with you for one hour, and no people came. " * 7
@@ -182,6 +192,113 @@ def test_the_id_that_the_vendor_excludes_is_not_drawn_early(checkpoints: dict[st
     assert codes[0] == first
     own.engine._model.step = partial(_without_early, own.engine._model.step)  # type: ignore[method-assign]
     assert codes_of(*own.speak(asked)) == []
+
+
+@pytest.mark.parametrize("id_", [END, TASK, SPEECH_IDS + 3, SPEECH_IDS + 199])
+def test_every_id_that_is_no_code_ends_the_speech(id_: int, checkpoints: dict[str, Path]) -> None:
+    own = TalkerLab(checkpoints["voices"])
+    asked = Asked(TEXTS["english"], changes={"temperature": 0.0})
+    first = codes_of(*own.speak(asked))[0]
+    with torch.inference_mode():
+        own.engine._model._head[id_] = 2 * own.engine._model._head[first]
+    (output,) = own.speak(asked)
+    assert codes_of(output) == []
+    assert output.finish_reason(CODES) is FinishReason.STOP
+
+
+@pytest.mark.parametrize("least", [0.5, 2.0])
+def test_speech_is_as_long_as_the_request_asks_at_least(least: float, lab: TalkerLab) -> None:
+    text = TEXTS["chinese"]
+    count = math.ceil(least * len(lab.engine._front_end._encode(text, "messages")))
+    for mode in MODES:
+        request = VoiceRequest("alto") if mode == SFT else _voice_request(mode)
+        prompt = lab.engine._front_end.prepare(
+            message(text).tensors, replace(request, least_codes=least)
+        )
+        # Texts that are split lose some punctuation before.
+        lost = 0 if mode in (SFT, CROSS_LINGUAL) else 2 * least
+        assert prompt.utterances[0].least_draws == pytest.approx(count, abs=lost)
+    shorter = 0
+    for seed in range(20):
+        asked = Asked(text, seed=seed)
+        (longer,) = lab.speak(replace(asked, options={LEAST_CODES: least}))
+        assert draws_of(longer) > count
+        shorter += draws_of(*lab.speak(asked)) <= count
+    assert shorter > 2
+
+
+def test_no_minimum_length_is_the_default(lab: TalkerLab) -> None:
+    for seed in range(5):
+        asked = Asked(TEXTS["chinese"], seed=seed)
+        none = replace(asked, options={LEAST_CODES: 0.0})
+        assert codes_of(*lab.speak(none)) == codes_of(*lab.speak(asked))
+
+
+def draws_of(output: SegmentOutput) -> int:
+    """How many draws an answer took, the one that ended it included. Silent codes that do not leave
+    are not counted."""
+    return len(codes_of(output)) + (output.finish_reason(CODES) is FinishReason.STOP)
+
+
+@pytest.mark.parametrize("influence", [1.0, 0.05])
+def test_draws_have_the_vendors_distribution_at_every_step(
+    influence: float, checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each draw, where it lies in the vendor's distribution after the draws before it: that is
+    uniform, and that of two draws in a row is uniform on a square. Where codes have little
+    `influence` on later ones, many are repeated."""
+    own_lab = TalkerLab(checkpoints["voices"])
+    with torch.inference_mode():
+        own_lab.engine._model._codes *= influence
+    drawn: list[tuple[torch.Tensor, int]] = []
+
+    def watched(logits: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        made = choose_aware(logits, *rest)
+        drawn.append((logits[0].clone(), int(made[0][0])))
+        return made
+
+    monkeypatch.setattr("services.cosyvoice3.talker.talker.choose_aware", watched)
+    jitter = np.random.default_rng(4)
+    places, pairs, repeated = [], [], 0
+    for seed in range(150):
+        drawn.clear()
+        changes = {"max_tokens": 12}
+        own_lab.speak(Asked(TEXTS["english"], ZERO_SHOT, seed, changes))
+        ids: list[int] = []
+        own: list[float] = []
+        for logits, id_ in drawn:
+            shares, again = vendor_shares(logits, ids[-10:])
+            assert shares[id_] > 0
+            likelier = shares[(shares > shares[id_])].sum()
+            own.append(float(likelier + shares[id_] * jitter.random()))
+            repeated += again > 0.01
+            ids.append(id_)
+        places += own
+        pairs += list(pairwise(own))
+    assert repeated > (10 if influence == 1.0 else 100)
+    bins = np.histogram(places, 25, (0, 1))[0]
+    assert chi_square_p(bins, np.full(25, len(places) / 25)) > 1e-3
+    square = np.histogram2d(*zip(*pairs, strict=True), 6, ((0, 1), (0, 1)))[0]
+    assert chi_square_p(square.reshape(-1), np.full(36, len(pairs) / 36)) > 1e-3
+
+
+def vendor_shares(scores: torch.Tensor, recent: list[int]) -> tuple[torch.Tensor, float]:
+    """Probabilities float64 [V] of the vendor's `ras_sampling`, and that of its second draw."""
+    weights = scores.double().softmax(0)
+    likely, order = weights.sort(descending=True, stable=True)
+    kept = ((likely.cumsum(0) - likely) < 0.8) & (torch.arange(len(likely)) < 25)
+    shares = torch.zeros_like(weights)
+    shares[order[kept]] = likely[kept] / likely[kept].sum()
+    total = torch.zeros_like(weights)
+    again = 0.0
+    for id_ in set(recent):
+        if shares[id_]:
+            others = weights.clone()
+            others[id_] = 0
+            total += shares[id_] * others / others.sum()
+            again += float(shares[id_])
+            shares[id_] = 0
+    return shares + total, again
 
 
 def _without_early(step: Any, parts: Any, draws: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,20 @@ def test_first_draw_is_from_the_nucleus_in_order_of_probability(top_k: int, top_
     logits = torch.randn(60, generator=torch.Generator().manual_seed(top_k)) * 2
     sampling = Sampling(1.0, top_k, top_p, 1.0, seed=0, max_tokens=1)
     kept = nucleus(logits, sampling)
+    sums = np.cumsum(list(kept.values())) / sum(kept.values())
+    numbers = [(float(n), 0.0) for n in np.linspace(0.001, 0.999, 97)]
+    expected = [list(kept)[int((sums <= n).sum())] for n, _ in numbers]
+    assert choose(logits, sampling, numbers, []) == expected
+
+
+@pytest.mark.parametrize("top_k", [1, 7, 25, 0])
+def test_equal_scores_are_taken_in_the_order_of_ids(top_k: int) -> None:
+    """Rounded ones, negative ones and both zeros among them."""
+    generator = torch.Generator().manual_seed(top_k)
+    logits = (torch.randn(300, generator=generator) * 2).round()
+    logits[::7] *= -0.0
+    sampling = Sampling(1.0, top_k, 0.9, 1.0, seed=0, max_tokens=1)
+    kept = nucleus(logits, replace(sampling, top_k=top_k or len(logits)))
     sums = np.cumsum(list(kept.values())) / sum(kept.values())
     numbers = [(float(n), 0.0) for n in np.linspace(0.001, 0.999, 97)]
     expected = [list(kept)[int((sums <= n).sum())] for n, _ in numbers]
