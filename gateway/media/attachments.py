@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -88,11 +89,16 @@ class Attachments:
 
 
 def name_field(error: AntiphonError, names: Mapping[str, str]) -> None:
-    """Let an error name a field, recording, image or video as the client knows it."""
-    path = names.get(error.field)
-    if path is not None:
-        error.message = error.message.replace(error.field, path, 1)
-        error.args, error.field = (error.message,), path
+    """Let an error name a field, recording, image or video as the client knows it.
+
+    Options are renamed in the whole message, because errors of one option name others.
+    """
+    path = names.get(error.field, error.field)
+    message = error.message.replace(error.field, path, 1)
+    for name, sent in names.items():
+        if name.startswith("options."):
+            message = re.sub(rf"\b{re.escape(name)}\b", sent, message)
+    error.message, error.args, error.field = message, (message,), path
 
 
 async def _fetched(given: Attachments, download: Download) -> Attachments:

@@ -38,7 +38,7 @@ from gateway.doors.http.fields import (
 )
 from gateway.doors.http.json_body import invalid
 from gateway.doors.http.openapi import EVENTS, JSON, DoorMessages
-from gateway.doors.http.options import options_from_json
+from gateway.doors.http.options import options_from_json, options_outside
 from gateway.doors.http.stage_sampling import body_decoder, stage_sampling, without_sampling
 from gateway.doors.http.voice import voice_name
 from gateway.media.attachments import name_field
@@ -118,7 +118,11 @@ _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
 def read_chat(body: bytes, visit: Visit) -> tuple[Order, ChatAnswer]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
     decoder = body_decoder(ChatRequest, visit.sampling_stages)
-    unsupported = {**UNSUPPORTED, **without_sampling(visit.stages)}
+    unsupported = {
+        **options_outside(visit.options),
+        **UNSUPPORTED,
+        **without_sampling(visit.stages),
+    }
     chat = decode_fields(decoder, body, unsupported, visit.ignored)
     check_unsupported(chat, UNSUPPORTED)
     if not chat.model:

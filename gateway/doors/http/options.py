@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from antiphon.errors import InvalidArgument
+from antiphon.options import Option
+from gateway.doors.http.fields import Unsupported
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.media.audio_in import FORMATS_IN, Recording
 from gateway.media.data_url import data_or_url
@@ -52,6 +54,14 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
         raise invalid(field, "is a URL; send the recording itself, as base64")
     check_recording_format(value.format, field)
     return Recording(field, data)
+
+
+def options_outside(options: Collection[Option]) -> dict[str, Unsupported]:
+    """Fields beside `options` that have the names of options: each is refused with the remedy."""
+    return {
+        each.name: Unsupported(remedy=f"send options.{each.name}, an option of this model")
+        for each in options
+    }
 
 
 def check_recording_format(given: str | None, field: str) -> None:

@@ -15,7 +15,7 @@ from gateway.doors.http.fields import Unsupported, decode_fields
 from gateway.doors.http.json_body import invalid
 from gateway.doors.http.language import language_choice
 from gateway.doors.http.openapi import EVENTS, DoorMessages
-from gateway.doors.http.options import options_from_json
+from gateway.doors.http.options import options_from_json, options_outside
 from gateway.doors.http.stage_sampling import (
     body_decoder,
     sampling_request,
@@ -43,9 +43,11 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "task_type": Unsupported(any_value=True),
     "max_new_tokens": Unsupported(remedy="use max_tokens"),
     "x_vector_only_mode": Unsupported((False,)),
+    "reference_audio": Unsupported(remedy="send ref_audio"),
+    "reference_text": Unsupported(remedy="send ref_text"),
     "sample_rate": Unsupported(remedy="the model's own is used; convert what comes"),
 }
-"""vllm-omni's fields that are known and not supported."""
+"""Fields of vllm-omni and others that are known and not supported."""
 SPEECH = DoorMessages(
     "Speaks a text as it is.",
     SpeechBody,
@@ -56,7 +58,11 @@ SPEECH = DoorMessages(
 def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEvents]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
     decoder = body_decoder(SpeechBody, visit.sampling_stages)
-    unsupported = {**UNSUPPORTED, **without_sampling(visit.stages)}
+    unsupported = {
+        **options_outside(visit.options),
+        **UNSUPPORTED,
+        **without_sampling(visit.stages),
+    }
     speech = decode_fields(decoder, body, unsupported, visit.ignored)
     if not speech.model:
         raise invalid("model", "is empty")
@@ -92,8 +98,9 @@ def _options(speech: SpeechBody, visit: Visit) -> tuple[dict[str, OptionInput], 
     """The model's options, from `options` and from the fields that other servers have for them;
     and the names of these fields by what errors call them.
 
-    Raises `NotImplementedYet` for a recording of a voice that the model cannot speak with; other
-    options that it lacks are ignored and reported.
+    Raises `NotImplementedYet` for a recording of a voice that the model cannot speak with, and
+    `InvalidArgument` for a field that differs from its option; other options that the model lacks
+    are ignored and reported.
     """
     options = options_from_json(speech.options)
     known = {each.name: each for each in visit.options}
@@ -105,6 +112,8 @@ def _options(speech: SpeechBody, visit: Visit) -> tuple[dict[str, OptionInput], 
         elif name not in options:
             options[name] = value
             names[f"options.{name}"] = field
+        elif not _same_value(options[name], value):
+            raise invalid(field, f"options.{name} has another value; leave one of them out")
 
     if speech.language and speech.language.casefold() != "auto":
         choices = known["language"].choices if "language" in known else ()
@@ -125,3 +134,9 @@ def _options(speech: SpeechBody, visit: Visit) -> tuple[dict[str, OptionInput], 
         mode = "whole" if speech.non_streaming_mode else "stream"
         give("non_streaming_mode", "text_mode", mode)
     return options, names
+
+
+def _same_value(one: OptionInput, other: OptionInput) -> bool:
+    if isinstance(one, Recording) and isinstance(other, Recording):
+        return one.data == other.data
+    return one == other

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from typing import Any
 
 import httpx
 import pytest
-from fake_stages import TALKER, THINKER
+from fake_stages import TALKER, THINKER, Session
 from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door, tell_anew
+from media_files import said
 from reading_model import SPEAKER, Reader, post
 from test_transcriptions import file
 
+from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -200,7 +203,7 @@ async def test_fields_of_other_servers_are_the_options_of_the_model(reader: Read
             {"language": "en-US", "non_streaming_mode": True, "ref_text": "Said."},
             {"language": "Chinese", "non_streaming_mode": False},
             {"language": "auto"},
-            {"language": "zh", "options": {"language": "english"}},
+            {"language": "en", "options": {"language": "english"}},
         ):
             answer = await post(reader, input="Read.", **fields)
             assert answer.status_code == 200, answer.text
@@ -208,6 +211,7 @@ async def test_fields_of_other_servers_are_the_options_of_the_model(reader: Read
             options = fakes[SPEAKER].sessions[-1].segment.options
             heard.append({name: each.text for name, each in options.items()})
         wrong = await post(reader, input="Read.", language="klingon")
+        twice = await post(reader, input="Read.", language="zh", options={"language": "english"})
     finally:
         told.ClearField("options")
         tell_anew(gateway)
@@ -218,6 +222,84 @@ async def test_fields_of_other_servers_are_the_options_of_the_model(reader: Read
         {"language": "english"},
     ]
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "language")
+    assert (twice.status_code, twice.json()["error"]["param"]) == (400, "language")
+    assert "options.language has another value" in twice.json()["error"]["message"]
+
+
+async def refuse_text(session: Session) -> None:
+    """As a stage that clones voices refuses a text beside a recording that does not fit."""
+    await session.opened()
+    await session.error(
+        InvalidArgument(
+            "options.reference_text: options.reference_audio is too short for it; "
+            "options.reference_audio_s is no option",
+            field="options.reference_text",
+        )
+    )
+
+
+async def test_errors_name_the_fields_that_the_client_sent(reader: Reader) -> None:
+    fakes, gateway = reader
+    described = gateway.fleet[SPEAKER].require()
+    described.options.add(
+        name="reference_audio", kind=stage_pb2.OPTION_KIND_AUDIO, sample_rate_hz=8000, max_s=3
+    )
+    described.options.add(name="reference_text", kind=stage_pb2.OPTION_KIND_TEXT, max_bytes=99)
+    tell_anew(gateway)
+    script, fakes[SPEAKER].script = fakes[SPEAKER].script, refuse_text
+    sound = base64.b64encode(said(0.5)).decode()
+    try:
+        whole = {"input": "Read.", "delivery": "whole", "response_format": "wav"}
+        sent = await post(reader, **whole, ref_audio=sound, ref_text="Said.")
+        named = {"reference_audio": {"data": sound}, "reference_text": "Said."}
+        options = await post(reader, **whole, options=named)
+    finally:
+        fakes[SPEAKER].script = script
+        described.ClearField("options")
+        tell_anew(gateway)
+    error = sent.json()["error"]
+    assert (sent.status_code, error["param"]) == (400, "ref_text")
+    assert error["message"] == (
+        "ref_text: ref_audio is too short for it; options.reference_audio_s is no option"
+    )
+    error = options.json()["error"]
+    assert error["param"] == "options.reference_text"
+    assert error["message"].startswith("options.reference_text: options.reference_audio is")
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/chat/completions"])
+async def test_a_field_with_the_name_of_an_option_is_refused_with_the_remedy(
+    reader: Reader, path: str
+) -> None:
+    _, gateway = reader
+    described = gateway.fleet[SPEAKER].require()
+    described.options.add(name="pitch", kind=stage_pb2.OPTION_KIND_NUMBER, most=3)
+    tell_anew(gateway)
+    messages = [{"role": "user", "content": "Read."}]
+    body: dict[str, Any] = {"input": "Read."} if "speech" in path else {"messages": messages}
+    try:
+        refused = await post(reader, path, **body, pitch=2)
+        empty = await post(reader, path, **body, pitch=None)
+    finally:
+        described.ClearField("options")
+        tell_anew(gateway)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "pitch")
+    assert "send options.pitch" in error["message"]
+    assert b"pitch" not in empty.content
+    assert IGNORED not in empty.headers
+
+
+@pytest.mark.parametrize(
+    ("field", "remedy"), [("reference_audio", "ref_audio"), ("reference_text", "ref_text")]
+)
+async def test_options_of_a_voice_beside_the_options_are_refused_with_the_remedy(
+    reader: Reader, field: str, remedy: str
+) -> None:
+    answer = await post(reader, input="Read.", **{field: "AAAA"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, field)
+    assert f"send {remedy}" in error["message"]
 
 
 TRANSCRIPTION: dict[str, tuple[dict[str, Any], str]] = {
