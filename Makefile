@@ -284,4 +284,4 @@ clean: ## remove caches and outputs
 	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environments too
-	rm -rf $(VENV) $(PROTO_VENV) $(VLLM_VENV) $(CLIENTS_VENVS)
+	rm -rf $(VENV) $(PROTO_VENV) $(VLLM_VENV) $(KERNELS_VENV) $(CLIENTS_VENVS)

@@ -13,19 +13,39 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from antiphon.testing.launches import launches_on_meta, meta_as_a_gpu
-from benchmarks.operations.counted import DRAW, Call, CountedKernels
+from benchmarks.operations.counted import DRAW, Call, CountedKernels, Decomposed
 from benchmarks.operations.families import FAMILIES
 from benchmarks.operations.generated import generated_for_cuda
 from services.lm import kernels as functions
 from services.lm.graphs import Eager
 
 STEPS = 64
+FIRST_POSITION = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What consecutive steps asked for.
+
+    `launches` of each step, `waits` for copies in all of them, and how many distinct `keys` of
+    attention there were.
+    """
+
+    launches: list[int]
+    waits: int
+    keys: int
+
+    def __str__(self) -> str:
+        least, most = min(self.launches), max(self.launches)
+        return str(most) if least == most else f"{least} to {most}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     lowered = importlib.util.find_spec("triton") is not None
     print("each fused function:", "as generated for an H100" if lowered else "taken as one kernel")
-    print("\n| step | sessions | eager | fused | waits, eager, fused | attention keys |")
+    print("\n| step | sessions | eager | fused | waits | attention keys |")
     print("|---|--:|--:|--:|--:|--:|")
     for name in FAMILIES:
         if all(word in name for word in options.only):
@@ -43,27 +63,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _row(name: str, sessions: int, *, lowered: bool) -> str:
-    eager, eager_waits, _ = count(name, sessions, fused=False, lowered=lowered)
-    fused, fused_waits, keys = count(name, sessions, fused=True, lowered=lowered)
-    return f"| {name} | {sessions} | {eager} | {fused} | {eager_waits}, {fused_waits} | {keys} |"
+    eager = count(name, sessions, fused=False, lowered=lowered)
+    fused = count(name, sessions, fused=True, lowered=lowered)
+    waits, keys = f"{eager.waits}, {fused.waits}", f"{eager.keys}, {fused.keys}"
+    return f"| {name} | {sessions} | {eager} | {fused} | {waits} | {keys} |"
 
 
-def count(name: str, sessions: int, *, fused: bool, lowered: bool) -> tuple[int, int, int]:
-    """Launches of a step, copies that wait, and distinct keys of attention."""
+def count(name: str, sessions: int, *, fused: bool, lowered: bool, steps: int = STEPS) -> Counted:
+    """What consecutive steps ask for, after one that is not counted."""
     kernels = CountedKernels() if fused else None
+    totals, waits, keys = [], 0, set()
     with torch.inference_mode(), meta_as_a_gpu() as device:
         step = FAMILIES[name](device, Eager, kernels)
         with launches_on_meta():
-            step(sessions)
-        with launches_on_meta() as launches:
-            if kernels is not None:
-                kernels.launches = launches
-            step(sessions)
-    total = launches.total
-    if kernels is not None and lowered:
-        extra = {call: _generated(call) - 1 for call in kernels.calls}
-        total += sum(extra[call] * times for call, times in kernels.calls.items())
-    return total, len(launches.waits), len(set(launches.attention))
+            step(sessions, FIRST_POSITION)
+        for turn in range(1, steps + 1):
+            with launches_on_meta() as launches, Decomposed():  # type: ignore[no-untyped-call]
+                if kernels is not None:
+                    kernels.launches = launches
+                    kernels.calls.clear()
+                step(sessions, FIRST_POSITION + turn)
+            extra = _extra(kernels.calls) if kernels is not None and lowered else 0
+            totals.append(launches.total + extra)
+            waits += len(launches.waits)
+            keys |= set(launches.attention)
+    return Counted(totals, waits, len(keys))
+
+
+def _extra(calls: Counter[Call]) -> int:
+    """Kernels of functions of which each counted as one."""
+    return sum((_generated(call) - 1) * times for call, times in calls.items())
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from antiphon.testing.launches import Launches
 from benchmarks.operations.generated import Spec
@@ -48,3 +49,13 @@ class CountedKernels(Kernels):
                 return function(*args, **kwargs)
 
         return run
+
+
+class Decomposed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Takes apart what torch makes of other operations, which inference mode leaves whole."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            made = func.decompose(*args, **kwargs)
+        return func(*args, **kwargs) if made is NotImplemented else made

@@ -70,8 +70,8 @@ DRAWN = Sampling(
 )
 LIMIT, SLOTS = 300, 64
 
-Step = Callable[[int], Any]
-"""A step of so many sessions."""
+Step = Callable[[int, int], Any]
+"""A step of so many sessions, the first of which is at a position."""
 
 Make = Callable[[torch.device, Bucketing | None, Kernels | None], Step]
 
@@ -94,10 +94,10 @@ def omni_talker(device: torch.device, bucketing: Bucketing | None, kernels: Kern
         bucketing=bucketing,
         kernels=kernels,
     )
-    return lambda sessions: talker.step(
+    return lambda sessions, position: talker.step(
         [],
         [
-            FrameDraw(slot, 40 + slot, 7, replace(DEFAULT_SAMPLING, seed=slot), 3)
+            FrameDraw(slot, position + slot, 7, replace(DEFAULT_SAMPLING, seed=slot), 3)
             for slot in range(sessions)
         ],
     )
@@ -120,7 +120,7 @@ def omni_thinker(
         bucketing=bucketing,
         kernels=kernels,
     )
-    return lambda sessions: thinker.forward(_feeds(sessions))
+    return lambda sessions, position: thinker.forward(_feeds(sessions, position))
 
 
 def omni25_talker(
@@ -144,10 +144,10 @@ def omni25_talker(
         bucketing=bucketing,
         kernels=kernels,
     )
-    return lambda sessions: talker.step(
+    return lambda sessions, position: talker.step(
         [],
         [
-            FrameDraw(slot, 40 + slot, TextRow.PAD, replace(DRAWN, seed=slot), 3)
+            FrameDraw(slot, position + slot, TextRow.PAD, replace(DRAWN, seed=slot), 3)
             for slot in range(sessions)
         ],
     )
@@ -171,7 +171,7 @@ def omni25_thinker(
         bucketing=bucketing,
         kernels=kernels,
     )
-    return lambda sessions: thinker.forward(_feeds(sessions))
+    return lambda sessions, position: thinker.forward(_feeds(sessions, position))
 
 
 def tts_talker(device: torch.device, bucketing: Bucketing | None, kernels: Kernels | None) -> Step:
@@ -192,9 +192,9 @@ def tts_talker(device: torch.device, bucketing: Bucketing | None, kernels: Kerne
         bucketing=bucketing,
         kernels=kernels,
     )
-    return lambda sessions: talker.step(
+    return lambda sessions, position: talker.step(
         [
-            TtsTurn((), (), FrameDraw(slot, 40 + slot, 7, replace(DRAWN, seed=slot), 3))
+            TtsTurn((), (), FrameDraw(slot, position + slot, 7, replace(DRAWN, seed=slot), 3))
             for slot in range(sessions)
         ]
     )
@@ -209,9 +209,9 @@ FAMILIES: dict[str, Make] = {
 }
 
 
-def _feeds(sessions: int) -> list[ThinkerFeed]:
+def _feeds(sessions: int, position: int) -> list[ThinkerFeed]:
     ids, none = np.full(1, 30, np.int32), np.empty(0, np.intp)
-    return [ThinkerFeed(at, 20 + at, ids, none, sampled=True) for at in range(sessions)]
+    return [ThinkerFeed(at, position + at, ids, none, sampled=True) for at in range(sessions)]
 
 
 def _omni_config() -> Any:

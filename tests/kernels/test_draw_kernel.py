@@ -43,13 +43,46 @@ def compare(logits: torch.Tensor, seed: int, *, penalised: bool, suppressed: boo
     assert torch.equal(best, wanted_best)
 
 
-@pytest.mark.parametrize("size", [5, 64, 300])
+@pytest.mark.parametrize("size", [5, 64, 100])
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_ids_are_the_sampler_s(size: int, ties: bool, seed: int) -> None:
     logits = torch.randn(ROWS, size, generator=torch.Generator().manual_seed(100 + seed)) * 3
     logits = logits.round() if ties else logits
     compare(logits, seed, penalised=seed % 2 == 0, suppressed=seed >= 2)
+
+
+@pytest.mark.parametrize(("size", "likely"), [(4, 4), (6, 6), (6, 4)])
+def test_ids_on_the_bounds_of_top_k_top_p_and_the_draw_are_the_sampler_s(
+    size: int, likely: int
+) -> None:
+    """Equal weights have exact sums, so shares and draws fall on the bounds between two ids."""
+    scores = torch.full((size,), -1000.0)
+    scores[:likely] = 0.0
+    asked = [
+        (top_k, top_p, number)
+        for top_k in (0, 2, size - 1, size + 1)
+        for top_p in (1.0, 0.75, 0.5, 0.01)
+        for number in (0.0, 0.25, 0.5, 0.75)
+    ]
+    settings = SamplingRows.of([Sampling(1.0, k, p, 1.0, 0, 9) for k, p, _ in asked], CPU)
+    numbers = torch.tensor([[number] for *_, number in asked], dtype=torch.float64)
+    logits = scores.expand(len(asked), size)
+    ids, _ = choose_fused(logits, settings, numbers)
+    wanted, _ = choose_each(logits, settings, numbers)
+    assert ids.tolist() == wanted.tolist()
+    assert max(wanted.tolist()) == likely - 1
+
+
+def test_top_k_keeps_as_many_ids_as_it_says() -> None:
+    """Scores that are all different, where one id more or less is seen."""
+    size, draws = 7, 16
+    scores = torch.tensor([0.3, -0.2, 0.1, 0.0, -0.1, 0.2, -0.3])
+    numbers = (torch.arange(draws, dtype=torch.float64) / draws)[:, None]
+    for top_k in (1, 2, size - 1, size, size + 1):
+        settings = SamplingRows.of([Sampling(1.0, top_k, 1.0, 1.0, 0, 9)] * draws, CPU)
+        ids, _ = choose_fused(scores.expand(draws, size), settings, numbers)
+        assert set(ids.tolist()) == set(scores.topk(min(top_k, size)).indices.tolist())
 
 
 def test_logits_in_bfloat16_of_as_many_ids_as_are_released() -> None:
