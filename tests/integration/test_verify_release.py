@@ -241,6 +241,44 @@ def test_command_says_what_it_needs(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--stage-device", "vocoder=cpu"], "--stage-device: no stage vocoder, only thinker, "),
+        (["--device", "gpu"], "--device: torch knows no device 'gpu'"),
+        (["--reference-device", "cuda:99"], "--reference-device: needs a GPU"),
+        (["--stage-device", "talker=cuda:99"], "--stage-device: needs a GPU"),
+        (["--transcriber", "nowhere"], "nowhere: config.json is missing"),
+    ],
+)
+def test_command_refuses_options_before_it_loads_a_stage(
+    arguments: Sequence[str],
+    said: str,
+    checkpoints: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = ["--model", str(checkpoints / "omni3"), "--out", str(tmp_path / "out")]
+    assert main([*model, "--device", "cpu", *arguments]) == NOTHING
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "option", ["--tokens", "--frames", "--spoken-frames", "--context", "--threads"]
+)
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "many"])
+def test_amounts_are_whole_numbers_from_one(
+    option: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--model", "nowhere", option, number])
+    assert ended.value.code == NOTHING
+    assert f"argument {option}: {number!r}: give a whole number from 1" in capsys.readouterr().err
+
+
 def test_checkpoint_without_speech_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

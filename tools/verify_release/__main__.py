@@ -70,6 +70,8 @@ ROLES = {
 }
 """Of each family, which makes text (if one does), which codes, and which audio."""
 PIPELINES = {each.name: each for each in (OMNI3, OMNI25, TTS)}
+HEARING = (OMNI3.name, OMNI25.name)
+"""Families that transcribe recordings."""
 IN_DOUBT, NOTHING = 1, 2
 CLEAR_GAP = 1.0
 """Between the reference's two highest logits: bfloat16 rounds logits of 30 by 0.1, and sums of many
@@ -84,20 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     show = _progress()
     try:
-        require(torch.device(options.device))
+        require(_device("--device", options.device))
         pipeline = pipeline_of(options.model)
-        if pipeline.name not in PIPELINES:
-            raise InvalidArgument(
-                f"{options.model}: verification knows {', '.join(PIPELINES)}, and this is a "
-                f"checkpoint of {pipeline.name}",
-                field="model",
-            )
-        if AUDIO not in {edge.name for edge in pipeline.edges}:
-            raise InvalidArgument(
-                f"{options.model}: verification compares speech, and this checkpoint answers in "
-                "text alone; name one that has a talker",
-                field="model",
-            )
+        _check(options, pipeline)
         options.out.mkdir(parents=True, exist_ok=True)
         known = machine() | facts(torch.device(options.device))
         report = VerificationReport(
@@ -111,6 +102,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for sentence in report.doubts:
         show(f"in doubt: {sentence}")
     return IN_DOUBT if report.doubts else 0
+
+
+def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
+    """Raise `InvalidArgument`, `NotFound` or `FailedPrecondition` for options that a later section
+    could not use."""
+    if pipeline.name not in PIPELINES:
+        raise InvalidArgument(
+            f"{options.model}: verification knows {', '.join(PIPELINES)}, and this is a "
+            f"checkpoint of {pipeline.name}",
+            field="model",
+        )
+    if AUDIO not in {edge.name for edge in pipeline.edges}:
+        raise InvalidArgument(
+            f"{options.model}: verification compares speech, and this checkpoint answers in "
+            "text alone; name one that has a talker",
+            field="model",
+        )
+    _require("--reference-device", options.reference_device)
+    for role, device in options.stage_device.items():
+        if role not in pipeline.roles:
+            raise InvalidArgument(
+                f"--stage-device: no stage {role}, only {', '.join(pipeline.roles)}"
+            )
+        _require("--stage-device", device)
+    if options.transcriber is not None and pipeline_of(options.transcriber).name not in HEARING:
+        raise InvalidArgument(
+            f"--transcriber: {options.transcriber} cannot transcribe; "
+            f"take a checkpoint of {' or '.join(HEARING)}"
+        )
+
+
+def _require(option: str, name: str) -> None:
+    """Raise `InvalidArgument` unless tensors can be made on the device of this name."""
+    try:
+        require(_device(option, name))
+    except NoDevice as error:
+        raise InvalidArgument(f"{option}: {error}") from error
+
+
+def _device(option: str, name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise InvalidArgument(
+            f"{option}: torch knows no device {name!r}; use cuda, cuda:1 or cpu"
+        ) from error
 
 
 def _verify(
@@ -336,6 +373,13 @@ def _stage_device(text: str) -> tuple[str, str]:
     return role, device
 
 
+def _amount(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
+    return int(text)
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.verify_release",
@@ -377,18 +421,22 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--questions", type=int, default=4, choices=range(1, len(QUESTIONS) + 1), metavar="N"
     )
     parser.add_argument(
-        "--tokens", type=int, default=48, metavar="N", help="most of an answer (48)"
+        "--tokens", type=_amount, default=48, metavar="N", help="most of an answer (48)"
     )
     parser.add_argument(
-        "--frames", type=int, default=48, metavar="N", help="most codec frames compared (48)"
+        "--frames", type=_amount, default=48, metavar="N", help="most codec frames compared (48)"
     )
     parser.add_argument(
-        "--spoken-frames", type=int, default=400, metavar="N", help="most of a served answer (400)"
+        "--spoken-frames",
+        type=_amount,
+        default=400,
+        metavar="N",
+        help="most of a served answer (400)",
     )
     parser.add_argument(
-        "--context", type=int, default=2048, metavar="N", help="positions of a segment (2048)"
+        "--context", type=_amount, default=2048, metavar="N", help="positions of a segment (2048)"
     )
-    parser.add_argument("--threads", type=int, default=1, help="of torch on the host (1)")
+    parser.add_argument("--threads", type=_amount, default=1, help="of torch on the host (1)")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--served-only", action="store_true", help="without the reference")
     only.add_argument("--compared-only", action="store_true", help="without spoken answers")
