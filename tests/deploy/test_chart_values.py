@@ -9,7 +9,7 @@ from typing import Any
 
 import helm_python
 import pytest
-from chart_rendering import CHART, REGISTRY, ROOT, Values, render
+from chart_rendering import CHART, PRESETS, REGISTRY, ROOT, Values, preset, render
 
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.registry import own_pipelines, pipeline_named, pipeline_of
@@ -21,6 +21,7 @@ THINKER, TALKER, CODE2WAV, GATEWAY = (
 GPU: Values = {"accelerator": {"type": "nvidia"}}
 STAGE_ENV = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
 PIPELINE = pipeline_of(ROOT / EMBEDDED_MODEL).name
+OMNI3 = "qwen3_omni"
 CLAIMED = {"source": "existingClaim", "existingClaim": "weights"}
 CLAIM: Values = {"model": CLAIMED | {"pipeline": PIPELINE}}
 
@@ -66,6 +67,51 @@ def test_a_stage_is_left_out_when_it_is_null() -> None:
     rendered = render({"stages": {"talker": None}, "gateway": {"readyOutput": "text"}})
     assert TALKER not in rendered.pods()
     assert set(rendered.deployment_file().stages) == {"thinker", "code2wav"}
+
+
+TEXT_ALONE: Values = {
+    "stages": {"talker": None, "code2wav": None},
+    "gateway": {"readyOutput": "text"},
+}
+"""For a checkpoint without a talker, as docs/kubernetes.md has it."""
+
+
+def overlaid(below: Values, above: Values) -> Values:
+    """As Helm overlays one file of values on another."""
+    both = below | above
+    maps = [
+        key
+        for key in below.keys() & above.keys()
+        if isinstance(below[key], dict) and isinstance(above[key], dict)
+    ]
+    return both | {key: overlaid(below[key], above[key]) for key in maps}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [each for each in PRESETS if preset(each).get("model", {}).get("pipeline", PIPELINE) == OMNI3],
+)
+def test_release_of_text_alone_has_only_a_thinker_and_a_gateway(name: str) -> None:
+    groups = dict.fromkeys(preset(name).get("colocated", {}))
+    rendered = render(overlaid(preset(name), TEXT_ALONE | {"colocated": groups}))
+    assert set(rendered.of_kind("Deployment")) == {THINKER, GATEWAY}
+    assert set(rendered.deployment_file().stages) == {"thinker"}
+    # Nothing else refers to them: no Service, policy, certificate, trigger or note.
+    assert not re.search("talker|code2wav", f"{rendered.objects}{rendered.notes}")
+    (gateway,) = rendered.pods()[GATEWAY]["containers"]
+    assert gateway["readinessProbe"]["httpGet"]["path"] == "/health?output=text"
+
+
+def test_text_alone_is_documented_as_it_renders() -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    assert "`stages: {talker: null, code2wav: null}`" in page
+    assert "`gateway.readyOutput: text`" in page
+
+
+def test_group_of_a_stage_that_is_left_out_is_refused_with_the_remedy() -> None:
+    values = overlaid(preset("one-h100"), TEXT_ALONE)
+    with pytest.raises(helm_python.HelmRenderError, match=r"set colocated\.speech to null"):
+        render(values)
 
 
 def test_a_stages_own_values_win_even_when_they_are_zero() -> None:

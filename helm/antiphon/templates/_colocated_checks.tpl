@@ -9,7 +9,7 @@
 {{- end -}}
 {{- range $role := $pod.stages -}}
 {{- if not (has $role $roles) -}}
-{{- fail (printf "colocated.%s.stages: no stage %s is installed; there are %s" $name $role (join ", " $roles)) -}}
+{{- fail (printf "colocated.%s.stages: no stage %s is installed; there are %s; leave it out, or set colocated.%s to null" $name $role (join ", " $roles) $name) -}}
 {{- end -}}
 {{- if hasKey $seen $role -}}
 {{- fail (printf "colocated.%s.stages: %s is in colocated.%s already" $name $role (get $seen $role)) -}}
