@@ -174,7 +174,7 @@ def test_each_place_is_asked_after_the_references_answer_and_not_after_its_own(
     ids = _answer(thinker, "thinker", given, 8, History(ids=wrong)).tensors("text")["ids"]
     assert ids[0] == wrong[0]
     assert ids[1] != free.tensors("text")["ids"][1]
-    none = np.empty((len(ids), 20))
+    none = np.zeros((len(ids), 20))
     truth = Truth(
         QUESTIONS[0],
         ids.astype(np.int32),
