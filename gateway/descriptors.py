@@ -8,6 +8,7 @@ import resource
 from msgspec import structs
 
 from antiphon.deployment.schema import GatewayConfig
+from gateway.media.decoding.processes import LANES
 
 log = logging.getLogger("gateway")
 
@@ -16,7 +17,7 @@ RESERVED = 256
 PER_GRPC_CONNECTION = 3
 """The client's socket, and both ends of the connection to gRPC."""
 PER_DECODER = 4
-"""The files in memory that a decoder process is given, in each of two lanes."""
+"""The files in memory that a decoder process is given, in each lane."""
 
 
 def descriptors_needed(config: GatewayConfig) -> int:
@@ -58,4 +59,4 @@ def _for_connections(config: GatewayConfig) -> int:
 
 
 def _for_others(config: GatewayConfig) -> int:
-    return 2 * PER_DECODER * config.decoder_processes + RESERVED
+    return len(LANES) * PER_DECODER * config.decoder_processes + RESERVED

@@ -261,8 +261,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_recordings: Positive = 64
     max_recording_s: Seconds = 600.0
     max_audio_s: Seconds = 900.0
-    # Child processes that decode recordings at a time: so many that take up to a second of CPU
-    # time, and as many that take longer. WAV is decoded in the gateway itself.
+    # Child processes that decode recordings at a time: so many for files that take up to 0.25 s
+    # of CPU time, as many for those that take up to 2 s, and as many for longer ones. WAV is
+    # decoded in the gateway itself.
     decoder_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     # Whether a chat's recordings are heard each by itself, as those of a realtime conversation
     # are, and not padded to the longest, as the reference's plain call does: then a longer one

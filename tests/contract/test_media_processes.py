@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import media_files
 import numpy as np
@@ -21,6 +24,7 @@ from benchmarks.hostile import files
 from gateway.fair_slots import FairSlots
 from gateway.media.decoding.bounds import RejectedRecording
 from gateway.media.decoding.decoder import MediaDecoder
+from gateway.media.decoding.processes import LANES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -188,13 +192,88 @@ async def test_a_decoder_that_exceeds_its_memory_is_the_files_fault(
             await decoder.decode(files.sound_file("FLAC", "PCM_16", 1, 8_000, 1.0), 16_000, 9.0, "")
 
 
-async def test_a_file_that_takes_too_long_is_tried_in_the_long_lane_and_refused(
+async def test_a_file_that_takes_too_long_is_tried_in_every_lane_and_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.media.decoding.processes.LONG_CPU_S", 1)
+    lanes = tuple(replace(each, cpu_s=min(each.cpu_s, 0.5)) for each in LANES)
+    monkeypatch.setattr("gateway.media.decoding.processes.LANES", lanes)
     async with open_decoder() as decoder:
-        with pytest.raises(RejectedRecording, match="1 s of CPU time"):
+        with pytest.raises(RejectedRecording, match=r"more than 0\.5 s of CPU time"):
             await decoder.decode(files.mp3_with_junk(junk_words=400_000), 16_000, 60.0, "")
+
+
+COSTLY: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
+    # A file, and the bounds of the first lane that do not hold it back.
+    "flac-header": (
+        lambda: files.sound_file("FLAC", "PCM_16", 8, 96_000, 20.0),
+        {"cpu_s": 30.0, "file_bytes": sys.maxsize},
+    ),
+    "webm-header": (
+        lambda: media_files.muxed("webm", 5.0),
+        {"cpu_s": 30.0, "cost_samples": 200_000},
+    ),
+    "mp3-time": (
+        lambda: files.mp3_with_junk(junk_words=200_000),
+        {"cost_samples": sys.maxsize, "file_bytes": sys.maxsize},
+    ),
+    "flac-bytes": (
+        lambda: files.sound_file("FLAC", "PCM_16", 1, 16_000, 1.0) + bytes(4 << 20),
+        {"cpu_s": 30.0, "cost_samples": sys.maxsize},
+    ),
+}
+
+
+class WatchedSlots(FairSlots):
+    """Slots that report that one was asked for."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.asked = asyncio.Event()
+
+    async def take(self, key: str, size_bytes: int) -> None:
+        """Take a slot."""
+        self.asked.set()
+        await super().take(key, size_bytes)
+
+
+@media_files.needs_ffmpeg()
+@pytest.mark.parametrize("kind", COSTLY)
+async def test_small_recordings_do_not_wait_for_costly_ones(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, bounds = COSTLY[kind]
+    lanes = (replace(LANES[0], **bounds), *LANES[1:])
+    monkeypatch.setattr("gateway.media.decoding.processes.LANES", lanes)
+    small = files.sound_file("FLAC", "PCM_16", 1, 16_000, 0.1)
+    async with open_decoder() as decoder:
+        first, second, _ = decoder.processes._lanes
+        slots = WatchedSlots(1)
+        await slots.take("", 0)
+        slots.asked.clear()
+        decoder.processes._lanes = (first, (second[0], slots))
+        costly = asyncio.create_task(decoder.decode(make(), 16_000, 600.0, ""))
+        asked = asyncio.create_task(slots.asked.wait())
+        await asyncio.wait((costly, asked), return_when=asyncio.FIRST_COMPLETED)
+        assert not costly.done()
+        # The only slot of the first lane is free while the costly file waits for the next one.
+        assert len(await decoder.decode(small, 16_000, 1.0, "")) == 1_600
+        slots.free()
+        assert len(await costly) > 0
+
+
+async def test_children_of_later_lanes_yield_to_those_of_earlier_ones(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, nice = os.getpriority(os.PRIO_PROCESS, 0), []
+    for first in range(len(LANES)):
+        monkeypatch.setattr("gateway.media.decoding.processes.LANES", LANES[first:])
+        async with open_decoder() as decoder:
+            asking = asyncio.create_task(decoder.decode(WEBM, 16_000, 60.0, ""))
+            nice.append(os.getpriority(os.PRIO_PROCESS, await children.started()))
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+    assert nice[0] == own
+    assert nice == sorted(set(nice)) or own == 19
 
 
 async def order_of(*waiting: tuple[str, int], leaves: int = -1) -> list[tuple[str, int]]:

@@ -27,6 +27,10 @@ class RecordingTooLong(RejectedRecording):
         self.seconds = seconds
 
 
+class CostlyRecording(Exception):
+    """A recording that states more samples than its lane decodes."""
+
+
 def most_samples(most_s: float) -> int:
     """Samples of all channels together that a recording may have, where it may last `most_s`."""
     return math.ceil(most_s * DENSEST_PER_S)
@@ -50,6 +54,12 @@ def check_frames(frames: int, channels: int, rate_hz: int, most_s: float) -> Non
         raise RecordingTooLong(frames / rate_hz)
     if frames * channels > most_samples(most_s):
         raise too_many_samples(channels, rate_hz, most_s)
+
+
+def check_cost(samples: float, cost_samples: int) -> None:
+    """Raise `CostlyRecording` for more samples of all channels together than `cost_samples`."""
+    if samples > cost_samples:
+        raise CostlyRecording
 
 
 def too_many_samples(channels: int, rate_hz: int, most_s: float) -> RejectedRecording:

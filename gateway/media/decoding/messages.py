@@ -7,9 +7,9 @@ import msgspec
 MAX_PACKET_BYTES = 16 << 10
 MAX_REPORT_BYTES = 4 << 10
 
-REJECTED, FAILED, NOT_STARTED = 3, 4, 5
+REJECTED, FAILED, NOT_STARTED, COSTLY = 3, 4, 5, 6
 """Exit statuses of a child: its `DecodeReport` says what is wrong with the file, or what failed;
-its program could not be started."""
+its program could not be started; the file states more than `cost_samples`."""
 
 
 class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
@@ -18,7 +18,8 @@ class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
     With it come three descriptors: the file, an empty one for mono float32 samples, and an empty
     one for a `DecodeReport`. `name` says what the file is. A `program` is started with the file as
     its standard input and the samples as its standard output; without one libsndfile decodes.
-    Samples have `rate_hz`, and last at most `most_s`.
+    Samples have `rate_hz`, and last at most `most_s`. SIGPROF ends the child after `cpu_s`. A file
+    that states more than `cost_samples`, of all channels together, is not decoded.
     """
 
     number: int
@@ -26,7 +27,8 @@ class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
     rate_hz: int
     most_s: float
     program: tuple[str, ...]
-    cpu_s: int
+    cpu_s: float
+    cost_samples: int
     memory_bytes: int
     out_bytes: int
     niceness: int
@@ -46,11 +48,10 @@ class ChildStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class ChildEnded(msgspec.Struct, frozen=True, tag=True):
-    """A child's exit status (minus a signal's number where that ended it) and its CPU time."""
+    """A child's exit status; minus a signal's number where that ended it."""
 
     number: int
     status: int
-    cpu_s: float
 
 
 class DecodeReport(msgspec.Struct, frozen=True):

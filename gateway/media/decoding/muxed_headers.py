@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.media.decoding.bounds import (
     RecordingTooLong,
+    check_cost,
     check_sound,
     most_samples,
     too_many_samples,
@@ -31,12 +32,13 @@ _PARSERS: Mapping[str, Callable[[File], list[MuxedSound]]] = {
 }
 
 
-def check_muxed(file: File, name: str, most_s: float) -> None:
+def check_muxed(file: File, name: str, most_s: float, cost_samples: int) -> None:
     """Check the first audio track of a file that may last `most_s`; `name` is its container's.
 
     Raises `RejectedRecording` for channels, a sample rate, a duration, tracks or an index out of
-    bounds. What a header does not state is not checked, and neither are containers without a
-    header (AAC, AMR). FFmpeg rejects a file without an audio track.
+    bounds, and `CostlyRecording` for more samples than `cost_samples`. What a header does not
+    state is not checked, and neither are containers without a header (AAC, AMR). FFmpeg rejects a
+    file without an audio track.
     """
     parse = _PARSERS.get(name)
     if parse is None:
@@ -52,5 +54,7 @@ def check_muxed(file: File, name: str, most_s: float) -> None:
         raise RecordingTooLong(sound.seconds)
     channels = max(sound.channels, default=1)
     rate_hz = max(sound.rates_hz, default=_OPUS_RATE_HZ)
-    if sound.seconds * rate_hz * channels > most_samples(most_s + SPARE_HEADER_S):
+    samples = sound.seconds * rate_hz * channels
+    if samples > most_samples(most_s + SPARE_HEADER_S):
         raise too_many_samples(channels, rate_hz, most_s)
+    check_cost(samples, cost_samples)

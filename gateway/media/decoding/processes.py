@@ -1,14 +1,17 @@
 """The gateway's end of the decode server: a file goes out, samples come back.
 
-A child process takes a slot of one of two lanes while it runs. Every file may take `QUICK_CPU_S` of
-CPU time in the quick lane, which is enough for minutes of honest audio. One that needs more is
-decoded again in the long lane. So files that are dear to decode, whatever their headers say, delay
-each other and not the others.
+A child process takes a slot of a lane while it runs, and each lane has its own slots. A file
+enters the first lane of `LANES` whose size it does not exceed. The child leaves it at once when the
+file's header states more samples than the lane decodes, or when its CPU time is used up, and the
+file is decoded again in the next lane. Each lane has more CPU time and a lower priority than the
+one before. So files that are costly to decode, whatever their headers state, delay each other and
+not the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import itertools
 import logging
@@ -29,6 +32,7 @@ from antiphon.errors import Unavailable
 from gateway.fair_slots import FairSlots
 from gateway.media.decoding.bounds import SPARE_S, RecordingTooLong, RejectedRecording
 from gateway.media.decoding.messages import (
+    COSTLY,
     FAILED,
     MAX_PACKET_BYTES,
     MAX_REPORT_BYTES,
@@ -44,23 +48,36 @@ from gateway.media.decoding.messages import (
 
 log = logging.getLogger("gateway.media")
 
-QUICK_CPU_S = 1
-LONG_CPU_S = 30
-"""CPU time of a child in each lane. Ten minutes of stereo take about 2 s."""
-LONG_FILE_BYTES = 32 << 20
-"""A larger file goes to the long lane at once."""
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Bounds of the files that a lane decodes: CPU time, bytes, and samples of all channels
+    together that a header may state; and the niceness of its children, which yield to the gateway
+    and to stages on the same host."""
+
+    cpu_s: float
+    file_bytes: int
+    cost_samples: int
+    niceness: int
+
+
+_ANY = sys.maxsize
+LANES = (
+    # Two minutes of Opus in WebM take 0.24 s, most of it FFmpeg's start, and have 6 million.
+    Lane(cpu_s=0.25, file_bytes=4 << 20, cost_samples=8_000_000, niceness=0),
+    # Ten minutes of stereo take 1 to 2 s.
+    Lane(cpu_s=2.0, file_bytes=32 << 20, cost_samples=_ANY, niceness=10),
+    Lane(cpu_s=30.0, file_bytes=_ANY, cost_samples=_ANY, niceness=19),
+)
 MEMORY_BYTES = 768 << 20
 """Address space of a child, its libraries included."""
-QUICK_NICENESS, LONG_NICENESS = 0, 10
-"""A child that takes long gives way to the gateway, and to stages on the same host."""
 _SAMPLE_BYTES = 4
-_TICK_S = 0.05
-"""How far the kernel's counts of CPU time differ."""
 _PIECE_BYTES = 1 << 20
 _MODULE = "gateway.media.decoding.server"
 _ROOT = Path(__file__).parents[3]
 # What a child needs of the environment; not the gateway's secrets.
 _VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
+_TOO_COSTLY = (-signal.SIGPROF, COSTLY)
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 _FFMPEG_STOPPED = 255
 
@@ -84,8 +101,8 @@ class DecodeJob:
         return int((self.most_s + 2 * SPARE_S) * self.rate_hz) * _SAMPLE_BYTES
 
 
-class _OutOfTime(Exception):
-    """A child used up its CPU time."""
+class _TooCostly(Exception):
+    """A file is not for its lane: the child used up its CPU time, or the header states too much."""
 
 
 @dataclass(slots=True)
@@ -106,8 +123,9 @@ class DecoderProcesses:
     """
 
     def __init__(self, processes: int) -> None:
-        self._quick = FairSlots(processes)
-        self._long = FairSlots(processes)
+        self._lanes: tuple[tuple[Lane, FairSlots], ...] = tuple(
+            (lane, FairSlots(processes)) for lane in LANES
+        )
         self._numbers = itertools.count()
         self._server: _RunningServer | None = None
         self._closed = False
@@ -129,17 +147,13 @@ class DecoderProcesses:
         Cancelling kills the child process. Raises `RejectedRecording` for a file that is out of
         bounds or cannot be decoded, `Unavailable` when the process was killed from outside.
         """
-        if len(data) <= LONG_FILE_BYTES:
-            try:
-                return await self._decode(data, job, key, self._quick, QUICK_CPU_S, QUICK_NICENESS)
-            except _OutOfTime:
-                pass
-        try:
-            return await self._decode(data, job, key, self._long, LONG_CPU_S, LONG_NICENESS)
-        except _OutOfTime as error:
-            raise RejectedRecording(
-                f"takes more than {LONG_CPU_S} s of CPU time to decode"
-            ) from error
+        for lane, slots in self._lanes:
+            if len(data) > lane.file_bytes:
+                continue
+            with contextlib.suppress(_TooCostly):
+                return await self._decode(data, job, key, lane, slots)
+        most_s = self._lanes[-1][0].cpu_s
+        raise RejectedRecording(f"takes more than {most_s:g} s of CPU time to decode")
 
     def start(self) -> None:
         """Start the server, so that the first file need not wait for it."""
@@ -154,10 +168,10 @@ class DecoderProcesses:
             await asyncio.to_thread(server.process.wait)
 
     async def _decode(
-        self, data: bytes, job: DecodeJob, key: str, lane: FairSlots, cpu_s: int, niceness: int
+        self, data: bytes, job: DecodeJob, key: str, lane: Lane, slots: FairSlots
     ) -> Tensor:
-        """Run one child process. Raises `_OutOfTime` besides what `decode` raises."""
-        await lane.take(key, len(data))
+        """Run one child process. Raises `_TooCostly` besides what `decode` raises."""
+        await slots.take(key, len(data))
         ended: asyncio.Future[ChildEnded] | None = None
         source, out, report = map(_empty_file, ("file", "samples", "report"))
         with source, out, report:
@@ -169,25 +183,25 @@ class DecoderProcesses:
                     rate_hz=job.rate_hz,
                     most_s=job.most_s,
                     program=job.program,
-                    cpu_s=cpu_s,
+                    cpu_s=lane.cpu_s,
+                    cost_samples=lane.cost_samples,
                     memory_bytes=MEMORY_BYTES,
                     out_bytes=max(job.out_bytes, MAX_REPORT_BYTES),
-                    niceness=niceness,
+                    niceness=lane.niceness,
                 )
                 ended = self._send(request, (source, out, report))
             finally:
                 if ended is None:
-                    lane.free()
+                    slots.free()
             # Whatever becomes of the caller, the slot is taken until the process is gone.
-            ended.add_done_callback(lambda _: lane.free())
+            ended.add_done_callback(lambda _: slots.free())
             try:
                 end = await asyncio.shield(ended)
             except asyncio.CancelledError:
                 self._kill(request.number)
                 raise
-            # ffmpeg handles the signal, and ends with a status of its own.
-            if end.status == -signal.SIGXCPU or (end.status and end.cpu_s >= cpu_s - _TICK_S):
-                raise _OutOfTime
+            if end.status in _TOO_COSTLY:
+                raise _TooCostly
             _check(end.status, job, os.pread(report.fileno(), MAX_REPORT_BYTES, 0))
             return _samples(out.fileno(), job.out_bytes)
 
@@ -257,7 +271,7 @@ class DecoderProcesses:
         asyncio.get_running_loop().remove_reader(server.control)
         server.control.close()
         for number, ended in server.ended.items():
-            ended.set_result(ChildEnded(number, -signal.SIGKILL, 0.0))
+            ended.set_result(ChildEnded(number, -signal.SIGKILL))
 
 
 def _empty_file(name: str) -> io.FileIO:

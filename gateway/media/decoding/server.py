@@ -12,6 +12,7 @@ are killed.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import resource
@@ -22,8 +23,13 @@ from typing import NoReturn
 
 import msgspec
 
-from gateway.media.decoding.bounds import RecordingTooLong, RejectedRecording
+from gateway.media.decoding.bounds import (
+    CostlyRecording,
+    RecordingTooLong,
+    RejectedRecording,
+)
 from gateway.media.decoding.messages import (
+    COSTLY,
     FAILED,
     MAX_PACKET_BYTES,
     NOT_STARTED,
@@ -100,11 +106,10 @@ class DecodeServer:
 
     def _reap(self) -> None:
         while self._numbers:
-            pid, status, used = os.wait4(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            code, cpu_s = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
-            self._tell(ChildEnded(self._numbers.pop(pid), code, cpu_s))
+            self._tell(ChildEnded(self._numbers.pop(pid), os.waitstatus_to_exitcode(status)))
 
     def _tell(self, message: FromServer) -> None:
         self._gateway.send(msgspec.json.encode(message))
@@ -127,10 +132,14 @@ def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
     try:
         os.lseek(source, 0, os.SEEK_SET)
         if not request.program:
-            decode_sound_file(source, request.name, request.rate_hz, request.most_s, out)
+            decode_sound_file(
+                source, request.name, request.rate_hz, request.most_s, request.cost_samples, out
+            )
             return 0
         with mmap.mmap(source, 0, access=mmap.ACCESS_READ) as file:
-            check_muxed(file, request.name, request.most_s)
+            check_muxed(file, request.name, request.most_s, request.cost_samples)
+    except CostlyRecording:
+        return COSTLY
     except RecordingTooLong as error:
         found, status = DecodeReport(str(error), error.seconds), REJECTED
     except RejectedRecording as error:
@@ -156,7 +165,7 @@ def _become(program: tuple[str, ...], source: int, out: int) -> int:
 def _confine(request: DecodeRequest, parent: int) -> None:
     """Limit what this process can take, close what is the server's, and die with the server."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE):
+    for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -165,9 +174,11 @@ def _confine(request: DecodeRequest, parent: int) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     os.nice(request.niceness)
-    # At the lower limit the kernel says why; the higher one cannot be ignored.
-    resource.setrlimit(resource.RLIMIT_CPU, (request.cpu_s, request.cpu_s + 1))
+    # The timer counts fractions of a second, and a program that this process becomes keeps it.
+    signal.setitimer(signal.ITIMER_PROF, request.cpu_s)
     for limit, most in (
+        # Whole seconds, and cannot be ignored.
+        (resource.RLIMIT_CPU, math.ceil(request.cpu_s) + 1),
         (resource.RLIMIT_AS, request.memory_bytes),
         (resource.RLIMIT_FSIZE, request.out_bytes),
         (resource.RLIMIT_NOFILE, MAX_DESCRIPTORS),

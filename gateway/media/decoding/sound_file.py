@@ -13,6 +13,7 @@ from gateway.media.decoding.bounds import (
     SPARE_S,
     RecordingTooLong,
     RejectedRecording,
+    check_cost,
     check_frames,
     check_sound,
     most_samples,
@@ -37,12 +38,14 @@ _MP3_SPARE_SAMPLES = 5 * 1152
 _UNKNOWN_FRAMES = (1 << 63) - 1
 
 
-def decode_sound_file(source: int, name: str, rate_hz: int, most_s: float, out: int) -> None:
+def decode_sound_file(
+    source: int, name: str, rate_hz: int, most_s: float, cost_samples: int, out: int
+) -> None:
     """Write a file's samples to the descriptor `out`: mono float32 at `rate_hz`. The file is the
     descriptor `source`; it is read from where it is, and not copied.
 
     Raises `RejectedRecording` for what is out of bounds, before a sample is decoded where the
-    header says it.
+    header says it, and `CostlyRecording` for a header that states more than `cost_samples`.
     """
     try:
         with soundfile.SoundFile(source, closefd=False) as file:
@@ -50,6 +53,7 @@ def decode_sound_file(source: int, name: str, rate_hz: int, most_s: float, out: 
             check_sound(file.channels, file.samplerate)
             if file.frames < _UNKNOWN_FRAMES:
                 check_frames(file.frames, file.channels, file.samplerate, most_s)
+                check_cost(file.frames * file.channels, cost_samples)
                 if file.format == "MP3":
                     _check_length(file, source)
                 _write(file, file.frames, rate_hz, out)

@@ -7,13 +7,19 @@ from contextlib import suppress
 
 import pytest
 
-from gateway.media.decoding.bounds import RecordingTooLong, RejectedRecording
+from gateway.media.decoding.bounds import (
+    CostlyRecording,
+    RecordingTooLong,
+    RejectedRecording,
+    most_samples,
+)
 from gateway.media.decoding.containers import ADTS, MATROSKA, MP4
 from gateway.media.decoding.mp4 import MAX_INDEX_BYTES, MAX_INDEXED_SAMPLES
 from gateway.media.decoding.muxed_headers import SPARE_HEADER_S, check_muxed
 from gateway.media.decoding.muxed_sound import MAX_TRACKS
 
 MOST_S = 60.0
+COST_SAMPLES = most_samples(MOST_S + SPARE_HEADER_S)
 
 
 def element(kind: int, content: bytes) -> bytes:
@@ -178,14 +184,14 @@ BAD = {
 @pytest.mark.parametrize("kind", GOOD)
 def test_headers_within_the_bounds_are_left_to_the_decoder(kind: str) -> None:
     container, file = GOOD[kind]
-    check_muxed(file, container.name, MOST_S)
+    check_muxed(file, container.name, MOST_S, COST_SAMPLES)
 
 
 @pytest.mark.parametrize("kind", BAD)
 def test_headers_beyond_a_bound_are_rejected(kind: str) -> None:
     container, file, said = BAD[kind]
     with pytest.raises(RejectedRecording, match=said):
-        check_muxed(file, container.name, MOST_S)
+        check_muxed(file, container.name, MOST_S, COST_SAMPLES)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +205,21 @@ def test_headers_beyond_a_bound_are_rejected(kind: str) -> None:
 )
 def test_a_stated_duration_beyond_the_bound_is_rejected_with_it(name: str, file: bytes) -> None:
     with pytest.raises(RecordingTooLong) as caught:
-        check_muxed(file, name, MOST_S)
+        check_muxed(file, name, MOST_S, COST_SAMPLES)
     assert caught.value.seconds == 600.0
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [(MATROSKA.name, webm(track(), seconds=2.0)), (MP4.name, mp4(trak(AAC, seconds=2.0)))],
+    ids=["webm", "mp4"],
+)
+def test_a_file_that_states_more_samples_than_its_lane_decodes_is_costly(
+    name: str, file: bytes
+) -> None:
+    with pytest.raises(CostlyRecording):
+        check_muxed(file, name, MOST_S, 10_000)
+    check_muxed(file, name, MOST_S, 1_000_000)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in GOOD if kind != "other"])
@@ -208,4 +227,4 @@ def test_headers_that_end_early_raise_nothing_else(kind: str) -> None:
     container, file = GOOD[kind]
     for end in range(len(file)):
         with suppress(RejectedRecording):
-            check_muxed(file[:end], container.name, MOST_S)
+            check_muxed(file[:end], container.name, MOST_S, COST_SAMPLES)
