@@ -50,7 +50,7 @@ log = logging.getLogger("gateway.media")
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class DecodingLane:
     """Bounds of the files that a lane decodes: CPU time, bytes, and samples of all channels
     together that a header may state; and the niceness of its children, which yield to the gateway
     and to stages on the same host."""
@@ -63,11 +63,12 @@ class Lane:
 
 _ANY = sys.maxsize
 LANES = (
-    # Two minutes of Opus in WebM take 0.24 s, most of it FFmpeg's start, and have 6 million.
-    Lane(cpu_s=0.25, file_bytes=4 << 20, cost_samples=8_000_000, niceness=0),
+    # Half a minute of Opus in WebM takes 0.13 s, most of it FFmpeg's start, and 230 kB. Headers of
+    # live recordings and of MP3 state no length, so their bytes bound what they cost here.
+    DecodingLane(cpu_s=0.25, file_bytes=256 << 10, cost_samples=8_000_000, niceness=0),
     # Ten minutes of stereo take 1 to 2 s.
-    Lane(cpu_s=2.0, file_bytes=32 << 20, cost_samples=_ANY, niceness=10),
-    Lane(cpu_s=30.0, file_bytes=_ANY, cost_samples=_ANY, niceness=19),
+    DecodingLane(cpu_s=2.0, file_bytes=32 << 20, cost_samples=_ANY, niceness=10),
+    DecodingLane(cpu_s=30.0, file_bytes=_ANY, cost_samples=_ANY, niceness=19),
 )
 MEMORY_BYTES = 768 << 20
 """Address space of a child, its libraries included."""
@@ -123,7 +124,7 @@ class DecoderProcesses:
     """
 
     def __init__(self, processes: int) -> None:
-        self._lanes: tuple[tuple[Lane, FairSlots], ...] = tuple(
+        self._lanes: tuple[tuple[DecodingLane, FairSlots], ...] = tuple(
             (lane, FairSlots(processes)) for lane in LANES
         )
         self._numbers = itertools.count()
@@ -168,7 +169,7 @@ class DecoderProcesses:
             await asyncio.to_thread(server.process.wait)
 
     async def _decode(
-        self, data: bytes, job: DecodeJob, key: str, lane: Lane, slots: FairSlots
+        self, data: bytes, job: DecodeJob, key: str, lane: DecodingLane, slots: FairSlots
     ) -> Tensor:
         """Run one child process. Raises `_TooCostly` besides what `decode` raises."""
         await slots.take(key, len(data))
