@@ -14,6 +14,7 @@ import uvloop
 from msgspec import structs
 
 from antiphon.errors import AntiphonError, Unavailable
+from antiphon.log_format import configure_logging
 from antiphon.transport.heap import leave_out_startup
 from gateway.config import GatewayOptions, read_options
 from gateway.descriptors import within_limit
@@ -29,9 +30,8 @@ def main() -> int:
         if sys.argv[1:2] == ["keys"]:
             return keys_command(sys.argv[2:])
         options = read_options()
-        logging.basicConfig(
-            level=options.log_level.upper(),
-            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        configure_logging(
+            options.log_level.upper(), "%(asctime)s %(levelname)s %(name)s %(message)s"
         )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(options))

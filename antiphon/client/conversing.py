@@ -106,9 +106,12 @@ class Talk:
                     raise
 
     async def interrupt(self, heard_s: float, reference: str) -> None:
-        """End the answer that is being made, and keep what was heard of the last one."""
+        """End the answer that is being made, and keep what was heard of the last one.
+
+        The cut goes first: an answer that has ended has been cut.
+        """
         cut = [commands.truncate_item(self._item_id, heard_s, reference)] if self._item_id else []
-        await self.send([commands.cancel_response("", reference), *cut])
+        await self.send([*cut, commands.cancel_response("", reference)])
 
     async def next_event(self) -> TalkEvent | None:
         """The next event; None at the end. Raises what ended the conversation."""

@@ -152,8 +152,8 @@ async def test_interrupted_answer_is_cut_to_what_was_heard(
             after.append(event)
             if isinstance(event, antiphon.ResponseDone):
                 break
-        cut = next(event for event in after if isinstance(event, antiphon.ItemCut))
-        assert cut == antiphon.ItemCut(delta.item_id, 0.4)
+        cuts = [event for event in after if isinstance(event, antiphon.ItemCut)]
+        assert cuts == [antiphon.ItemCut(delta.item_id, 0.4)]
         done = after[-1].response
         assert (done.status, done.items[0].complete) == ("cancelled", False)
         assert not any(isinstance(event, antiphon.ResponseAudioDelta) for event in after)

@@ -336,6 +336,45 @@ async def test_what_is_no_body_between_chunks_is_bounded(door: Door, tail: bytes
         assert not (await client.wait_cut()).startswith(b"HTTP")
 
 
+@pytest.mark.parametrize(
+    "body", [b"-1\r\n", b"zz\r\n", b"1\r\nab\r\n", b"1\r\n{\r\n0\r\nContent-Length: 5\r\n\r\n"]
+)
+async def test_a_body_that_is_no_http_is_refused_with_the_reason(door: Door, body: bytes) -> None:
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    async with raw_client(door) as client:
+        await client.send(head + body)
+        status, headers, answer = await client.response()
+        assert (status, headers["connection"]) == (400, "close")
+        assert "chunks" in error_of(answer)
+        assert await client.wait_cut() == b""
+    assert not door.fakes[THINKER].sessions
+    assert (await door.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "gzip, identity"])
+async def test_a_body_with_a_coding_is_refused_with_the_remedy(door: Door, coding: str) -> None:
+    answer = await door.http.post(PATH, content=chat_body(), headers={"Content-Encoding": coding})
+    assert answer.status_code == 415
+    assert "send it uncompressed" in answer.json()["error"]["message"]
+    plain = {"Content-Encoding": "identity"}
+    assert (await door.http.post(PATH, content=chat_body(), headers=plain)).status_code == 200
+
+
+async def test_a_body_may_begin_with_a_byte_order_mark(door: Door) -> None:
+    answer = await door.http.post(PATH, content=b"\xef\xbb\xbf" + chat_body())
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("half", [r"\ud83d", r"\uDE00", r"\ud83d\ud83d\ude00"])
+async def test_half_of_a_surrogate_pair_is_named(door: Door, half: str) -> None:
+    body = chat_body(messages=[{"role": "user", "content": "HALF"}])
+    answer = await door.http.post(PATH, content=body.replace(b"HALF", half.encode()))
+    assert answer.status_code == 400
+    assert f"{half[:6]} is half of a character" in answer.json()["error"]["message"]
+    whole = body.replace(b"HALF", rb"\ud83d\ude00")
+    assert (await door.http.post(PATH, content=whole)).status_code == 200
+
+
 async def test_small_chunks_of_a_body_are_no_head(door: Door) -> None:
     head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     body = chat_body(messages=[{"role": "user", "content": "x" * 20_000}])

@@ -35,6 +35,7 @@ from antiphon.deployment.schema import (
     load_deployment,
 )
 from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.log_format import configure_logging
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.registry import pipeline_for
 from antiphon.runtime.engine import LoadedStage
@@ -91,10 +92,8 @@ def main(load: Load, argv: Sequence[str] | None = None, *, prog: str | None = No
     """Run a stage until it is told to stop; the process's exit status."""
     arguments = _parser(prog).parse_args(argv)
     role = arguments.role
-    logging.basicConfig(
-        level=arguments.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
+    configure_logging(
+        arguments.log_level.upper(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     try:
         options = _options(arguments)

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
 from gateway.byte_budget import ByteLease, eviction
-from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow
+from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, EncodedBody
 
 FREE_BYTES = 64 << 10
 """So much of a body takes no room: few words get through whoever fills it with large ones.
@@ -38,10 +38,13 @@ async def read_body(
 ) -> None:
     """Have `body` take all of it, which takes bytes of `holding`, before `clock` runs out.
 
-    Raises `BodyTooLarge`, `BodyTooSlow`, `BudgetExceeded`, `Cancelled` when the client goes away,
-    and what `body` raises.
+    Raises `BodyTooLarge`, `BodyTooSlow`, `BudgetExceeded`, `EncodedBody`, `Cancelled` when the
+    client goes away, and what `body` raises.
     """
-    length = dict(scope["headers"]).get(b"content-length", b"0")
+    headers = dict(scope["headers"])
+    if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
+        raise EncodedBody("content-encoding: bodies are read as they are; send it uncompressed")
+    length = headers.get(b"content-length", b"0")
     if not length.isdigit():
         raise InvalidArgument("content-length: is not a number")
     if int(length) > config.max_body_bytes:

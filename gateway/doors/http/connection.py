@@ -247,13 +247,21 @@ class BoundedConnection(HttpToolsProtocol):
         self._set_timer(self._bounds.send_timeout_s, self._closing_is_late)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP; the answer under way, if there is one, is not disturbed."""
+        """Answer what is no HTTP; the answer under way, if there is one, is not disturbed.
+
+        A body that breaks off in the middle has no answer yet: its request ends as if the client
+        had gone, and the client reads why.
+        """
         if self._deaf:
             return
-        if self._answering():
+        if not self._answering():
+            self._refuse(400, InvalidArgument("this is no HTTP request"))
+        elif self.cycle.response_started:
             self.transport.abort()
         else:
-            self._refuse(400, InvalidArgument("this is no HTTP request"))
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._refuse(400, InvalidArgument("the body's chunks or trailers are no HTTP"))
 
     def _parse(self, data: bytes) -> None:
         """Hand bytes to the parser, to a new one after each ignored offer to upgrade."""

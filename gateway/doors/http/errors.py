@@ -42,6 +42,10 @@ class TooManyValues(BodyTooLarge):
     """The request body has more JSON values than the gateway takes."""
 
 
+class EncodedBody(InvalidArgument):
+    """The request body has a content coding."""
+
+
 class BodyTooSlow(DeadlineExceeded):
     """The request body did not come in time."""
 
@@ -65,6 +69,8 @@ def status_of(error: AntiphonError) -> int:
     """The HTTP status of an error."""
     if isinstance(error, BodyTooLarge):
         return 413
+    if isinstance(error, EncodedBody):
+        return 415
     return 408 if isinstance(error, BodyTooSlow) else _STATUS[error.code]
 
 

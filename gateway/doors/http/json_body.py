@@ -18,6 +18,13 @@ _MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
 # a value of two bytes takes a hundred in memory, and nothing else runs while they are made.
 _BEFORE_VALUES = (b",", b"[", b"{")
 
+# The escape of half of a surrogate pair, without the other half.
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
 Body = TypeVar("Body")
 
 
@@ -56,15 +63,24 @@ class WholeBody:
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
-    """What the body says. Raises `InvalidArgument` with the field that is wrong."""
+    """What the body says; a byte order mark before it is skipped.
+
+    Raises `InvalidArgument` with the field that is wrong.
+    """
     try:
-        return decoder.decode(body)
+        return decoder.decode(body.removeprefix(_BYTE_ORDER_MARK))
     except msgspec.ValidationError as error:
         raise field_error(error) from error
     except RecursionError as error:
         raise InvalidArgument("the body is nested too deeply; leave such values out") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the body is not JSON: {error}") from error
+        half = _HALF.search(body)
+        remedy = (
+            f"; {half[0].decode()} is half of a character: send both halves, or leave it out"
+            if half
+            else ""
+        )
+        raise InvalidArgument(f"the body is not JSON: {error}{remedy}") from error
 
 
 def field_error(error: msgspec.ValidationError) -> InvalidArgument:
