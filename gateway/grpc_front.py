@@ -22,7 +22,7 @@ from gateway.accepting import accept_connections, start_connection
 from gateway.byte_budget import SILENT_S
 from gateway.frame_meter import FrameBudget, FrameFlood, FrameMeter
 from gateway.http_server import LAST_WORDS_S
-from gateway.keys.credentials import FORWARDED
+from gateway.keys.credentials import GrpcPeers
 from gateway.metrics import Refused
 
 BUFFER_BYTES = 64 << 10
@@ -57,15 +57,21 @@ def network_of(address: str) -> str:
 class GrpcFront:
     """Accepts connections and passes them on to `target`, the path of a Unix socket.
 
-    `count` receives the bounds that clients run into. When all connections are in use, the longest
-    silent one of the address with most gives way to an address with fewer.
+    `count` receives the bounds that clients run into, and `peers` the clients' addresses. When all
+    connections are in use, the longest silent one of the address with most gives way to an address
+    with fewer.
     """
 
     def __init__(
-        self, bounds: FrontBounds, tls: ssl.SSLContext | None, count: Callable[[Refused], None]
+        self,
+        bounds: FrontBounds,
+        tls: ssl.SSLContext | None,
+        count: Callable[[Refused], None],
+        peers: GrpcPeers,
     ) -> None:
         self.bounds = bounds
         self.count = count
+        self.peers = peers
         self.target = ""
         self.tls = tls
         self._by_address: dict[str, OrderedDict[ClientSide, None]] = {}
@@ -205,7 +211,7 @@ class ClientSide(asyncio.Protocol):
         connecting.setblocking(False)
         try:
             connecting.bind(f"\0{self._name}")
-            FORWARDED[self._name] = self._host
+            self._front.peers.add(self._name, self._host)
             # Not by the loop: uvloop takes an abstract name for an empty one.
             connecting.connect(self._front.target)
             _, server_side = await self._loop.create_unix_connection(
@@ -269,7 +275,7 @@ class ClientSide(asyncio.Protocol):
     def _end(self) -> None:
         """Release what the connection has; further calls do nothing."""
         self._front.forget(self)
-        FORWARDED.pop(self._name, None)
+        self._front.peers.remove(self._name)
         self._set_deadline(None)
         if self._task is not None and self._task is not asyncio.current_task(self._loop):
             self._task.cancel()

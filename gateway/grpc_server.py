@@ -19,6 +19,7 @@ from antiphon.deployment.address import host_and_port
 from antiphon.transport.listening import wait_closed
 from gateway.grpc_front import FrontBounds, GrpcFront
 from gateway.http_server import listen
+from gateway.keys.credentials import GrpcPeers
 from gateway.metrics import Refused
 
 FIELD = "gateway.grpc_listen"
@@ -35,11 +36,12 @@ class GrpcServer:
         bounds: FrontBounds,
         tls: ssl.SSLContext | None,
         count: Callable[[Refused], None],
+        peers: GrpcPeers,
     ) -> None:
         self._listen = host_and_port(address, field=FIELD)
         self._add = add
         self._options = options
-        self._front = GrpcFront(bounds, tls, count)
+        self._front = GrpcFront(bounds, tls, count, peers)
         self._servers: list[grpc.aio.Server] = []
         self._finishing: asyncio.Task[None] | None = None
 

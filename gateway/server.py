@@ -38,6 +38,7 @@ from gateway.fleet.fleet_metrics import FleetMetrics
 from gateway.grpc_front import FrontBounds
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import LAST_WORDS_S, HttpServer, listen
+from gateway.keys.credentials import GrpcPeers
 from gateway.keys.identities import Identities
 from gateway.metrics import Metrics
 from gateway.metrics_door import MetricsDoor
@@ -94,7 +95,10 @@ class Gateway:
         converse = ConverseDoor(
             ConversationDoor("grpc", self._conversations, config, access_log, self.metrics)
         )
-        self._servicer = SpeechServicer(self.calls, access_log, config, identities, converse.serve)
+        grpc_peers = GrpcPeers()
+        self._servicer = SpeechServicer(
+            self.calls, access_log, config, identities, grpc_peers, converse.serve
+        )
         self._health = health.aio.HealthServicer()
         self._tls = None if config.tls is None else server_tls(config.tls)
         self._grpc = GrpcServer(
@@ -109,6 +113,7 @@ class Gateway:
             ),
             None if self._tls is None else self._tls.grpc,
             self.metrics.refuse,
+            grpc_peers,
         )
         self.metrics.watch("grpc_connections", "gRPC connections", lambda: self._grpc.connections)
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")

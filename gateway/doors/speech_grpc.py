@@ -28,7 +28,7 @@ from gateway.doors.sending import send_in_time
 from gateway.doors.speech_messages import read_delivered, read_generate, write_event
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.served import served_model
-from gateway.keys.credentials import Credentials, grpc_peer_address
+from gateway.keys.credentials import Credentials, GrpcPeers
 from gateway.keys.identities import Identities
 from gateway.keys.key_use import KeyUse
 
@@ -57,11 +57,13 @@ class SpeechServicer:
         access_log: AccessLog,
         config: GatewayConfig,
         identities: Identities,
+        peers: GrpcPeers,
         converse: Converse,
     ) -> None:
         self._converse = converse
         self._calls = calls
         self._identities = identities
+        self._peers = peers
         self._access_log = access_log
         self._config = config
 
@@ -122,7 +124,7 @@ class SpeechServicer:
         _take_traceparent(context)
         try:
             forced_end = ForcedEnd()
-            identity = await self._identities.identify(_credentials_of(context))
+            identity = await self._identities.identify(self._credentials_of(context))
             with self._identities.conversation(identity, forced_end.end):
                 await self._converse(context, identity.key, forced_end)
         except AntiphonError as error:
@@ -132,7 +134,7 @@ class SpeechServicer:
     async def _key_of(self, context: Context) -> KeyUse:
         """The key in the call's metadata. Raises `Unauthenticated`, and `InvalidArgument` for
         several."""
-        return (await self._identities.identify(_credentials_of(context))).key
+        return (await self._identities.identify(self._credentials_of(context))).key
 
     async def _answer(self, data: bytes, context: Context, entry: Entry) -> None:
         left_s = context.time_remaining()
@@ -163,25 +165,24 @@ class SpeechServicer:
                 events, entry, lambda e: write(write_event(e, include_ids=include_ids)), write_last
             )
 
+    def _credentials_of(self, context: Context) -> Credentials:
+        """What the call says of its caller. Raises `InvalidArgument` for several keys."""
+        keys = _metadata_values(context, AUTHORIZATION_KEY)
+        if len(keys) > 1:
+            raise InvalidArgument(
+                f"{AUTHORIZATION_KEY}: more than one API key was sent", field=AUTHORIZATION_KEY
+            )
+        return Credentials(
+            keys[0] if keys else None,
+            self._peers.address_of(context.peer()),
+            partial(_metadata_values, context),
+        )
+
 
 def _metadata_values(context: Context, name: str) -> list[str]:
     """All texts that the call's metadata has by a name in lower case."""
     metadata = context.invocation_metadata() or ()
     return [value for each, value in metadata if each == name and isinstance(value, str)]
-
-
-def _credentials_of(context: Context) -> Credentials:
-    """What the call says of its caller. Raises `InvalidArgument` for several keys."""
-    keys = _metadata_values(context, AUTHORIZATION_KEY)
-    if len(keys) > 1:
-        raise InvalidArgument(
-            f"{AUTHORIZATION_KEY}: more than one API key was sent", field=AUTHORIZATION_KEY
-        )
-    return Credentials(
-        keys[0] if keys else None,
-        grpc_peer_address(context.peer()),
-        partial(_metadata_values, context),
-    )
 
 
 def _take_traceparent(context: Context) -> None:

@@ -30,17 +30,28 @@ def peer_address(host: str) -> Address | None:
     return (isinstance(found, IPv6Address) and found.ipv4_mapped) or found
 
 
-FORWARDED: dict[str, str] = {}
-"""Addresses of the clients whose connections the gateway passes on to gRPC, by the abstract name
-that each connection's socket holds as long as it is open. So no other process can take a name."""
+class GrpcPeers:
+    """Addresses of the clients whose connections the gateway passes on to gRPC, by the abstract
+    name that each connection's socket holds as long as it is open. No other process can take a
+    name."""
 
+    def __init__(self) -> None:
+        self._hosts: dict[str, str] = {}
 
-def grpc_peer_address(peer: str) -> Address | None:
-    """The address in gRPC's name of a peer: `ipv4:10.1.2.3:4711`, `ipv6:%5B::1%5D:4711`, or
-    `unix-abstract:NAME` with a name in `FORWARDED`."""
-    family, _, rest = unquote(peer).partition(":")
-    if family == "unix-abstract":
-        return peer_address(FORWARDED.get(rest, ""))
-    if family not in ("ipv4", "ipv6"):
-        return None
-    return peer_address(rest.rpartition(":")[0].strip("[]"))
+    def add(self, name: str, host: str) -> None:
+        """A connection of this client is passed on from the socket of this name."""
+        self._hosts[name] = host
+
+    def remove(self, name: str) -> None:
+        """The connection has ended, if there was one; further calls do nothing."""
+        self._hosts.pop(name, None)
+
+    def address_of(self, peer: str) -> Address | None:
+        """The address in gRPC's name of a peer: `ipv4:10.1.2.3:4711`, `ipv6:%5B::1%5D:4711`, or
+        `unix-abstract:NAME` with a name that was added."""
+        family, _, rest = unquote(peer).partition(":")
+        if family == "unix-abstract":
+            return peer_address(self._hosts.get(rest, ""))
+        if family not in ("ipv4", "ipv6"):
+            return None
+        return peer_address(rest.rpartition(":")[0].strip("[]"))

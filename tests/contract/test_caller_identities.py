@@ -34,7 +34,7 @@ from antiphon.deployment.schema import GatewayConfig, deployment_of
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from gateway.keys import identities
-from gateway.keys.credentials import Credentials, grpc_peer_address, peer_address
+from gateway.keys.credentials import Credentials, GrpcPeers, peer_address
 from gateway.keys.identities import Identities
 from gateway.keys.key_file import digest_of, new_key
 
@@ -358,10 +358,16 @@ async def test_peers_are_read_as_sockets_and_grpc_write_them() -> None:
     assert str(peer_address("::ffff:10.1.2.3")) == "10.1.2.3"
     assert str(peer_address("fe80::1%eth0")) == "fe80::1"
     assert peer_address("/run/socket") is None
+    peers = GrpcPeers()
     for peer, address in (
         ("ipv4:10.1.2.3:4711", "10.1.2.3"),
         ("ipv6:%5B::1%5D:4711", "::1"),
         ("ipv6:[::ffff:10.1.2.3]:1", "10.1.2.3"),
     ):
-        assert str(grpc_peer_address(peer)) == address
-    assert grpc_peer_address("unix:/run/socket") is None
+        assert str(peers.address_of(peer)) == address
+    assert peers.address_of("unix:/run/socket") is None
+    peers.add("antiphon-client-1", "10.1.2.3")
+    assert str(peers.address_of("unix-abstract:antiphon-client-1")) == "10.1.2.3"
+    assert peers.address_of("unix-abstract:antiphon-client-2") is None
+    peers.remove("antiphon-client-1")
+    assert peers.address_of("unix-abstract:antiphon-client-1") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import chain, count, islice, repeat
 
@@ -27,6 +27,7 @@ from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from gateway.descriptors import descriptors_needed, within_limit
 from gateway.frame_meter import OTHER
 from gateway.grpc_front import BUDGETS, ClientSide, FrontBounds, GrpcFront, network_of
+from gateway.keys.credentials import GrpcPeers
 from gateway.metrics import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -175,11 +176,19 @@ async def test_a_flood_of_frames_ends_its_connection_alone(kind: str) -> None:
             assert await door.metric('antiphon_gateway_refused_total{bound="grpc_frames"}') == 1
 
 
+def front_of(count: Callable[[Refused], None]) -> GrpcFront:
+    bounds = FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0)
+    return GrpcFront(bounds, None, count, GrpcPeers())
+
+
 async def test_the_longest_silent_connection_of_the_address_with_most_gives_way() -> None:
     now_s = 0.0
     counted: list[Refused] = []
     front = GrpcFront(
-        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0), None, counted.append
+        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0),
+        None,
+        counted.append,
+        GrpcPeers(),
     )
 
     class Client(ClientSide):
@@ -215,7 +224,10 @@ async def test_the_longest_silent_connection_of_the_address_with_most_gives_way(
 
 async def test_connections_of_an_address_have_one_budget_of_frames() -> None:
     front = GrpcFront(
-        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0), None, lambda _: None
+        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0),
+        None,
+        lambda _: None,
+        GrpcPeers(),
     )
     one = front.budget_of("one")
     assert front.budget_of("other") is not one
@@ -228,7 +240,10 @@ async def test_connections_of_an_address_have_one_budget_of_frames() -> None:
 async def test_connections_of_an_address_spend_one_budget() -> None:
     counted: list[Refused] = []
     front = GrpcFront(
-        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0), None, counted.append
+        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0),
+        None,
+        counted.append,
+        GrpcPeers(),
     )
     clients = [ClientSide(front, "one") for _ in range(2)]
     for each in clients:
@@ -240,7 +255,10 @@ async def test_connections_of_an_address_spend_one_budget() -> None:
 
 async def test_bytes_that_come_before_grpc_is_connected_are_kept() -> None:
     front = GrpcFront(
-        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0), None, lambda _: None
+        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0),
+        None,
+        lambda _: None,
+        GrpcPeers(),
     )
     with socket.socket(socket.AF_UNIX) as listener:
         # The kernel chooses an abstract name.
