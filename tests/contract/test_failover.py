@@ -22,7 +22,6 @@ from fake_stages import (
 from gateway_door import SPOKEN
 from google.protobuf.message import Message
 from replicated_stages import open_replicas
-from slotted_stages import Gate
 
 from antiphon.errors import (
     AntiphonError,
@@ -228,15 +227,16 @@ async def test_an_answer_fails_by_type_where_it_cannot_go_on(settings: dict[str,
 
 @pytest.mark.parametrize("failovers", [0, 1])
 async def test_requests_are_kept_only_where_their_answers_may_be_continued(failovers: int) -> None:
-    gate = Gate(THINKER)
-    async with open_replicas(prepare=failing(THINKER, gate), failovers=failovers) as replicas:
-        answer = asyncio.create_task(replicas.chat())
-        await gate.begun.get()
-        nothing = "kept_bytes 0.0" in (await replicas.http.get("/metrics")).text
-        assert nothing is (failovers == 0)
-        gate.let_through()
-        assert (await answer).status_code == 200
-        assert "kept_bytes 0.0" in (await replicas.http.get("/metrics")).text
+    async with open_replicas(failovers=failovers) as replicas:
+
+        async def nothing_is_kept() -> bool:
+            return "kept_bytes 0.0" in (await replicas.http.get("/metrics")).text
+
+        # A request is kept by the time its segment can be iterated.
+        async with asyncio.timeout(60), replicas.gateway.calls.answer(ORDER) as segment:
+            assert await nothing_is_kept() is (failovers == 0)
+            check_whole([event async for event in segment])
+        assert await nothing_is_kept()
 
 
 async def test_no_more_answers_are_continued_in_a_minute_than_may_be() -> None:
