@@ -49,7 +49,7 @@ def test_tokens_and_codes_are_drawn_from_the_references_joint_distribution(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = StageConfig(slots=TOGETHER, context_limit=128)
-    thinker, talker = load_thinker(checkpoint, config), load_talker(checkpoint, config)
+    thinker = load_thinker(checkpoint, config)
     asked = Conversation((ConversationMessage("user", (TextPart("Say water"),)),))
     chunk = InputChunk("input", 0, to_tensors(asked), True, FinishReason.STOP)
     joint = JointDraws()
@@ -70,6 +70,8 @@ def test_tokens_and_codes_are_drawn_from_the_references_joint_distribution(
         settings_of(PIPELINE, "talker", TALKS, ("codes",)),
         Recorder.of(monkeypatch, grouped_frames, codebooks),
     )
+    # A talker takes its sampler when it is loaded.
+    talker = load_talker(checkpoint, config)
     heard = [handed_on(each, ("prompt", "tokens")) for each in outputs]
     outputs = run_together(talker.engine, spoken.settings, heard)
     spoken.check_left(outputs, "codes", "codes")

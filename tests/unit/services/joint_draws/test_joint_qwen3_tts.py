@@ -46,7 +46,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_codes_are_drawn_from_the_references_joint_distribution(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    talker = load(checkpoint, StageConfig(slots=TOGETHER, context_limit=128))
     chunk = InputChunk(
         "input", 0, to_tensors(conversation(("user", "Say water"))), True, FinishReason.STOP
     )
@@ -55,6 +54,8 @@ def test_codes_are_drawn_from_the_references_joint_distribution(
         settings_of(PIPELINE, TALKER, TALKS, ("codes",)),
         Recorder.of(monkeypatch, grouped_frames, codebooks),
     )
+    # A talker takes its sampler when it is loaded.
+    talker = load(checkpoint, StageConfig(slots=TOGETHER, context_limit=128))
     outputs = run_together(talker.engine, spoken.settings, [[chunk]] * REQUESTS)
     spoken.check_left(outputs, "codes", "codes")
     codes, nothing = spoken.ids(FRAMES), np.zeros((REQUESTS, 0), np.int64)
