@@ -184,12 +184,7 @@ def front_of(count: Callable[[Refused], None]) -> GrpcFront:
 async def test_the_longest_silent_connection_of_the_address_with_most_gives_way() -> None:
     now_s = 0.0
     counted: list[Refused] = []
-    front = GrpcFront(
-        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0),
-        None,
-        counted.append,
-        GrpcPeers(),
-    )
+    front = front_of(counted.append)
 
     class Client(ClientSide):
         """Without sockets."""
@@ -223,12 +218,7 @@ async def test_the_longest_silent_connection_of_the_address_with_most_gives_way(
 
 
 async def test_connections_of_an_address_have_one_budget_of_frames() -> None:
-    front = GrpcFront(
-        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0),
-        None,
-        lambda _: None,
-        GrpcPeers(),
-    )
+    front = front_of(lambda _: None)
     one = front.budget_of("one")
     assert front.budget_of("other") is not one
     for number in range(BUDGETS):
@@ -239,12 +229,7 @@ async def test_connections_of_an_address_have_one_budget_of_frames() -> None:
 
 async def test_connections_of_an_address_spend_one_budget() -> None:
     counted: list[Refused] = []
-    front = GrpcFront(
-        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0),
-        None,
-        counted.append,
-        GrpcPeers(),
-    )
+    front = front_of(counted.append)
     clients = [ClientSide(front, "one") for _ in range(2)]
     for each in clients:
         each.data_received(PREFACE + frame(77, 0, 0, b"") * OTHER.burst)
@@ -254,12 +239,7 @@ async def test_connections_of_an_address_spend_one_budget() -> None:
 
 
 async def test_bytes_that_come_before_grpc_is_connected_are_kept() -> None:
-    front = GrpcFront(
-        FrontBounds(connections=3, per_address=4, head_s=1.0, closing_s=1.0),
-        None,
-        lambda _: None,
-        GrpcPeers(),
-    )
+    front = front_of(lambda _: None)
     with socket.socket(socket.AF_UNIX) as listener:
         # The kernel chooses an abstract name.
         listener.bind("")
