@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -95,11 +95,7 @@ def omni_talker(device: torch.device, bucketing: Bucketing | None, kernels: Kern
         kernels=kernels,
     )
     return lambda sessions, position: talker.step(
-        [],
-        [
-            FrameDraw(slot, position + slot, 7, replace(DEFAULT_SAMPLING, seed=slot), 3)
-            for slot in range(sessions)
-        ],
+        [], _draws(sessions, position, 7, DEFAULT_SAMPLING)
     )
 
 
@@ -110,17 +106,14 @@ def omni_thinker(
     config = _omni_config()
     with device:
         module = Qwen3OmniMoeThinkerForConditionalGeneration(config.thinker_config)
-    thinker = ThinkerModel(
-        module.to(torch.bfloat16),
+    return _thinker_step(
+        module,
+        bucketing,
+        kernels,
         special=SpecialIds.from_config(config.to_dict()),
         towers=Omni3Towers(),
         tapped_layer=OMNI.accept_layer,
-        slots=SLOTS,
-        context_limit=LIMIT,
-        bucketing=bucketing,
-        kernels=kernels,
     )
-    return lambda sessions, position: thinker.forward(_feeds(sessions, position))
 
 
 def omni25_talker(
@@ -128,15 +121,15 @@ def omni25_talker(
 ) -> Step:
     """Qwen2.5-Omni's: a code of every session."""
     config = _omni25_config()
-    told = config.to_dict()
+    fields = config.to_dict()
     with device:
         module: Any = Qwen2_5OmniTalkerForConditionalGeneration(config.talker_config)
         words = torch.zeros(1000, OMNI25.hidden, dtype=torch.bfloat16)
     talker = CodecTalker(
         module.to(torch.bfloat16),
         words,
-        TalkerIds.from_config(told),
-        PlaceholderIds.from_config(told),
+        TalkerIds.from_config(fields),
+        PlaceholderIds.from_config(fields),
         {"Ethan": 8},
         context_limit=LIMIT,
         slots=SLOTS,
@@ -145,11 +138,7 @@ def omni25_talker(
         kernels=kernels,
     )
     return lambda sessions, position: talker.step(
-        [],
-        [
-            FrameDraw(slot, position + slot, TextRow.PAD, replace(DRAWN, seed=slot), 3)
-            for slot in range(sessions)
-        ],
+        [], _draws(sessions, position, TextRow.PAD, DRAWN)
     )
 
 
@@ -160,18 +149,15 @@ def omni25_thinker(
     config = _omni25_config()
     with device:
         module = Qwen2_5OmniThinkerForConditionalGeneration(config.thinker_config)
-    thinker = ThinkerModel(
-        module.to(torch.bfloat16),
+    return _thinker_step(
+        module,
+        bucketing,
+        kernels,
         special=PlaceholderIds.from_config(config.to_dict()),
         towers=Omni25Towers(),
         tapped_layer=OMNI25.layers,
         with_words=True,
-        slots=SLOTS,
-        context_limit=LIMIT,
-        bucketing=bucketing,
-        kernels=kernels,
     )
-    return lambda sessions, position: thinker.forward(_feeds(sessions, position))
 
 
 def tts_talker(device: torch.device, bucketing: Bucketing | None, kernels: Kernels | None) -> Step:
@@ -193,10 +179,7 @@ def tts_talker(device: torch.device, bucketing: Bucketing | None, kernels: Kerne
         kernels=kernels,
     )
     return lambda sessions, position: talker.step(
-        [
-            TtsTurn((), (), FrameDraw(slot, position + slot, 7, replace(DRAWN, seed=slot), 3))
-            for slot in range(sessions)
-        ]
+        [TtsTurn((), (), each) for each in _draws(sessions, position, 7, DRAWN)]
     )
 
 
@@ -209,9 +192,32 @@ FAMILIES: dict[str, Make] = {
 }
 
 
-def _feeds(sessions: int, position: int) -> list[ThinkerFeed]:
+Text = TypeVar("Text")
+
+
+def _draws(sessions: int, position: int, text: Text, sampling: Sampling) -> list[FrameDraw[Text]]:
+    """A draw of each session, of which each is a position further than the one before."""
+    return [
+        FrameDraw(slot, position + slot, text, replace(sampling, seed=slot), 3)
+        for slot in range(sessions)
+    ]
+
+
+def _thinker_step(
+    module: torch.nn.Module, bucketing: Bucketing | None, kernels: Kernels | None, **parts: Any
+) -> Step:
+    thinker = ThinkerModel(
+        module.to(torch.bfloat16),
+        slots=SLOTS,
+        context_limit=LIMIT,
+        bucketing=bucketing,
+        kernels=kernels,
+        **parts,
+    )
     ids, none = np.full(1, 30, np.int32), np.empty(0, np.intp)
-    return [ThinkerFeed(at, position + at, ids, none, sampled=True) for at in range(sessions)]
+    return lambda sessions, position: thinker.forward(
+        [ThinkerFeed(at, position + at, ids, none, sampled=True) for at in range(sessions)]
+    )
 
 
 def _omni_config() -> Any:
