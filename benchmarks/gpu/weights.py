@@ -61,7 +61,8 @@ RELEASED = TinyShape(
     decoder_dim=1536,
 )
 """Of Qwen3-Omni-30B-A3B, but for the vocabulary of words and the towers."""
-TINY = replace(SMALL, code_groups=16)
+TINY = replace(SMALL, code_groups=16, codebook_size=1024)
+"""Its first codebook has many times `top_k` codes, so that a logit of 0 is not among those drawn."""
 ENTRIES = 151_643
 """Of the released vocabulary, before its special tokens."""
 GAIN = 1.5
@@ -181,6 +182,6 @@ def random_code2wav(config: Any, dtype: torch.dtype, device: torch.device) -> An
 
 @torch.no_grad()
 def end_never(module: Any, stop: int) -> None:
-    """A logit of 0 is hardly ever the highest."""
+    """Give the id `stop` a logit of 0: the median, which `top_k` leaves out."""
     head = module.codec_head if hasattr(module, "codec_head") else module.lm_head
     head.weight[stop] = 0.0
