@@ -108,7 +108,8 @@ class FrameEngine(ABC, Generic[Segment]):
         free = self.going(held)
         if self._pending is None:
             self.wait_for_input(free)
-        events = self._hand_on(free)
+        events = self._end_silent(free)
+        events += self._hand_on(free)
         pending, self._pending = self._pending, None
         # A launch takes a while: a step that is complete already is read first.
         if pending is None or not pending.ready:
@@ -120,15 +121,19 @@ class FrameEngine(ABC, Generic[Segment]):
             events += self._hand_on(free)
         return events
 
-    def _hand_on(self, segments: Sequence[Segment]) -> list[EngineEvent]:
-        """What is known of segments that are not held."""
+    def _end_silent(self, segments: Sequence[Segment]) -> list[EngineEvent]:
+        """The last events of segments with nothing to say. Input comes between steps alone."""
         events: list[EngineEvent] = []
         for segment in segments:
-            if segment.ended:
-                continue
             if segment.prompt.silent:
                 events += self.finish(segment, FinishReason.STOP)
-            elif segment.waiting is not None:
+        return events
+
+    def _hand_on(self, segments: Sequence[Segment]) -> list[EngineEvent]:
+        """The events of draws that were read, of segments that are not held."""
+        events: list[EngineEvent] = []
+        for segment in segments:
+            if segment.waiting is not None and not segment.ended:
                 drawn, segment.waiting = segment.waiting, None
                 events += self.take_drawn(segment, drawn)
         return events

@@ -22,7 +22,7 @@ from services.lm.frames import FrameDraw
 from services.lm.graphs import Bucketing
 from services.lm.kernels import Kernels
 from services.lm.known_frames import KnownPart
-from services.lm.sampler import SamplingRows, choose_each, uniform_each
+from services.lm.sampler import SamplingRows, choose_each, draw_numbers
 
 
 class GroupedFrameDecoder(FrameDecoder, ABC):
@@ -100,8 +100,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         """
         samplings = [each.sampling for each in draws]
         steps = [each.step for each in draws]
-        seeds = [each.seed for each in samplings]
-        numbers = on_device(uniform_each(seeds, steps, self.groups), self._device)
+        numbers = on_device(draw_numbers(samplings, steps, self.groups), self._device)
         slots = on_device([each.slot for each in draws], self._device)
         settings = SamplingRows.of(samplings, self._device)
         first, likeliest = self._choose(

@@ -10,20 +10,18 @@ writes to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from antiphon.chunk import Tensor
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.transport.device_edge import Mark, ToHost
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """One draw: ids int64 [G], and whether the logits left something to choose from.
 
     The first id may be one that stands for no frame, such as the stop code.
@@ -38,19 +36,18 @@ class Drawn:
         return self.ids[None].astype(np.uint16)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingDraw:
+class PendingDraw(NamedTuple):
     """A row int64 [G + 1] of a step's draws: ids, then `decided`.
 
     The row is complete when `mark` is reached. `mark` None: it was complete at once.
     """
 
-    row: Tensor
+    row: npt.NDArray[np.int64]
     mark: Mark | None
 
     def read(self) -> Drawn:
-        """The draw; its mark has been reached."""
-        return Drawn(self.row[:-1].astype(np.int64), bool(self.row[-1]))
+        """The draw, whose ids view the row; its mark has been reached."""
+        return Drawn(self.row[:-1], bool(self.row[-1]))
 
 
 class Readback:

@@ -237,6 +237,20 @@ def uniform(seed: int, step: int, group: int) -> float:
     return float(uniform_each([seed], [step], group + 1)[0, group])
 
 
+def draw_numbers(
+    samplings: Sequence[Sampling], steps: Sequence[int], groups: int
+) -> npt.NDArray[np.float64]:
+    """`uniform_each` [n, groups] of rows with these settings; 0 for greedy ones, which use none."""
+    drawn = [at for at, each in enumerate(samplings) if not each.greedy]
+    seeds = [samplings[at].seed for at in drawn]
+    if len(drawn) == len(samplings):
+        return uniform_each(seeds, steps, groups)
+    numbers = np.zeros((len(samplings), groups))
+    if drawn:
+        numbers[drawn] = uniform_each(seeds, [steps[at] for at in drawn], groups)
+    return numbers
+
+
 def uniform_each(
     seeds: Sequence[int], steps: Sequence[int], groups: int
 ) -> npt.NDArray[np.float64]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import on_device
-from services.lm.sampler import SamplingRows, choose, choose_each, uniform_each
+from services.lm.sampler import SamplingRows, choose, choose_each, draw_numbers
 
 Score = tuple[list[int], list[float]]
 """Ids and their log probabilities."""
@@ -80,7 +80,7 @@ def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
     """Ids [n], and their rows' highest scores: not finite where none could be chosen."""
     logits = torch.stack([each.logits for each in rows])
     samplings = [each.sampling for each in rows]
-    numbers = uniform_each([each.seed for each in samplings], [each.step for each in rows], 1)
+    numbers = draw_numbers(samplings, [each.step for each in rows], 1)
     return choose_each(
         logits,
         SamplingRows.of(samplings, logits.device),

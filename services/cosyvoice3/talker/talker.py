@@ -19,7 +19,7 @@ from services.lm.frame_decoder import FrameDecoder
 from services.lm.frames import FrameDraw, PromptPart
 from services.lm.readback import PendingDraw, Readback
 from services.lm.repetition_aware import NUMBERS, RepetitionRule, choose_aware
-from services.lm.sampler import SamplingRows, uniform_each
+from services.lm.sampler import SamplingRows, draw_numbers
 
 
 class SpeechTalker(FrameDecoder):
@@ -82,9 +82,7 @@ class SpeechTalker(FrameDecoder):
         choose from; the other draws fill the product up."""
         slots = on_device([each.slot for each in draws], self._device)
         samplings = [each.sampling for each in draws]
-        numbers = uniform_each(
-            [each.seed for each in samplings], [each.text.number for each in draws], NUMBERS
-        )
+        numbers = draw_numbers(samplings, [each.text.number for each in draws], NUMBERS)
         logits = linear(states, self._head)
         early = on_device([each.text.early for each in draws], self._device)
         logits[:, SOS].masked_fill_(early, -math.inf)

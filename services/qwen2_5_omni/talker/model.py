@@ -22,7 +22,7 @@ from services.lm.graphs import Bucketing
 from services.lm.kernels import Kernels
 from services.lm.known_frames import KnownPart
 from services.lm.readback import Drawn, PendingDraw, Readback
-from services.lm.sampler import SamplingRows, choose_each, uniform_each
+from services.lm.sampler import SamplingRows, choose_each, draw_numbers
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
 
@@ -191,11 +191,11 @@ class CodecTalker(FrameDecoder):
         seen[1:] |= one_hot(codes[:-1], len(self._codes)).cumsum(0).bool()
         filled = torch.cat((states, states[-1:].expand(max(LEAST_ROWS - count, 0), -1)))
         steps = range(part.step, part.step + count)
-        numbers = uniform_each([part.sampling.seed] * count, list(steps), 1)
+        samplings = [part.sampling] * count
         chosen, highest = choose_each(
             linear(filled, self._head)[:count],
-            SamplingRows.of([part.sampling] * count, self._device),
-            on_device(numbers, self._device),
+            SamplingRows.of(samplings, self._device),
+            on_device(draw_numbers(samplings, steps, 1), self._device),
             seen=seen,
             suppressed=self._suppressed,
         )
@@ -239,7 +239,7 @@ class CodecTalker(FrameDecoder):
         """int64 [count, 2]: ids of the first `count` draws, and whether there was something to
         choose from."""
         samplings = [each.sampling for each in draws]
-        numbers = uniform_each([each.seed for each in samplings], [each.step for each in draws], 1)
+        numbers = draw_numbers(samplings, [each.step for each in draws], 1)
         slots = on_device([each.slot for each in draws], self._device)
         chosen, highest = choose_each(
             linear(states, self._head),

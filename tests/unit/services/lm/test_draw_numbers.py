@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,8 @@ from antiphon.pipelines.qwen3_tts import PIPELINE as QWEN3_TTS
 from antiphon.sampling import Sampling, stream_key
 from antiphon.testing.chi_square import chi_square_p
 from antiphon.testing.stage_settings import stage_settings
-from services.lm.sampler import uniform, uniform_each
+from services.lm import sampler
+from services.lm.sampler import draw_numbers, uniform, uniform_each
 
 Numbers = npt.NDArray[np.float64]
 
@@ -139,6 +142,31 @@ def test_numbers_of_many_are_those_of_each_alone() -> None:
         assert numbers[row].tolist() == [uniform(key, step, group) for group in range(30)]
     assert uniform_each(keys, steps, 2).tolist() == numbers[:, :2].tolist()
     assert uniform_each([], [], 4).shape == (0, 4)
+
+
+def test_rows_that_draw_have_their_numbers_whoever_is_greedy_beside_them() -> None:
+    drawn = [replace(DEFAULTS, seed=seed) for seed in (0, 5, (1 << 128) - 1)]
+    greedy = replace(DEFAULTS, seed=5, temperature=0.0)
+    numbers = draw_numbers([greedy, *drawn[:2], greedy, drawn[2]], [9, 3, 0, 3, 1 << 40], 3)
+    expected = uniform_each([each.seed for each in drawn], [3, 0, 1 << 40], 3)
+    assert numbers[[1, 2, 4]].tolist() == expected.tolist()
+    assert numbers[[0, 3]].tolist() == [[0.0] * 3] * 2
+    assert draw_numbers(drawn, [3, 0, 1 << 40], 3).tolist() == expected.tolist()
+
+
+def test_greedy_rows_are_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def recorded(data: bytes) -> Any:
+        hashed.append(data)
+        return hashlib.shake_128(data)
+
+    monkeypatch.setattr(sampler, "shake_128", recorded)
+    greedy = replace(DEFAULTS, temperature=0.0)
+    assert draw_numbers([greedy] * 4, range(4), 2).shape == (4, 2)
+    assert not hashed
+    draw_numbers([greedy, DEFAULTS, greedy], range(3), 2)
+    assert len(hashed) == 1
 
 
 @pytest.mark.parametrize(
