@@ -62,7 +62,7 @@ RELEASED = TinyShape(
 )
 """Of Qwen3-Omni-30B-A3B, but for the vocabulary of words and the towers."""
 TINY = replace(SMALL, code_groups=16, codebook_size=1024)
-"""Its first codebook has many times `top_k` codes, so that a logit of 0 is not among those drawn."""
+"""Its first codebook has many times `top_k` codes, so that a logit of 0 is not drawn."""
 ENTRIES = 151_643
 """Of the released vocabulary, before its special tokens."""
 GAIN = 1.5
