@@ -1,25 +1,206 @@
-"""A YAML file as something checked, with errors that name the file."""
+"""YAML files as plain data, with errors that name the file.
+
+PyYAML parses, and a document is built from its events. So the file decides neither how much memory
+its aliases take nor which exception reaches the caller, and no large graph of nodes is made whose
+garbage collection would stop the other threads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+import yaml
 
-from antiphon.errors import InvalidArgument
+from antiphon.errors import InvalidArgument, told
 
 Content = TypeVar("Content")
+
+MAX_VALUES = 1_000_000
+"""Of a document, where an alias counts as all values that it repeats."""
+
+MAX_DEPTH = 64
+MAX_NUMBER_CHARS = 64
+"""Of a number. Python reads longer ones in quadratic time, or not at all."""
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_NUMBERS = (f"{_TAG}int", f"{_TAG}float")
+_COLLECTIONS = (None, "!", f"{_TAG}map", f"{_TAG}seq")
 
 
 def read_yaml(path: Path, convert: Callable[[object], Content], *, name: str) -> Content:
     """What `convert` makes of the file. Raises `InvalidArgument`, which begins with `name`."""
     try:
-        return convert(msgspec.yaml.decode(path.read_bytes()))
+        return convert(decode_yaml(path.read_bytes()))
     except OSError as error:
         raise InvalidArgument(f"{name}: {error.strerror}") from error
     except InvalidArgument as error:
         raise InvalidArgument(f"{name}: {error.message}", field=error.field) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.ValidationError as error:
         raise InvalidArgument(f"{name}: {error}") from error
+
+
+def decode_yaml(content: bytes) -> object:
+    """The document of a file: None, booleans, numbers, texts, times, lists and dictionaries.
+
+    Aliases, merge keys (`<<`) and the types of YAML 1.1 are supported. Raises `InvalidArgument`
+    for anything that is not YAML, tags of other types, a key that a mapping has twice, more than
+    `MAX_VALUES` values, and more than `MAX_DEPTH` levels.
+    """
+    try:
+        return _Document(content).read()
+    except yaml.YAMLError as error:
+        raise InvalidArgument(str(error)) from error
+
+
+@dataclass(slots=True)
+class _Collection:
+    """A list, or a mapping, whose end has not come. `begins_at` counts the values before it."""
+
+    anchor: str | None
+    begins_at: int
+    items: list[object] | None = None
+    members: dict[object, object] = field(default_factory=dict)
+    merged: dict[object, object] | None = None
+    key: object = None
+    has_key: bool = False
+
+    @property
+    def value(self) -> object:
+        """All of it; the members of a mapping come before those that it merges."""
+        if self.items is not None:
+            return self.items
+        return self.members if self.merged is None else {**self.merged, **self.members}
+
+
+@dataclass(frozen=True, slots=True)
+class _MergeKey:
+    """The key `<<`."""
+
+
+class _Document:
+    """One document, built from the events of its parser."""
+
+    def __init__(self, content: bytes) -> None:
+        self._loader = _LOADER(content)
+        self._open: list[_Collection] = []
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._values = 0
+        self._line = 0
+        self._root: object = None
+
+    def read(self) -> object:
+        """The document; None for an empty file. Raises `InvalidArgument` and `YAMLError`."""
+        documents = 0
+        try:
+            while self._loader.check_event():
+                event = self._loader.get_event()
+                self._line = event.start_mark.line + 1
+                documents += isinstance(event, yaml.DocumentStartEvent)
+                if documents > 1:
+                    raise self._fault("expected a single document")
+                self._take(event)
+        finally:
+            self._loader.dispose()
+        return self._root
+
+    def _take(self, event: yaml.Event) -> None:
+        match event:
+            case yaml.ScalarEvent():
+                self._count(1)
+                self._add(self._scalar(event), event.anchor, 1)
+            case yaml.AliasEvent():
+                if event.anchor not in self._anchors:
+                    raise self._fault(f"the alias {told(event.anchor)} repeats no earlier value")
+                value, size = self._anchors[event.anchor]
+                self._count(size)
+                self._add(value, None, size)
+            case yaml.CollectionStartEvent():
+                self._begin(event)
+            case yaml.CollectionEndEvent():
+                ended = self._open.pop()
+                self._add(ended.value, ended.anchor, self._values - ended.begins_at)
+
+    def _begin(self, event: yaml.CollectionStartEvent) -> None:
+        if event.tag not in _COLLECTIONS:
+            raise self._fault(f"the tag {told(event.tag)} is not supported")
+        if len(self._open) >= MAX_DEPTH:
+            raise self._fault(f"more than {MAX_DEPTH} levels")
+        begun = _Collection(event.anchor, self._values)
+        if isinstance(event, yaml.SequenceStartEvent):
+            begun.items = []
+        self._count(1)
+        self._open.append(begun)
+
+    def _add(self, value: object, anchor: str | None, size: int) -> None:
+        """Put a whole value where it belongs; `size` is how many values it consists of."""
+        if anchor is not None and not isinstance(value, _MergeKey):
+            self._anchors[anchor] = value, size
+        if not self._open:
+            self._root = value
+            return
+        within = self._open[-1]
+        if within.items is not None:
+            within.items.append(value)
+        elif not within.has_key:
+            self._add_key(within, value)
+        else:
+            within.has_key = False
+            if isinstance(within.key, _MergeKey):
+                within.merged = self._merged(value)
+            else:
+                within.members[within.key] = value
+
+    def _add_key(self, within: _Collection, key: object) -> None:
+        if isinstance(key, list | dict):
+            raise self._fault("the key of a mapping must be a text or a number")
+        twice = within.merged is not None if isinstance(key, _MergeKey) else key in within.members
+        if twice:
+            shown = "<<" if isinstance(key, _MergeKey) else told(key)
+            raise self._fault(f"the key {shown} is there twice in one mapping; leave one out")
+        within.key, within.has_key = key, True
+
+    def _merged(self, value: object) -> dict[object, object]:
+        """The members that `<<` brings; of several mappings the first one counts."""
+        several: Iterable[object] = value if isinstance(value, list) else [value]
+        merged: dict[object, object] = {}
+        for each in several:
+            if not isinstance(each, dict):
+                raise self._fault("<< must be a mapping or a list of mappings")
+            merged = {**each, **merged}
+        return merged
+
+    def _scalar(self, event: yaml.ScalarEvent) -> object:
+        tag = event.tag
+        if tag in (None, "!"):
+            tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag == f"{_TAG}str":
+            return event.value
+        if tag == f"{_TAG}merge" and self._awaits_key():
+            return _MergeKey()
+        if tag in _NUMBERS and len(event.value) > MAX_NUMBER_CHARS:
+            raise self._fault(f"a number of more than {MAX_NUMBER_CHARS} characters; quote texts")
+        try:
+            # PyYAML keeps what it constructs until a document is complete.
+            return self._loader.construct_document(yaml.ScalarNode(tag, event.value))
+        except yaml.MarkedYAMLError as error:
+            raise self._fault(f"{told(event.value)}: {error.problem}") from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # What the constructors of Python's types raise; PyYAML does not catch it.
+            kind = tag.removeprefix(_TAG)
+            raise self._fault(f"{told(event.value)} is not valid as {kind}: {error}") from error
+
+    def _awaits_key(self) -> bool:
+        return bool(self._open) and self._open[-1].items is None and not self._open[-1].has_key
+
+    def _count(self, values: int) -> None:
+        self._values += values
+        if self._values > MAX_VALUES:
+            raise self._fault(f"more than {MAX_VALUES} values, repeated ones included")
+
+    def _fault(self, why: str) -> InvalidArgument:
+        return InvalidArgument(f"line {self._line}: {why}")

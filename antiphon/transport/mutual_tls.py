@@ -110,9 +110,11 @@ def _read_identity(certificate_file: str, key_file: str, authority_file: str) ->
         context.load_verify_locations(authority_file)
     except (OSError, ssl.SSLError) as error:
         raise _wrong("authority_file", f"{authority_file} has no certificate") from error
-    return _ServiceIdentity(
-        *(Path(f).read_bytes() for f in (certificate_file, key_file, authority_file))
-    )
+    paths = (certificate_file, key_file, authority_file)
+    try:
+        return _ServiceIdentity(*(Path(each).read_bytes() for each in paths))
+    except OSError as error:
+        raise _wrong("certificate_file, key_file", f"{error.filename}: {error.strerror}") from error
 
 
 def _wrong(name: str, why: str) -> InvalidArgument:

@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 class RenewedFiles(Generic[Held]):
     """What `read` makes of the files, read again when they have changed. Any thread may ask.
 
-    Files that do not fit together, as between two writes of them, change nothing until they do.
-    Constructing raises what `read` raises, which is `InvalidArgument`.
+    Files that do not fit together, as between two writes of them, or cannot be read, change nothing
+    and are read again with each question. Constructing raises what `read` raises, which is
+    `InvalidArgument`.
     """
 
     def __init__(self, paths: Iterable[str], read: Callable[[], Held]) -> None:
@@ -30,18 +31,21 @@ class RenewedFiles(Generic[Held]):
         self._read = read
         self._reading = threading.Lock()
         self._stamps = self._stamps_now()
+        self._fault = ""
         self.holds = read()
 
     def now(self) -> Held:
         """What holds now: read again if a file has changed."""
         with self._reading:
             if (stamps := self._stamps_now()) != self._stamps:
-                self._stamps = stamps
                 try:
                     self.holds = self._read()
                 except InvalidArgument as error:
-                    log.error("the certificate that held before holds on: %s", error.message)
+                    if error.message != self._fault:
+                        self._fault = error.message
+                        log.error("the certificate is not changed: %s", error.message)
                 else:
+                    self._stamps, self._fault = stamps, ""
                     log.info("read the certificate again: %s", self._paths[0])
             return self.holds
 

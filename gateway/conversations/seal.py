@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import os
 import secrets
 import struct
 import time
@@ -19,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from gateway.regular_file import read_regular
+from antiphon.transport.renewed_files import stamp_of
+from gateway.regular_file import UnreadableFile, read_regular
 
 log = logging.getLogger("gateway.seal")
 
@@ -51,7 +51,8 @@ class Seal:
         self._reload_s = reload_s
         self._now, self._clock = now, clock
         self._looked_at = clock()
-        self._stamp = _stamp_of(self._path)
+        self._stamp = None if self._path is None else stamp_of(self._path)
+        self._fault = ""
         self._keys = (secrets.token_bytes(),) if self._path is None else read_keys(self._path)
 
     def close(self, content: bytes, owner: str) -> bytes:
@@ -93,14 +94,18 @@ class Seal:
         if self._path is None or self._clock() - self._looked_at < self._reload_s:
             return
         self._looked_at = self._clock()
-        stamp = _stamp_of(self._path)
+        stamp = stamp_of(self._path)
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         try:
             self._keys = read_keys(self._path)
         except InvalidArgument as error:
-            log.error("the keys that held before hold on: %s", error.message)
+            self._stamp = None if isinstance(error, UnreadableFile) else stamp
+            if error.message != self._fault:
+                self._fault = error.message
+                log.error("the keys of resumed conversations are not changed: %s", error.message)
+            return
+        self._stamp, self._fault = stamp, ""
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
@@ -125,12 +130,3 @@ def _mac(key: bytes, owner: str, until: bytes, content: bytes) -> bytes:
     for part in (_PURPOSE, struct.pack(">I", len(named)), named, until, content):
         made.update(part)
     return made.digest()
-
-
-def _stamp_of(path: Path | None) -> tuple[int, int, int] | None:
-    """What changes with the file; None without one."""
-    try:
-        found = None if path is None else os.stat(path)
-    except OSError:
-        return None
-    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)

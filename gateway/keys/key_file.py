@@ -16,6 +16,7 @@ from typing import Annotated
 
 import msgspec
 
+from antiphon.deployment.yaml_file import decode_yaml
 from antiphon.errors import InvalidArgument
 from gateway.calls.priority import Priority
 from gateway.regular_file import read_regular
@@ -24,8 +25,8 @@ MAX_FILE_BYTES = 4 << 20
 KEY_PREFIX = "antiphon-"
 KEY_BYTES = 32
 
-KeyName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+KeyName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._@-]{1,64}\Z")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Digests = Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=8)]
 Most = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -84,9 +85,11 @@ def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=field)
     try:
         # YAML has times of its own, which may also be quoted: all become text first.
-        written = msgspec.to_builtins(msgspec.yaml.decode(content))
+        written = msgspec.to_builtins(decode_yaml(content))
         entries = msgspec.convert(written, KeyFile).keys
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{field}: {path}: {error.message}", field=field) from error
+    except (msgspec.ValidationError, TypeError) as error:
         raise InvalidArgument(f"{field}: {path}: {error}", field=field) from error
     names = [entry.name for entry in entries]
     digests = [digest for entry in entries for digest in entry.digests]

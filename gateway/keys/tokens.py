@@ -24,6 +24,10 @@ FIELD = "gateway.auth.jwt.jwks_file"
 MAX_FILE_BYTES = 256 << 10
 MAX_KEYS = 100
 MAX_TOKEN_CHARS = 8192
+MIN_RSA_BITS = 2048
+"""RFC 7518, section 3.3."""
+MAX_RSA_BITS = 16_384
+"""OpenSSL verifies with no longer ones."""
 LAST_S = 1 << 40
 """No clock gets that far, and every timer can be set to it."""
 _REQUIRED = ["exp", "iss", "aud", "sub"]
@@ -73,7 +77,7 @@ def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     try:
         keys = msgspec.json.decode(content, type=_Jwks).keys
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{FIELD}: {path}: {error}", field=FIELD) from error
     signing = tuple(key for key in keys if key.get("use", "sig") == "sig")
     if not signing or len(keys) > MAX_KEYS:
@@ -95,6 +99,9 @@ def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
 
 def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[str, jwt.PyJWK]:
     """A key by the algorithms that it can be used with; its `alg`, if present, allows one."""
+    for field in ("kty", "alg"):
+        if not isinstance(key.get(field, ""), str):
+            raise InvalidArgument(f"{where}: {field} must be a string", field=FIELD)
     if key.get("kty") not in _ASYMMETRIC:
         raise InvalidArgument(
             f"{where}: kty {told(key.get('kty'))} is no public key's; RSA, EC and OKP are taken",
@@ -105,9 +112,16 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
             f"{where}: is a private key; the gateway needs the public one alone", field=FIELD
         )
     try:
-        jwt.PyJWK(key)
-    except jwt.PyJWTError as error:
-        raise InvalidArgument(f"{where}: {error}", field=FIELD) from error
+        parsed = jwt.PyJWK(key)
+    except (jwt.PyJWTError, NotImplementedError, TypeError, ValueError) as error:
+        # The last three come from `alg: none` and from numbers that are not valid.
+        raise InvalidArgument(f"{where}: {told(str(error), 160)}", field=FIELD) from error
+    if key["kty"] == "RSA" and not MIN_RSA_BITS <= (bits := parsed.key.key_size) <= MAX_RSA_BITS:
+        raise InvalidArgument(
+            f"{where}: has {bits} bits; RSA keys of {MIN_RSA_BITS} to {MAX_RSA_BITS} bits are "
+            "supported",
+            field=FIELD,
+        )
     found = {}
     for algorithm in algorithms:
         if key.get("alg", algorithm) == algorithm:

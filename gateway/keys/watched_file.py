@@ -1,4 +1,4 @@
-"""A file whose content holds until it has changed, and that is read again then."""
+"""A file whose content is read again when it has changed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from antiphon.errors import InvalidArgument
 from antiphon.transport.renewed_files import stamp_of
+from gateway.regular_file import UnreadableFile
 from gateway.threads import Threads
 
 log = logging.getLogger("gateway.keys")
@@ -21,7 +22,8 @@ _THREADS = Threads("keys")
 class WatchedFile(Generic[Content]):
     """The content of a file as `read` returns it. Raises what `read` raises.
 
-    A file that becomes wrong is logged once, and its last content holds on.
+    A file that becomes invalid is logged once and keeps its last content. One that cannot be read
+    is tried again with each look.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class WatchedFile(Generic[Content]):
         self._reading = asyncio.Lock()
         self._looked_at = clock()
         self._stamp = stamp_of(path)
+        self._fault = ""
         self.content = read(path)
 
     async def look(self) -> None:
@@ -51,10 +54,13 @@ class WatchedFile(Generic[Content]):
             stamp = await _THREADS.run(stamp_of, self._path)
             if stamp == self._stamp:
                 return
-            self._stamp = stamp
             try:
                 self.content = await _THREADS.run(self._read, self._path)
             except InvalidArgument as error:
-                log.error("the %s that held before hold on: %s", self._what, error.message)
+                self._stamp = None if isinstance(error, UnreadableFile) else stamp
+                if error.message != self._fault:
+                    self._fault = error.message
+                    log.error("the %s are not changed: %s", self._what, error.message)
                 return
+            self._stamp, self._fault = stamp, ""
             log.info("the %s were read again from %s", self._what, self._path)

@@ -59,12 +59,12 @@ def public(key: Any, kid: str, **fields: str) -> dict[str, Any]:
     return {**made, "kid": kid, "use": "sig", **fields}
 
 
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
 def write_jwks(path: Path, *keys: dict[str, Any]) -> None:
     path.write_bytes(msgspec.json.encode({"keys": keys}))
-
-
-def write_text(path: Path, text: str) -> None:
-    path.write_text(text)
 
 
 def token(
@@ -222,6 +222,21 @@ async def test_a_key_is_used_with_its_own_algorithm_alone(jwks: Path) -> None:
         assert await over_http(door, authorization=f"Bearer {token(algorithm='RS512')}") == 401
 
 
+def jwks_with(**fields: Any) -> bytes:
+    return msgspec.json.encode({"keys": [{**public(RSA_KEY, "a"), **fields}]})
+
+
+BROKEN_JWKS = (
+    b"{",
+    b'{"keys": [{"kty": "\xff"}]}',
+    b'{"x": ' + b"[" * 50_000,
+    *(jwks_with(kty=kty) for kty in (["RSA"], {}, None, 1, "")),
+    *(jwks_with(alg=alg) for alg in (["RS256"], {}, 1, "none", "HS256", "RS257")),
+    *(jwks_with(n=number) for number in (None, 1, [], "", "!", "AA", "\0")),
+    jwks_with(n="_" * 170),
+)
+
+
 async def test_rotated_keys_are_read_and_a_broken_file_leaves_what_held(jwks: Path) -> None:
     async with authenticating(AuthConfig(jwt=jwt_of(jwks))) as door:
         old, new = f"Bearer {token()}", f"Bearer {token(OTHER_KEY, 'next')}"
@@ -231,8 +246,9 @@ async def test_rotated_keys_are_read_and_a_broken_file_leaves_what_held(jwks: Pa
         assert await over_http(door, authorization=old) == 200
         write_jwks(jwks, public(OTHER_KEY, "next"))
         assert await statuses(door, authorization=old) == [401] * 3
-        write_text(jwks, "{")
-        assert await statuses(door, authorization=new) == [200] * 3
+        for broken in BROKEN_JWKS:
+            write(jwks, broken)
+            assert await statuses(door, authorization=new) == [200] * 3
 
 
 async def test_a_conversation_ends_when_its_token_expires(jwks: Path) -> None:
@@ -259,6 +275,7 @@ async def test_a_conversation_ends_when_its_token_expires(jwks: Path) -> None:
         ),
         ({"keys": [public(RSA_KEY, "a"), {**public(EC_KEY, "b"), "kid": None}]}, "is a string"),
         ({"keys": [{**public(RSA_KEY, "a"), "kid": 5}]}, "is a string"),
+        ({"keys": [{**public(RSA_KEY, "a"), "n": "_" * 340}]}, "has 2040 bits; RSA keys"),
         ({}, "keys"),
     ],
 )

@@ -94,6 +94,12 @@ IMAGES = {
     "webp-lossless": (files.webp_of(16_000, 16_000, b"VP8L"), "image/webp"),
     "webp-lossy": (files.webp_of(16_000, 16_000, b"VP8 "), "image/webp"),
     "jpeg-scans": (files.jpeg_of_scans(65), "image/jpeg"),
+    # A row more than the bound.
+    "png-row": (files.png_of(8_000, 8_001), "image/png"),
+    "jpeg-row": (files.jpeg_of(8_000, 8_001), "image/jpeg"),
+    "webp-canvas-row": (files.webp_of(8_000, 8_001, b"VP8X"), "image/webp"),
+    "webp-lossless-row": (files.webp_of(8_000, 8_001, b"VP8L"), "image/webp"),
+    "webp-lossy-row": (files.webp_of(8_000, 8_001, b"VP8 "), "image/webp"),
 }
 
 

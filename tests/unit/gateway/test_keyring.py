@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from open_files import no_more_files
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
+from antiphon.transport.renewed_files import stamp_of
 from gateway.conversations.seal import read_keys
 from gateway.keys.command import keys_command
 from gateway.keys.key_file import digest_of, new_key, read_key_file
@@ -126,7 +128,16 @@ async def test_a_secret_that_is_mounted_anew_is_seen(path: Path, tmp_path: Path)
     assert (await keyring.key_of(f"Bearer {new}")).name == "app"
 
 
-@pytest.mark.parametrize("fault", ["keys: [", "gone"])
+BOMB = "\n".join(
+    ["a0: &a0 [k]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
+)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["keys: [", "gone", "keys: !!int a", "keys: &a [*a]", "a: 2027-13-01", "keys: []\n" * 2, BOMB],
+    ids=["half", "gone", "no-integer", "circle", "no-date", "twice", "bomb"],
+)
 async def test_a_file_that_breaks_leaves_what_held(
     path: Path, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,6 +154,44 @@ async def test_a_file_that_breaks_leaves_what_held(
         assert (await keyring.key_of(f"Bearer {key}")).name == "app"
     assert len(caplog.records) == 1, "told once"
     assert "gateway.keys_file" in caplog.text
+
+
+async def test_a_file_that_could_not_be_opened_is_read_when_it_can_be(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of the file changes then: the process may have had too many files open."""
+    clock, old, new = Clock(), new_key(), new_key()
+    write(path, entry("app", old))
+    keyring = Keyring(config(path), clock=clock)
+    clock.now_s += 1.1
+    # The thread that reads starts here.
+    assert (await keyring.key_of(f"Bearer {old}")).name == "app"
+    write(path, entry("app", new))
+    caplog.set_level(logging.ERROR, logger="gateway.keys")
+    with no_more_files():
+        for _ in range(3):
+            clock.now_s += 1.1
+            assert (await keyring.key_of(f"Bearer {old}")).name == "app"
+    assert len(caplog.records) == 1, "told once"
+    assert "Too many open files" in caplog.text
+    clock.now_s += 1.1
+    assert (await keyring.key_of(f"Bearer {new}")).name == "app"
+
+
+async def test_a_wrong_file_ends_no_watch_over_conversations(path: Path) -> None:
+    ended: asyncio.Queue[AntiphonError] = asyncio.Queue()
+    key = new_key()
+    write(path, entry("app", key))
+    keyring = Keyring(GatewayConfig(keys_file=str(path), keys_reload_s=0.001))
+    use = await keyring.key_of(f"Bearer {key}")
+    with keyring.conversation(use, f"Bearer {key}", ended.put_nowait):
+        put(path, "keys: !!int a")
+        # Read by the watch, or here.
+        while keyring._file is None or keyring._file._stamp != stamp_of(path):
+            await keyring.key_of(f"Bearer {key}")
+            await asyncio.sleep(0)
+        put(path, "keys: []")
+        assert isinstance(await ended.get(), Unauthenticated)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +305,9 @@ WRONG = {
     f"keys: [{{name: a, {ZERO}, expires: '2026-01-01T00:00:00'}}]": "expires",
     f"keys: [{{name: a, {ZERO}, expires: 2026-01-01T00:00:00}}]": "expires",
     f"keys: [{{name: a, {ZERO}}}, {{name: b, {ZERO}}}]": "the sha256",
+    f'keys: [{{name: "a\\n", {ZERO}}}]': "name",
+    f'keys: [{{name: a, sha256: "{"0" * 64}\\n"}}]': "sha256",
+    f"keys: [{{name: a, {ZERO}, concurrency: 1, concurrency: 9}}]": "the key 'concurrency'",
 }
 
 

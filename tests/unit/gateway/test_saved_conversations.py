@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from open_files import no_more_files
 
 from antiphon.conversation import ToolCall
 from antiphon.errors import FailedPrecondition, InvalidArgument
@@ -182,6 +183,12 @@ def test_keys_change_with_their_file(tmp_path: Path) -> None:
     assert seal.open(later, "", ROOM) == b"content"
     with pytest.raises(InvalidArgument, match="no gateway"):
         seal.open(token, "", ROOM)
+    file.write_text(f"{old}\n")
+    clock.now = 4.0
+    with no_more_files():
+        assert seal.open(later, "", ROOM) == b"content"
+    clock.now = 5.0
+    assert seal.open(token, "", ROOM) == b"content"
     with pytest.raises(InvalidArgument, match="at least 32"):
         Seal(_short(tmp_path), holds_s=10, reload_s=1)
     with pytest.raises(InvalidArgument, match="No such file"):
