@@ -11,10 +11,12 @@ by the order of sums alone. The operations stay the reference: without `fused` n
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
@@ -147,14 +149,22 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # The types of torch lack two of these keywords.
     compile_: Any = torch.compile
     compiled: Callable[..., Any] = compile_(
-        function,
-        fullgraph=True,
-        dynamic=False,
-        recompile_limit=MOST_SHAPES,
-        isolate_recompiles=True,
-        options=COMPILE_OPTIONS,
+        function, fullgraph=True, dynamic=False, options=COMPILE_OPTIONS, **_limits()
     )
     return compiled
+
+
+def _limits() -> dict[str, Any]:
+    """The keywords with which a function is compiled `MOST_SHAPES` times.
+
+    `torch.compile` of torch 2.11 has none of them. There the limits of the process are raised.
+    """
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        return {"recompile_limit": MOST_SHAPES, "isolate_recompiles": True}
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, MOST_SHAPES)
+    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, MOST_SHAPES)
+    return {}
 
 
 def kernels_of(config: StageConfig) -> Kernels | None:

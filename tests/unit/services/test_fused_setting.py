@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from services.engines import choose_engine, refuse_fused
+from services.lm import kernels as functions
 from services.lm.graphs import Eager, graphs_of
 from services.lm.kernels import Kernels, kernels_of
 
@@ -59,3 +61,32 @@ def test_machine_without_a_compiler_is_told_what_to_install(
     monkeypatch.setattr(torch, "compile", uncompiled)
     with pytest.raises(FailedPrecondition, match=r"cpu: RuntimeError: no C compiler; install a C"):
         Kernels().check(torch.device("cpu"))
+
+
+def test_torch_2_11_compiles_a_function_for_as_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose `torch.compile` has these keywords and no others."""
+    compile_: Any = torch.compile
+
+    def older(
+        model: Callable[..., Any],
+        *,
+        fullgraph: bool = False,
+        dynamic: bool | None = None,
+        backend: str = "inductor",
+        mode: str | None = None,
+        options: dict[str, Any] | None = None,
+        disable: bool = False,
+    ) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = compile_(
+            model, fullgraph=fullgraph, dynamic=dynamic, backend="eager", mode=mode, disable=disable
+        )
+        return compiled
+
+    limits: Any = torch._dynamo.config
+    monkeypatch.setattr(torch, "compile", older)
+    monkeypatch.setattr(limits, "recompile_limit", 8)
+    monkeypatch.setattr(limits, "accumulated_recompile_limit", 16)
+    kernels = Kernels()
+    for rows in range(1, 21):
+        both = torch.randn(rows, 8)
+        assert torch.equal(kernels.gate(both), functions.gate(both))
