@@ -106,10 +106,10 @@ def test_lock_files_that_are_named_exist(path: str) -> None:
             assert (ROOT / "tools/images/locks" / f"{name}.txt").is_file(), name
 
 
-@pytest.mark.parametrize(("locks", "wanted"), [("stage-cuda", False), ("stage-vllm x", True)])
-def test_stage_image_has_a_compiler_when_vllm_is_in_it(
-    locks: str, wanted: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("locks", "wanted"), [("stage-cpu", False), ("stage-cuda", True), ("stage-vllm x", True)]
+)
+def test_stage_image_for_a_gpu_has_a_compiler(locks: str, wanted: bool, tmp_path: Path) -> None:
     said = _said("services/Dockerfile", "case", tmp_path, LOCKS=locks)
     installed = [line for line in said if line.startswith("apt-get install")]
     assert [" gcc " in line for line in installed] == [True] * wanted
