@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,12 @@ import numpy as np
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, told
 from antiphon.sampling import utf8_size
+
+TASK = "task"
+"""An option by which a request says what a model does that answers, reads aloud and writes down.
+Where its choices have the value, /v1/audio/speech asks for `SPEECH`, and transcriptions for
+`TRANSCRIPTION`."""
+DIALOGUE, SPEECH, TRANSCRIPTION = "dialogue", "speech", "transcription"
 
 OptionValue = str | float | Tensor
 """Text, a number, or a recording: float32 mono [samples] at the option's rate."""
@@ -85,6 +92,11 @@ class Option:
             )
         if not np.isfinite(value).all():
             raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
+
+
+def does_task(options: Iterable[Option], task: str) -> bool:
+    """Whether one of a model's options is `TASK`, and this is among its choices."""
+    return any(each.name == TASK and task in each.choices for each in options)
 
 
 def _refused(field: str, wanted: str, value: OptionValue) -> InvalidArgument:

@@ -151,6 +151,14 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # of all sessions together. A stream that finds no room computes blocks again, to the same
     # result, and its later chunks are longer.
     flow_cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 2 << 30
+    # Where a family decodes streamed codes in windows: how many codes before and after those that
+    # it hands on it decodes with them. More of them bring a stream nearer to `whole` delivery. All
+    # cost computing, and audio waits for the later ones.
+    left_context_codes: Annotated[int, msgspec.Meta(ge=0, le=1500)] = 250
+    right_context_codes: Annotated[int, msgspec.Meta(ge=0, le=1500)] = 40
+    # Where a family's audio tokenizer has a directory of its own: that directory. Empty: the one of
+    # the released name, in or beside the model's.
+    audio_tokenizer_dir: str = ""
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0

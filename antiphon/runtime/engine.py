@@ -22,7 +22,7 @@ from antiphon.chunk import Tensors
 from antiphon.errors import AntiphonError
 from antiphon.history import History
 from antiphon.options import Option, OptionValue
-from antiphon.sampling import Sampling
+from antiphon.sampling import Sampling, SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
 
 
@@ -34,7 +34,8 @@ class SegmentSettings:
     edges of this stage that go somewhere; an engine may skip the work behind any other. `options`
     are those that the request gives, within what the stage describes. The input of a `live` one
     comes while it is recorded. A `history`, which has only what the stage goes on from, is the
-    beginning of the output. `whole_inputs` are the input edges that are delivered whole.
+    beginning of the output. `whole_inputs` are the input edges that are delivered whole. `asked` is
+    what of `sampling` the request sets itself, for an engine whose defaults depend on its input.
     """
 
     voice: str
@@ -44,6 +45,7 @@ class SegmentSettings:
     live: bool = False
     history: History | None = None
     whole_inputs: frozenset[str] = frozenset()
+    asked: SamplingRequest = field(default_factory=SamplingRequest)
 
 
 class InputChunk(Struct, frozen=True):

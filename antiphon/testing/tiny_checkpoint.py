@@ -96,9 +96,14 @@ class TinyCheckpointCommand(Generic[Sizes]):
 
 
 def _remove_checkpoint(directory: Path) -> None:
-    """Delete a checkpoint's directory; raises `FailedPrecondition` for any other that is full."""
+    """Delete a checkpoint's directory, or one that has nothing but checkpoints in it; raises
+    `FailedPrecondition` for any other that is full."""
     if not directory.is_dir() or not any(directory.iterdir()):
         return
-    if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
+    if not _is_checkpoint(directory) and not all(map(_is_checkpoint, directory.iterdir())):
         raise FailedPrecondition(f"{directory}: is no checkpoint, so --force does not delete it")
     shutil.rmtree(directory)
+
+
+def _is_checkpoint(directory: Path) -> bool:
+    return (directory / "config.json").is_file() and any(directory.glob("*.safetensors"))

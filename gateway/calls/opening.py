@@ -9,7 +9,7 @@ from antiphon.chunk import Chunk, Tensor
 from antiphon.conversation import Conversation, TextPart, to_tensors
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.history import History
-from antiphon.options import OptionValue
+from antiphon.options import TASK, OptionValue
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason
 from antiphon.template import FIELD
@@ -77,10 +77,11 @@ def segment_open(
 
 
 def check_reading(order: Order, lineup: Lineup) -> None:
-    """Raise `NotImplementedYet` when a text is to be read aloud by a model that answers, and
-    `InvalidArgument` when a model that reads aloud gets anything but one user message of text."""
+    """Raise `NotImplementedYet` when a text is to be read aloud by a model that answers and has no
+    task for it, and `InvalidArgument` when a model that reads aloud gets anything but one user
+    message of text."""
     reads_aloud = lineup.input_member.description.reads_aloud
-    if order.reads_aloud and not reads_aloud:
+    if order.reads_aloud and not (reads_aloud or TASK in order.options):
         raise NotImplementedYet(
             "model: this one answers and does not read aloud; ask /v1/chat/completions",
             field="model",

@@ -1,8 +1,12 @@
-"""Asking the model what a recording says: a user message with the recording and an instruction."""
+"""Asking the model what a recording says: a user message with the recording and an instruction, or
+the task of a model that has one for it."""
 
 from __future__ import annotations
 
-from antiphon.conversation import ConversationMessage, TextPart
+from collections.abc import Iterable
+
+from antiphon.conversation import ConversationMessage, Part, TextPart
+from antiphon.options import TASK, TRANSCRIPTION, Option, does_task
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from gateway.calls.order import Order
 from gateway.media.attachments import Attachments
@@ -18,21 +22,27 @@ def transcription_order(
     language: str = "",
     prompt: str = "",
     sampling: SamplingRequest | None = None,
+    model_options: Iterable[Option] = (),
 ) -> Order:
     """The order whose text is what the recording says, as far as the model hears it.
 
-    `language` is that of the recording, `prompt` what else is known of it.
+    `language` is that of the recording, `prompt` what else is known of it. A model whose
+    `model_options` have the task is given no `instruction`.
     """
-    asked = [instruction]
+    by_task = does_task(model_options, TRANSCRIPTION)
+    asked = [] if by_task else [instruction]
     asked += [f"The language is {language}."] if language else []
     asked += [f"What is known of it: {prompt}"] if prompt else []
     attachments = Attachments()
-    heard = attachments.add_recording(recording)
+    parts: tuple[Part, ...] = (attachments.add_recording(recording),)
+    if asked:
+        parts = (*parts, TextPart("\n".join(asked)))
     return Order(
-        messages=(ConversationMessage("user", (heard, TextPart("\n".join(asked)))),),
+        messages=(ConversationMessage("user", parts),),
         attachments=attachments,
         model=model,
         outputs=frozenset({TEXT}),
         sampling={INPUT_STAGE: sampling or SamplingRequest()},
+        options={TASK: TRANSCRIPTION} if by_task else {},
         field_names={"modalities": "model", "messages": "model"},
     )

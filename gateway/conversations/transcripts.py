@@ -120,6 +120,7 @@ class Transcripts:
             self._instruction,
             language=wanted.wish.language,
             prompt=wanted.wish.prompt,
+            model_options=self._calls.fleet.accepted().options,
         )
 
     def _recording(self, wanted: _Waiting) -> RecordedContent:

@@ -34,14 +34,18 @@ BLOCK_BYTES = 64 << 10
 MAX_FOLDERS = 64
 
 
-def fingerprint(model_dir: Path) -> str:
-    """A short hexadecimal digest by which stages tell that they serve one checkpoint.
+def fingerprint(model_dir: Path, *others: Path) -> str:
+    """A short hexadecimal digest by which stages tell that they serve one checkpoint, which may
+    have `others` as further directories.
 
     Covers configuration, tokenizer and index files whole, and of each weight file its
     name, size, header and evenly spaced blocks; weight files below 4 MiB whole. Folders
     within count if they hold weights and are not hidden. Raises `FailedPrecondition` if
     the directory holds no configuration or no weights, or too many folders.
     """
+    if others:
+        all_of_them = "\n".join(fingerprint(each) for each in (model_dir, *others))
+        return hashlib.sha256(all_of_them.encode()).hexdigest()[:FINGERPRINT_DIGITS]
     digest = hashlib.sha256()
     found = False
     for folder in _folders(model_dir):

@@ -148,6 +148,7 @@ class StagePlan:
             frozenset(
                 name for name in self.inputs if self.delivery_of(name, request) is Delivery.WHOLE
             ),
+            request.sampling,
         )
 
     def delivery_of(self, edge: str, request: SegmentRequest) -> Delivery:

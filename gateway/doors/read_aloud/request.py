@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import NotImplementedYet
+from antiphon.options import SPEECH as SPEECH_TASK
+from antiphon.options import TASK, does_task
 from antiphon.sampling import INPUT_STAGE
 from antiphon.segment import Delivery
 from gateway.calls.order import Order
@@ -130,6 +132,8 @@ def _options(speech: SpeechBody, visit: Visit) -> tuple[dict[str, OptionInput], 
         give("ref_audio", "reference_audio", Recording("ref_audio", data))
     if speech.ref_text:
         give("ref_text", "reference_text", speech.ref_text)
+    if TASK not in options and does_task(visit.options, SPEECH_TASK):
+        options[TASK] = SPEECH_TASK
     if speech.non_streaming_mode is not None:
         mode = "whole" if speech.non_streaming_mode else "stream"
         give("non_streaming_mode", "text_mode", mode)

@@ -84,6 +84,7 @@ def read_transcription(
             max_tokens=or_unset(form.max_completion_tokens),
             top_logprobs=0 if wanted == "verbose_json" else None,
         ),
+        model_options=visit.options,
     )
     if form.stream:
         return order, TranscriptEvents()
