@@ -11,6 +11,8 @@ from pathlib import Path
 
 import services.cosyvoice3.code2wav.fields as cosyvoice3_code2wav
 import services.cosyvoice3.talker.fields as cosyvoice3_talker
+import services.mimo_audio.code2wav.fields as mimo_code2wav
+import services.mimo_audio.talker.fields as mimo_talker
 import services.qwen2_5_omni.talker.fields as omni25_talker
 import services.qwen2_5_omni.thinker.fields as omni25_thinker
 import services.qwen2_5_omni.token2wav.fields as omni25_token2wav
@@ -20,6 +22,7 @@ import services.qwen3_omni.thinker.fields as omni3_thinker
 import services.qwen3_tts.code2wav.fields as tts_code2wav
 import services.qwen3_tts.talker.fields as tts_talker
 from antiphon.pipelines.cosyvoice3 import MODEL_FILE
+from antiphon.pipelines.mimo_audio import AUDIO_TOKENIZER
 from services.config_fields import ConfigPart, Values
 
 PAGE = Path(__file__).parents[3] / "docs" / "checkpoint-fields.md"
@@ -38,6 +41,7 @@ class Stated:
 
 CODEC_FILE = "speech_tokenizer/config.json"
 LAYERS_FILE = "CosyVoice-BlankEN/config.json"
+TOKENIZER_FILE = f"{AUDIO_TOKENIZER}/config.json"
 ALL = (
     Stated("Qwen3-Omni", "thinker", omni3_thinker.PARTS, omni3_thinker.VLLM_PARTS),
     Stated("Qwen3-Omni", "talker", omni3_talker.PARTS),
@@ -51,6 +55,9 @@ ALL = (
     Stated("CosyVoice3", "talker", cosyvoice3_talker.PARTS, file=MODEL_FILE),
     Stated("CosyVoice3", "talker", cosyvoice3_talker.LAYER_PARTS, file=LAYERS_FILE),
     Stated("CosyVoice3", "code2wav", cosyvoice3_code2wav.PARTS, file=MODEL_FILE),
+    Stated("MiMo-Audio", "talker", mimo_talker.PARTS),
+    Stated("MiMo-Audio", "talker", mimo_talker.ENCODER_PARTS, file=TOKENIZER_FILE),
+    Stated("MiMo-Audio", "code2wav", mimo_code2wav.PARTS, file=TOKENIZER_FILE),
 )
 
 REFUSED = "tests/unit/services/test_config_fields.py"
@@ -62,6 +69,7 @@ EQUAL = {
     "Qwen2.5-Omni": "tests/equality/qwen2_5_omni/test_omni25_fidelity.py",
     "Qwen3-TTS": "tests/equality/qwen3_tts/test_tts_services.py",
     "CosyVoice3": "tests/equality/cosyvoice3/test_cosyvoice3_services.py",
+    "MiMo-Audio": "tests/equality/mimo_audio/test_mimo_services.py",
 }
 # Fields that a variant of a checkpoint changes.
 VARIED: Mapping[str, str] = {

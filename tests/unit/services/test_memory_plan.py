@@ -31,6 +31,9 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.testing.cosyvoice3 import tiny_checkpoint as cosyvoice3_checkpoint
 from antiphon.testing.cosyvoice3.tensor_shapes import flow_shapes, talker_shapes, vocoder_shapes
 from antiphon.testing.cosyvoice3.tiny_shape import CosyVoiceShape
+from antiphon.testing.mimo_audio import tiny_checkpoint as mimo_checkpoint
+from antiphon.testing.mimo_audio.tensor_shapes import codec_shapes, model_shapes
+from antiphon.testing.mimo_audio.tiny_shape import MimoShape
 from antiphon.testing.qwen2_5_omni import tiny_checkpoint as qwen2_5_omni_checkpoint
 from antiphon.testing.qwen3_omni import tiny_checkpoint as qwen3_omni_checkpoint
 from antiphon.testing.qwen3_tts import tiny_checkpoint as qwen3_tts_checkpoint
@@ -47,6 +50,7 @@ from services.memory_plan import (
     plan_stage,
     planned_limit,
 )
+from services.mimo_audio.code2wav import load as mimo_code2wav
 from services.qwen2_5_omni.token2wav import load as token2wav
 from services.qwen3_omni.code2wav import load as qwen3_omni_code2wav
 from services.qwen3_tts.code2wav import load as qwen3_tts_code2wav
@@ -283,6 +287,7 @@ def test_decoders_that_do_not_fit_are_refused_before_they_load(
     (qwen2_5_omni_checkpoint.build_tiny_checkpoint, token2wav.load),
     (qwen3_tts_checkpoint.build_tiny_tts, qwen3_tts_code2wav.load),
     (cosyvoice3_checkpoint.build_tiny_cosyvoice, cosyvoice3_code2wav.load),
+    (mimo_checkpoint.build_nested_tiny_mimo, mimo_code2wav.load),
 ], ids=lambda each: each.__module__.split(".")[-2])  # fmt: skip
 def test_every_audio_decoder_checks_its_room_before_it_loads(
     build: Callable[[Path], object],
@@ -308,6 +313,8 @@ def released(checkpoint: str, role: str) -> tuple[int, Cached | None]:
         return TTS[role]
     if checkpoint == "Fun-CosyVoice3-0.5B-2512":
         return _cosyvoice3(role)
+    if checkpoint == "MiMo-Audio-7B-Instruct":
+        return _mimo(role)
     with torch.device("meta"):
         if checkpoint.startswith("Qwen3-Omni"):
             return _omni3(role)
@@ -371,6 +378,38 @@ def test_sizes_of_cosyvoice3_are_those_of_its_files() -> None:
     talker, _ = _cosyvoice3("talker")
     assert round(4 * code2wav / 1e9, 2) == 1.41
     assert 1.98e9 < 4 * talker < 2.06e9
+
+
+def _mimo(role: str) -> tuple[int, Cached | None]:
+    shape = MimoShape(
+        hidden=4096,
+        intermediate=11008,
+        layers=36,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        local_heads=64,
+        local_hidden=1024,
+        local_intermediate=4096,
+        local_layers=16,
+        group_hidden=1024,
+        group_layers=6,
+        codec_hidden=1280,
+        codec_heads=20,
+        codec_intermediate=5120,
+        encoder_layers=32,
+        decoder_layers=32,
+        vocoder_hidden=256,
+        vocoder_heads=16,
+        vocoder_intermediate=1024,
+        vocoder_layers=16,
+    )
+    codec = {name: math.prod(size) for name, size in codec_shapes(shape).items()}
+    if role == "talker":
+        numbers = sum(map(math.prod, model_shapes(shape, 151_680).values()))
+        encoder = sum(size for name, size in codec.items() if name.startswith("encoder."))
+        return numbers + encoder, Cached(shape.layers, shape.kv_heads, shape.head_dim)
+    return sum(size for name, size in codec.items() if name.startswith("decoder.")), None
 
 
 def _omni25(role: str, size: str) -> tuple[int, Cached | None]:

@@ -1,0 +1,143 @@
+"""MiMo-Audio (`XiaomiMiMo/MiMo-Audio-7B-Instruct`): talker -> code2wav.
+
+What its two stages must agree on and nothing else. Reference: the vendor's repository,
+XiaomiMiMo/MiMo-Audio. One language model, the talker, reads text and speech, and writes text and
+groups of codec frames. The text goes to the client, the frames go to code2wav.
+
+A checkpoint is two directories: the language model's, and that of the audio tokenizer, whose
+encoder is the talker's and whose decoder is code2wav's. See `audio_tokenizer_dir`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from antiphon.errors import FailedPrecondition
+from antiphon.options import DIALOGUE, SPEECH, TASK, TRANSCRIPTION, Option, OptionKind
+from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge, text_edge
+from antiphon.pipelines.examples import (
+    ExampleSettings,
+    MadeUp,
+    conversation,
+    random_codes,
+)
+from antiphon.pipelines.files import CONFIG_FILE
+from antiphon.pipelines.graph import Pipeline, StageSpec
+from antiphon.segment import ChunkPolicy
+
+TALKER, CODE2WAV = "talker", "code2wav"
+INPUT, TEXT, CODES, AUDIO = "input", "text", "codes", "audio"
+
+AUDIO_TOKENIZER = "MiMo-Audio-Tokenizer"
+"""The name of the audio tokenizer's released directory."""
+
+SAMPLE_RATE_HZ = 24_000
+"""Of recordings that are heard and of the audio that is made."""
+
+GROUP_FRAMES = 4
+"""Frames of one position of the language model."""
+CODE_RATE_HZ = 25.0
+CODEBOOKS = (1024, 1024, 128, 128, 128, 128, 128, 128)
+"""Sizes of the codebooks: a frame has one code of each."""
+
+BLOCK_FRAMES = 20
+"""Frames that are decoded at a time in a stream. The model is trained to write five groups of
+speech in a row."""
+
+MOST_REFERENCE_S = 60.0
+NO, YES = SWITCH = "no", "yes"
+
+OPTIONS = (
+    Option(
+        TASK,
+        OptionKind.TEXT,
+        "What is done with the messages: they are answered, or the last one is spoken as it is, or "
+        "its recording is written down. Not given: what the endpoint is for.",
+        choices=(DIALOGUE, SPEECH, TRANSCRIPTION),
+    ),
+    Option(
+        "instruction",
+        OptionKind.TEXT,
+        f"How to speak, in words; for {TASK} {SPEECH}.",
+        instructs=True,
+    ),
+    Option(
+        "described",
+        OptionKind.TEXT,
+        f"Whether the text itself says how it is to be spoken; for {TASK} {SPEECH}.",
+        choices=SWITCH,
+    ),
+    Option(
+        "thinking",
+        OptionKind.TEXT,
+        "Whether the text of an answer begins with the model's reasoning; for answers in text.",
+        choices=SWITCH,
+    ),
+    Option(
+        "reference_audio",
+        OptionKind.AUDIO,
+        f"A recording of the voice to speak with; for {TASK} {SPEECH} it needs an instruction, or "
+        "a text that says how it is to be spoken.",
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        max_s=MOST_REFERENCE_S,
+    ),
+    Option(
+        "code_temperature",
+        OptionKind.NUMBER,
+        "Temperature of the codes of speech, which are drawn apart from the text; 0 takes the "
+        "likeliest. Not given: 0.9.",
+        most=100.0,
+    ),
+    Option(
+        "code_top_p",
+        OptionKind.NUMBER,
+        "The codes of speech are drawn from the likeliest that have this share of all "
+        "probability. Not given: 0.95.",
+        least=1e-6,
+        most=1.0,
+    ),
+)
+
+
+def audio_tokenizer_dir(model_dir: Path, setting: str) -> Path:
+    """The audio tokenizer's directory: the setting, or the one of the released name in or beside
+    the language model's. Raises `FailedPrecondition` if there is none."""
+    if setting:
+        tried = [Path(setting)]
+    else:
+        tried = [model_dir / AUDIO_TOKENIZER, model_dir.resolve().parent / AUDIO_TOKENIZER]
+    for folder in tried:
+        if (folder / CONFIG_FILE).is_file():
+            return folder
+    raise FailedPrecondition(
+        f"audio_tokenizer_dir: no {CONFIG_FILE} in {' or '.join(map(str, tried))}; set it to the "
+        f"directory of {AUDIO_TOKENIZER}",
+        field="audio_tokenizer_dir",
+    )
+
+
+def code2wav_example(settings: ExampleSettings) -> MadeUp:
+    """Random frames of codes that every codebook has."""
+    told = type(settings.description)()
+    told.CopyFrom(settings.description)
+    told.code_entries = min(CODEBOOKS)
+    return random_codes(CODES)(replace(settings, description=told))
+
+
+PIPELINE = Pipeline(
+    name="mimo_audio",
+    architectures=("MiMoAudioModel", "MiMoAudioForCausalLM"),
+    stages=(
+        StageSpec(TALKER, samples=True, options=OPTIONS, example=conversation(INPUT)),
+        StageSpec(CODE2WAV, example=code2wav_example),
+    ),
+    edges=(
+        conversation_edge(TALKER),
+        text_edge(TALKER),
+        frames_edge(CODES, TALKER, CODE2WAV, rate_hz=CODE_RATE_HZ, groups=len(CODEBOOKS)),
+        audio_edge(CODE2WAV, CODES),
+    ),
+    # A part of a block makes no audio.
+    chunk_policy=ChunkPolicy(first=BLOCK_FRAMES, ramp=(), steady=BLOCK_FRAMES),
+)

@@ -1,0 +1,1 @@
+"""Tiny MiMo-Audio checkpoints."""

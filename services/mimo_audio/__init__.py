@@ -1,0 +1,1 @@
+"""MiMo-Audio: speech and text to speech and text."""

@@ -1,0 +1,1 @@
+"""Codes to samples: the decoder of the audio tokenizer."""

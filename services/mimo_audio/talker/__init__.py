@@ -1,0 +1,1 @@
+"""Text, and speech as codes, to text and codes."""

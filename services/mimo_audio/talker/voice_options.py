@@ -1,0 +1,100 @@
+"""What a request's options ask for, and what does not go together. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from antiphon.chunk import Tensor
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.options import DIALOGUE, SPEECH, TASK, OptionValue
+from antiphon.pipelines.mimo_audio import YES
+from antiphon.sampling import Sampling
+
+CODE_TEMPERATURE, CODE_TOP_P = 0.9, 0.95
+"""The vendor's, of every task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
+    """The task, and how it is done: with the voice of a `reference`, by an `instruction`, or as the
+    text itself says if it is `described`; `thinking` aloud. Codes are drawn by temperature and
+    `top_p` of their own."""
+
+    task: str
+    reference: Tensor | None
+    instruction: str
+    described: bool
+    thinking: bool
+    code_temperature: float
+    code_top_p: float
+
+    def code_sampling(self, sampling: Sampling) -> Sampling:
+        """How codes are drawn in a segment whose text is drawn so."""
+        return replace(
+            sampling,
+            temperature=self.code_temperature,
+            top_p=self.code_top_p,
+            top_k=0,
+            repetition_penalty=1.0,
+        )
+
+
+def read_request(options: Mapping[str, OptionValue], *, speaks: bool) -> TaskRequest:
+    """Raises `InvalidArgument` for options that do not go together."""
+
+    def text(name: str) -> str:
+        return str(options.get(name) or "")
+
+    def number(name: str, default: float) -> float:
+        value = options.get(name)
+        return float(value) if isinstance(value, int | float) else default
+
+    task = text(TASK).casefold() or DIALOGUE
+    reference = options.get("reference_audio")
+    request = TaskRequest(
+        task=task,
+        reference=None if reference is None or isinstance(reference, str | float) else reference,
+        instruction=text("instruction"),
+        described=text("described").casefold() == YES,
+        thinking=text("thinking").casefold() == YES,
+        code_temperature=number("code_temperature", CODE_TEMPERATURE),
+        code_top_p=number("code_top_p", CODE_TOP_P),
+    )
+    if task != SPEECH:
+        for name, given in (
+            ("instruction", bool(request.instruction)),
+            ("described", request.described),
+        ):
+            if given:
+                raise _refused(name, f"is for {TASK} {SPEECH}; leave it out")
+    elif request.described and request.instruction:
+        raise _refused("instruction", "the text itself says how to speak; leave one of them out")
+    elif request.reference is not None and not (request.described or request.instruction):
+        raise _refused(
+            "reference_audio", "the model takes a voice with an instruction alone; give one"
+        )
+    if request.thinking and (task != DIALOGUE or speaks):
+        raise _refused("thinking", "is for answers in text; ask for text alone, or leave it out")
+    if request.reference is not None and not (speaks or task == SPEECH):
+        raise _refused("reference_audio", "nothing is spoken; ask for audio, or leave it out")
+    return request
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raise `NotImplementedYet` for what this engine does not do."""
+    if sampling.json_schema is not None:
+        raise NotImplementedYet(
+            "json_schema: this model cannot hold its text to a schema; leave it out",
+            field="json_schema",
+        )
+    if sampling.top_logprobs is not None:
+        raise NotImplementedYet(
+            "logprobs: this model tells no log probabilities; leave them out",
+            field="logprobs",
+        )
+
+
+def _refused(name: str, why: str) -> InvalidArgument:
+    field = f"options.{name}"
+    return InvalidArgument(f"{field}: {why}", field=field)

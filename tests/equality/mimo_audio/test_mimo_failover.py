@@ -1,0 +1,114 @@
+"""An answer of MiMo-Audio outlives a stage; its ids, codes and samples are the same.
+
+No stage goes on from what the client has: another replica makes all of the answer again by the same
+draws, and what the client has is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import msgspec
+import numpy as np
+import pytest
+import pytest_asyncio
+from mimo_asking import ask, messages_of, options_of, sent_options
+
+import antiphon
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.mimo_audio import PIPELINE
+from antiphon.testing.local_deployment import local_deployment
+from antiphon.testing.mimo_audio.tiny_checkpoint import LANGUAGE_MODEL
+from antiphon.v1 import stage_pb2, stage_pb2_grpc
+from tests.equality.mimo_audio.mimo_cases import CASES
+from tools.launcher.launcher import Running
+from tools.launcher.plan import replica_names
+from tools.warm.launcher import WarmLauncher
+
+pytestmark = [
+    pytest.mark.equality,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+REPLICAS = 2
+AHEAD_S = 2.0
+"""So little may be made ahead of the client that the answer cannot end before the client reads."""
+CASE = next(each for each in CASES if each.name == "tts-english")
+DRAWN = {"temperature": 1.0, "seed": 18, "max_tokens": 300}
+"""A long answer, whose text and codes are drawn."""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def replicas(mimo_checkpoints: dict[str, Path]) -> AsyncIterator[Running]:
+    """Two processes of each stage, new ones for each test: the answer needs the second one."""
+    stages = dict.fromkeys(
+        PIPELINE.roles, StageConfig(slots=2, replicas=REPLICAS, right_context_codes=8)
+    )
+    deployment = local_deployment(mimo_checkpoints["marks"] / LANGUAGE_MODEL, **stages)
+    ahead = {"max_ahead_seconds": AHEAD_S, "max_stage_ahead_seconds": AHEAD_S}
+    gateway = msgspec.structs.replace(deployment.gateway, **ahead)
+    deployment = msgspec.structs.replace(deployment, gateway=gateway)
+    async with WarmLauncher(deployment) as running:
+        yield running
+
+
+async def at_work(running: Running, name: str) -> str:
+    """Wait until the process reports an open segment; return its name."""
+    async with grpc.aio.insecure_channel(running.processes[name].address) as channel:
+        loads = stage_pb2_grpc.StageServiceStub(channel).WatchLoad(stage_pb2.WatchLoadRequest())
+        async for load in loads:
+            if load.open_segments:
+                return name
+    raise AssertionError(f"{name} ended its stream of loads")
+
+
+async def kill_used(running: Running, role: str) -> None:
+    """Kill the replica of the stage that has a segment open."""
+    watches = [
+        asyncio.create_task(at_work(running, each)) for each in replica_names(role, REPLICAS)
+    ]
+    done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+    for each in others:
+        each.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    running.processes[done.pop().result()].kill()
+
+
+@pytest.mark.parametrize("role", PIPELINE.roles)
+async def test_an_answer_is_the_same_when_a_stage_is_killed_in_it(
+    role: str, replicas: Running
+) -> None:
+    options = {name: value for name, value in options_of(CASE).items() if name == "task"}
+    async with antiphon.AsyncClient(replicas.grpc_address) as client:
+        undisturbed = await ask(client, CASE, options=sent_options(options), **DRAWN)
+        assert undisturbed.deltas > 5
+        generation = client.generate(
+            messages_of(CASE),
+            modalities=("text", "audio"),
+            options=sent_options(options),
+            include_ids=True,
+            timeout_s=240,
+            **DRAWN,
+        )
+        codes, samples, killed = b"", b"", False
+        ids: list[int] = []
+        async for event in generation:
+            match event:
+                case antiphon.TextDelta():
+                    ids += event.token_ids
+                case antiphon.AudioDelta():
+                    codes += event.codes
+                    samples += event.float32
+                    if not killed:
+                        killed = True
+                        await kill_used(replicas, role)
+    assert killed
+    assert ids == undisturbed.ids
+    assert codes == undisturbed.codes.astype("<u2").tobytes()
+    np.testing.assert_allclose(
+        np.frombuffer(samples, "<f4"), undisturbed.samples, rtol=0, atol=1e-4
+    )
