@@ -1,0 +1,1 @@
+"""Tiny Ming TTS checkpoints."""
