@@ -133,7 +133,8 @@ def import_vendor(vendor: Path, torchaudio: Path, draws: Draws) -> Any:
 
     fm.flowloss.torch = fm.CFM.torch = Torch()
     spec = importlib.util.spec_from_file_location("ming_example", vendor / "cookbooks/test.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     return example
@@ -161,7 +162,8 @@ def make_speaker(example: Any, folder: Path) -> Any:
         str(folder), torch_dtype=torch.float32, output_loading_info=True
     )
     assert set(report["missing_keys"]) <= {"model.lm_head.weight"}, report
-    assert not report["unexpected_keys"] and not report["mismatched_keys"], report
+    assert not report["unexpected_keys"], report
+    assert not report["mismatched_keys"], report
     model.spk_head.register_forward_pre_hook(lambda _, given: (given[0].float(),))
     speaker = object.__new__(example.MingAudio)
     speaker.device, speaker.model = "cpu", model.eval()

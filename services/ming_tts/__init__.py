@@ -1,0 +1,1 @@
+"""Ming TTS: text and a voice to speech."""

@@ -1,0 +1,1 @@
+"""Latents to samples."""

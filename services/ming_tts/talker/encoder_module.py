@@ -1,0 +1,54 @@
+"""The audio encoder of Ming TTS, with the names of the checkpoint (`audio.encoder`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, softplus
+from transformers import Qwen2Config, Qwen2Model
+
+from antiphon.pipelines.ming_tts import LATENT_ROWS, LATENT_WIDTH, ROW_SAMPLES
+
+AGGREGATOR_LAYERS = 4
+LEAST_SPREAD = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSizes:
+    """`backbone` is that of `audio_tokenizer_config.enc_kwargs` in the checkpoint."""
+
+    backbone: dict[str, Any]
+
+
+class AudioEncoderModule(nn.Module):
+    """Samples at 44.1 kHz to the mean and the spread of latents."""
+
+    def __init__(self, sizes: EncoderSizes) -> None:
+        super().__init__()
+        config = Qwen2Config.from_dict(sizes.backbone)
+        width = config.hidden_size
+        self.encoder = Qwen2Model(config)
+        self.aggregator = Qwen2Model(
+            Qwen2Config.from_dict(sizes.backbone | {"num_hidden_layers": AGGREGATOR_LAYERS})
+        )
+        self.fc1 = nn.Linear(ROW_SAMPLES, width, bias=False)
+        self.fc2 = nn.Linear(width, width)
+        self.fc3 = nn.Linear(width, 2 * LATENT_WIDTH)
+        # Trained, and not used.
+        self.norm = nn.LayerNorm(width)
+        self.cls_embed = nn.Parameter(torch.zeros(1, 1, width))
+
+    def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, [latents, 64] each, of samples [n], n at least 1."""
+        samples = pad(samples, (0, -len(samples) % (LATENT_ROWS * ROW_SAMPLES)))
+        rows = self.fc2(self.fc1(samples.view(1, -1, ROW_SAMPLES)))
+        rows = self.encoder(inputs_embeds=rows).last_hidden_state[0]
+        latents = rows.view(-1, LATENT_ROWS, rows.shape[-1])
+        last = self.cls_embed.expand(len(latents), 1, -1)
+        joined = torch.cat((latents, last), 1).flatten(0, 1)
+        heard = self.aggregator(inputs_embeds=joined[None]).last_hidden_state[0]
+        mean, scale = self.fc3(heard[LATENT_ROWS :: LATENT_ROWS + 1]).chunk(2, 1)
+        return mean, softplus(scale) + LEAST_SPREAD
