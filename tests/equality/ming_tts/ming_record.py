@@ -241,9 +241,9 @@ def record_clips(speaker: Any, folder: Path, arrays: dict[str, npt.NDArray[Any]]
         wave, embedding = speaker.preprocess_one_prompt_wav(path, use_spk_emb=True)
         padded = speaker.pad_waveform(wave)
         latents, _ = speaker.model.audio.encode_latent(padded, torch.tensor([padded.shape[1]]))
-        arrays[f"clip-{name}/speaker"] = embedding[0].numpy()
-        arrays[f"clip-{name}/count"] = np.array(latents.shape[1])
-        arrays[f"clip-{name}/latents"] = latents[0].numpy()[:, ::LATENT_STEP]
+        arrays[f"recording-{name}/speaker"] = embedding[0].numpy()
+        arrays[f"recording-{name}/count"] = np.array(latents.shape[1])
+        arrays[f"recording-{name}/latents"] = latents[0].numpy()[:, ::LATENT_STEP]
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ def test_a_clip_gives_the_vendors_latents_and_speaker(
     name: str, talker: TalkerInProcess, recorded: Recorded
 ) -> None:
     voice = talker.encoder.voice(CLIPS[name].astype(np.float32) / 32768)
-    assert len(voice.latents) == recorded.arrays[f"clip-{name}/count"]
+    assert len(voice.latents) == recorded.arrays[f"recording-{name}/count"]
     heard = voice.latents[:, ::LATENT_STEP]
-    assert_allclose(heard, recorded.arrays[f"clip-{name}/latents"], atol=TOLERANCE)
-    assert_allclose(voice.speaker, recorded.arrays[f"clip-{name}/speaker"], atol=TOLERANCE)
+    assert_allclose(heard, recorded.arrays[f"recording-{name}/latents"], atol=TOLERANCE)
+    assert_allclose(voice.speaker, recorded.arrays[f"recording-{name}/speaker"], atol=TOLERANCE)

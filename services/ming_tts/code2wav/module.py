@@ -1,0 +1,53 @@
+"""The audio decoder of Ming TTS, with the names of the checkpoint (`audio.decoder`).
+
+Its layers are those of Qwen2 in transformers. The module holds weights; `decoder.py` computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from transformers import Qwen2Config
+from transformers.models.qwen2.modeling_qwen2 import (
+    Qwen2DecoderLayer,
+    Qwen2RMSNorm,
+    Qwen2RotaryEmbedding,
+)
+
+from antiphon.pipelines.ming_tts import LATENT_WIDTH, ROW_SAMPLES
+
+PREFIX = "audio.decoder."
+
+WINDOW_ROWS = 4
+"""Rows that a window of the inverse transform spans."""
+
+UNUSED = ("decoder.embed_tokens.weight", "head.istft.window")
+"""A table that nothing reads, and what is computed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSizes:
+    """`backbone` is that of `audio_tokenizer_config.dec_kwargs` in the checkpoint."""
+
+    backbone: dict[str, Any]
+
+
+class AudioDecoderModule(nn.Module):
+    """All of `audio.decoder` but for `UNUSED`."""
+
+    def __init__(self, sizes: DecoderSizes) -> None:
+        super().__init__()
+        config = Qwen2Config.from_dict(sizes.backbone)
+        self.fc1 = nn.Linear(LATENT_WIDTH, config.hidden_size)
+        self.decoder = nn.Module()
+        self.decoder.layers = nn.ModuleList(
+            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
+        )
+        self.decoder.norm = Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.decoder.rotary_emb = Qwen2RotaryEmbedding(config)
+        self.head = nn.Module()
+        self.head.out = nn.Linear(config.hidden_size, WINDOW_ROWS * ROW_SAMPLES + 2)
+        # Rows that a row sees, with itself; 0 means all before it.
+        self.window = config.sliding_window or 0

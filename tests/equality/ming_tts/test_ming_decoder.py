@@ -1,0 +1,69 @@
+"""The audio decoder gives the vendor's samples, whole and in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ming_asking import Recorded, TalkerInProcess
+from numpy.testing import assert_allclose
+
+from antiphon.pipelines.ming_tts import LATENT_SAMPLES, LATENT_WIDTH
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.testing.ming_tts.tiny_checkpoint import PRESETS, build_tiny_ming
+from services.ming_tts.code2wav.decoder import AudioStream
+from services.ming_tts.code2wav.module import PREFIX, UNUSED, AudioDecoderModule, DecoderSizes
+from tests.equality.ming_tts.ming_cases import AUDIO_STEP, SEED, Case, all_cases
+
+TOLERANCE = 1e-4
+STREAMED_TOLERANCE = 2e-6
+
+
+def load(folder: Path) -> AudioDecoderModule:
+    told = json.loads((folder / "config.json").read_text())
+    return load_submodule(
+        AudioDecoderModule,
+        DecoderSizes(told["audio_tokenizer_config"]["dec_kwargs"]["backbone"]),
+        PREFIX,
+        Weights(folder),
+        dtype=torch.float32,
+        device="cpu",
+        ignored=UNUSED,
+    )
+
+
+def decode(module: AudioDecoderModule, latents: torch.Tensor, pieces: Sequence[int]) -> np.ndarray:
+    stream = AudioStream(module)
+    parts = latents.split(list(pieces))
+    made = [
+        stream.advance(part, finished=number == len(parts)) for number, part in enumerate(parts, 1)
+    ]
+    return torch.cat(made).numpy()
+
+
+@pytest.mark.parametrize("case", list(all_cases())[::4], ids=lambda case: case.name)
+def test_samples(
+    case: Case, talker: TalkerInProcess, ming_checkpoint: Path, recorded: Recorded
+) -> None:
+    said = talker.speak(case, talker.prompt(case), recorded.seed(case))
+    latents = torch.from_numpy(said.latents)
+    samples = decode(load(ming_checkpoint), latents, [len(latents)])
+    assert len(samples) == LATENT_SAMPLES * len(latents)
+    assert_allclose(samples[::AUDIO_STEP], recorded.of(case)["audio"], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_pieces_joined_are_the_whole(preset: str, tmp_path: Path) -> None:
+    build_tiny_ming(tmp_path / "tiny", PRESETS[preset], SEED)
+    module = load(tmp_path / "tiny")
+    latents = torch.randn(29, LATENT_WIDTH, generator=torch.Generator().manual_seed(3))
+    whole = decode(module, latents, [29])
+    for pieces in ([1] * 29, [4] * 7 + [1], [2, 1, 7, 19], [28, 1], [1, 28]):
+        assert_allclose(decode(module, latents, pieces), whole, atol=STREAMED_TOLERANCE)
+    one = decode(module, latents[:1], [1])
+    assert len(one) == LATENT_SAMPLES
