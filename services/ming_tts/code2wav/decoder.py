@@ -7,6 +7,8 @@ windows overlap.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, linear, scaled_dot_product_attention
@@ -83,10 +85,10 @@ class AudioStream:
     """One stream of latents; `advance` must be called in order and ends with `finished`."""
 
     def __init__(self, module: AudioDecoderModule) -> None:
-        self._module = module
+        self._module: Any = module
         self._upsample = StreamingUpsample()
         self._inverse = StreamingInverse(module.fc1.weight.device)
-        self._past: list[tuple[Tensor, Tensor] | None] = [None] * len(module.decoder.layers)
+        self._past: list[tuple[Tensor, Tensor] | None] = [None] * len(self._module.decoder.layers)
         self._rows = 0
 
     @torch.inference_mode()
@@ -114,7 +116,7 @@ class AudioStream:
         return rows
 
     def _attend(
-        self, number: int, attention: torch.nn.Module, normed: Tensor, turns: tuple[Tensor, Tensor]
+        self, number: int, attention: Any, normed: Tensor, turns: tuple[Tensor, Tensor]
     ) -> Tensor:
         shape = (*normed.shape[:2], -1, attention.head_dim)
         queries, keys, values = (

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from ming_asking import Recorded, TalkerInProcess
 
-from antiphon.testing.ming_tts.tiny_checkpoint import WINDOWED, build_tiny_ming
+from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
+from antiphon.testing.ming_tts.tiny_shape import WINDOWED
 from tests.equality.ming_tts.ming_cases import SEED
 
 pytest.importorskip("onnxruntime")

@@ -106,7 +106,7 @@ class TalkerInProcess:
 
     def prompt(self, case: Case) -> LatentPrompt:
         """What the vendor's code makes of the case."""
-        samples = reference_audio().astype(np.float32) / 32768
+        samples = reference_audio().astype(np.float32) / np.float32(32768)
         voice = self.encoder.voice(samples) if case.mode in (CLIP, VOICE) else None
         return make_prompt(
             lambda text: self._tokenizer.encode(text, field="messages"),

@@ -69,7 +69,8 @@ def reference_audio() -> npt.NDArray[np.int16]:
     wave = sum(np.sin(each * pitch) / each for each in range(1, 12))
     loud = 0.5 + 0.5 * np.sin(2 * np.pi * 4 * time)
     mixed = loud * (0.25 * wave + 0.05 * noise)
-    return (np.clip(mixed, -1, 1) * 32767).astype(np.int16)
+    samples: npt.NDArray[np.int16] = (np.clip(mixed, -1, 1) * 32767).astype(np.int16)
+    return samples
 
 
 def clips() -> dict[str, npt.NDArray[np.int16]]:

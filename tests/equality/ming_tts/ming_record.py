@@ -26,7 +26,8 @@ import transformers
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, STEP_LATENTS
 from antiphon.sampling import stream_key
-from antiphon.testing.ming_tts.tiny_checkpoint import WINDOWED, build_tiny_ming
+from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
+from antiphon.testing.ming_tts.tiny_shape import WINDOWED
 from services.flow.normal_draws import normal_draws
 from tests.equality.ming_tts.ming_cases import (
     AUDIO_STEP,

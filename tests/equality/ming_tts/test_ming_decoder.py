@@ -39,7 +39,7 @@ def load(folder: Path) -> AudioDecoderModule:
 
 def decode(module: AudioDecoderModule, latents: torch.Tensor, pieces: Sequence[int]) -> np.ndarray:
     stream = AudioStream(module)
-    parts = latents.split(list(pieces))
+    parts = torch.split(latents, list(pieces))
     made = [
         stream.advance(part, finished=number == len(parts)) for number, part in enumerate(parts, 1)
     ]
