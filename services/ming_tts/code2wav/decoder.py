@@ -88,7 +88,7 @@ class AudioStream:
         self._module: Any = module
         self._upsample = StreamingUpsample()
         self._inverse = StreamingInverse(module.fc1.weight.device)
-        self._past: list[tuple[Tensor, Tensor] | None] = [None] * len(self._module.decoder.layers)
+        self._past: list[tuple[Tensor, Tensor] | None] = [None] * module.layer_count
         self._rows = 0
 
     @torch.inference_mode()

@@ -49,5 +49,6 @@ class AudioDecoderModule(nn.Module):
         self.decoder.rotary_emb = Qwen2RotaryEmbedding(config)
         self.head = nn.Module()
         self.head.out = nn.Linear(config.hidden_size, WINDOW_ROWS * ROW_SAMPLES + 2)
+        self.layer_count = int(config.num_hidden_layers)
         # Rows that a row sees, with itself; 0 means all before it.
         self.window = config.sliding_window or 0
