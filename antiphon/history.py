@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-IDS, FRAMES = "ids", "frames"
+IDS, FRAMES, LATENTS = "ids", "frames", "latents"
 """What a stage can go on from, as it tells in `Describe`."""
 MAX_HISTORY_BYTES = 4 << 20
-"""Of ids and frames together: hours of speech."""
+"""Of all parts together: hours of speech in codes."""
 
 
 def _no_ids() -> npt.NDArray[np.int32]:
@@ -21,9 +21,14 @@ def _no_frames() -> npt.NDArray[np.uint16]:
     return np.empty((0, 0), np.uint16)
 
 
+def _no_latents() -> npt.NDArray[np.float32]:
+    return np.empty((0, 0), np.float32)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """Ids of the reply [n] and codec frames [n, groups], both from the first on.
+    """Ids of the reply [n], codec frames [n, groups] and frames of floats [n, width], each from
+    the first on. A stage makes frames of one kind; see `StageFacts.frame_dtype`.
 
     A stage that goes on from them takes them as its own output, which it makes known as ever, and
     makes what follows.
@@ -31,8 +36,9 @@ class History:
 
     ids: npt.NDArray[np.int32] = field(default_factory=_no_ids)
     frames: npt.NDArray[np.uint16] = field(default_factory=_no_frames)
+    latents: npt.NDArray[np.float32] = field(default_factory=_no_latents)
 
     @property
     def size_bytes(self) -> int:
-        """Of ids and frames."""
-        return self.ids.nbytes + self.frames.nbytes
+        """Of all parts."""
+        return self.ids.nbytes + self.frames.nbytes + self.latents.nbytes

@@ -93,13 +93,15 @@ class AudioDelta:
 
     With `include_ids` also `float32` (little-endian samples as decoded) and
     `codes` (uint16 little-endian codec frames, frame major), for example
-    `numpy.frombuffer(delta.codes, "<u2").reshape(-1, 16)`.
+    `numpy.frombuffer(delta.codes, "<u2").reshape(-1, 16)`. A model whose frames are floats has
+    `latents` (float32 little-endian, frame major) instead.
     """
 
     pcm16: bytes
     first_sample: int
     float32: bytes = b""
     codes: bytes = b""
+    latents: bytes = b""
 
     def __repr__(self) -> str:
         return brief(self)
@@ -234,7 +236,7 @@ def _logprob_from_proto(proto: speech_pb2.TokenLogprob) -> TokenLogprob:
 
 def audio_from_proto(proto: speech_pb2.AudioDelta) -> AudioDelta:
     """The value of an audio event."""
-    return AudioDelta(proto.pcm16, proto.first_sample, proto.float32, proto.codes)
+    return AudioDelta(proto.pcm16, proto.first_sample, proto.float32, proto.codes, proto.latents)
 
 
 def image_from_proto(proto: speech_pb2.ImageDelta) -> ImageDelta:

@@ -7,6 +7,7 @@ import hashlib
 from antiphon.v1 import speech_pb2
 
 PCM16_BYTES = CODE_BYTES = 2
+LATENT_BYTES = 4
 
 
 class AnswerPosition:
@@ -51,6 +52,7 @@ class AnswerPosition:
             case "audio":
                 part.samples += len(message.audio.pcm16) // PCM16_BYTES
                 part.codes += len(message.audio.codes) // CODE_BYTES
+                part.codes += len(message.audio.latents) // LATENT_BYTES
             case "image":
                 part.images += len(message.image.images)
             case _:

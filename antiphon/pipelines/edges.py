@@ -82,14 +82,16 @@ def frames_edge(
     rate_hz: float,
     groups: int = VARIES,
     primed: bool = False,
+    dtype: str = "uint16",
 ) -> Edge:
-    """Codec frames, of so many codes each: grouped by the chunk policy, and governed by credit."""
+    """Codec frames, of so many codes each, or of floats if `dtype` says so: grouped by the chunk
+    policy, and governed by credit."""
     return Edge(
         name,
         producer,
         (consumer,),
         "codec frame",
-        (TensorSpec(name, "uint16", (VARIES, groups)),),
+        (TensorSpec(name, dtype, (VARIES, groups)),),
         counted_by=name,
         grouped=True,
         governed=True,
@@ -98,7 +100,7 @@ def frames_edge(
     )
 
 
-def audio_edge(producer: str, frames: str) -> Edge:
+def audio_edge(producer: str, frames: str, dtype: str = "uint16") -> Edge:
     """`audio`, the samples with the codec frames that they were decoded from."""
     return Edge(
         "audio",
@@ -107,7 +109,7 @@ def audio_edge(producer: str, frames: str) -> Edge:
         SAMPLE,
         (
             TensorSpec("samples", "float32", (VARIES,)),
-            TensorSpec(frames, "uint16", (VARIES, VARIES)),
+            TensorSpec(frames, dtype, (VARIES, VARIES)),
         ),
         counted_by="samples",
         governed=True,

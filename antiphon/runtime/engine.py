@@ -194,7 +194,8 @@ class StageFacts:
     """What a loaded model tells about itself; the rest of `Describe` is the runtime's.
 
     Rates in Hz, limits in positions, audio length in seconds, text in bytes of UTF-8 in a
-    whole conversation; 0 or empty where a thing does not apply. `constrains_text` if it keeps to
+    whole conversation; 0 or empty where a thing does not apply. `frame_dtype` is that of the
+    `code_groups` values of a frame: codes, or "float32". `constrains_text` if it keeps to
     `Sampling.json_schema`, `keeps_recordings` if it takes keys of those that it knows. It
     `goes_on_from` these parts of a segment's `History`. Each of `options` takes the place of the
     one of its name that the pipeline declares: a checkpoint may know more of it, such as its
@@ -210,6 +211,7 @@ class StageFacts:
     samples_per_frame: int = 0
     code_groups: int = 0
     code_entries: int = 0
+    frame_dtype: str = "uint16"
     context_limit: int = 0
     input_kinds: tuple[str, ...] = ()
     input_sample_rate_hz: int = 0

@@ -614,6 +614,8 @@ class History(google.protobuf.message.Message):
     IDS_FIELD_NUMBER: builtins.int
     FRAMES_FIELD_NUMBER: builtins.int
     CODE_GROUPS_FIELD_NUMBER: builtins.int
+    LATENTS_FIELD_NUMBER: builtins.int
+    LATENT_WIDTH_FIELD_NUMBER: builtins.int
     ids: builtins.bytes
     """Ids of the reply, int32 little-endian each, those without text among them. Each must be in the
     vocabulary, and none but the last may end the reply.
@@ -623,14 +625,21 @@ class History(google.protobuf.message.Message):
     stage could have drawn, fewer than its token limit.
     """
     code_groups: builtins.int
+    latents: builtins.bytes
+    """Frames of a stage whose frames are floats (`DescribeResponse.frame_dtype`), `latent_width` values
+    each, float32 little-endian. All must be finite.
+    """
+    latent_width: builtins.int
     def __init__(
         self,
         *,
         ids: builtins.bytes = ...,
         frames: builtins.bytes = ...,
         code_groups: builtins.int = ...,
+        latents: builtins.bytes = ...,
+        latent_width: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["code_groups", b"code_groups", "frames", b"frames", "ids", b"ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code_groups", b"code_groups", "frames", b"frames", "ids", b"ids", "latent_width", b"latent_width", "latents", b"latents"]) -> None: ...
 
 global___History = History
 

@@ -363,7 +363,7 @@ class DeliveredPart(google.protobuf.message.Message):
     logprobs: builtins.int
     samples: builtins.int
     codes: builtins.int
-    """Values of codec frames."""
+    """Values of codec frames, or of frames of floats."""
     images: builtins.int
     def __init__(
         self,
@@ -554,6 +554,7 @@ class AudioDelta(google.protobuf.message.Message):
     FIRST_SAMPLE_FIELD_NUMBER: builtins.int
     FLOAT32_FIELD_NUMBER: builtins.int
     CODES_FIELD_NUMBER: builtins.int
+    LATENTS_FIELD_NUMBER: builtins.int
     pcm16: builtins.bytes
     """16-bit signed little-endian mono samples."""
     first_sample: builtins.int
@@ -562,6 +563,8 @@ class AudioDelta(google.protobuf.message.Message):
     """Present with `include_ids`: float32 little-endian samples as decoded."""
     codes: builtins.bytes
     """Present with `include_ids`: uint16 little-endian codec frames, frame major."""
+    latents: builtins.bytes
+    """Present with `include_ids` where a model's frames are floats: float32 little-endian, frame major."""
     def __init__(
         self,
         *,
@@ -569,8 +572,9 @@ class AudioDelta(google.protobuf.message.Message):
         first_sample: builtins.int = ...,
         float32: builtins.bytes = ...,
         codes: builtins.bytes = ...,
+        latents: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["codes", b"codes", "first_sample", b"first_sample", "float32", b"float32", "pcm16", b"pcm16"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["codes", b"codes", "first_sample", b"first_sample", "float32", b"float32", "latents", b"latents", "pcm16", b"pcm16"]) -> None: ...
 
 global___AudioDelta = AudioDelta
 

@@ -163,6 +163,7 @@ class DescribeResponse(google.protobuf.message.Message):
     CONSTRAINS_TEXT_FIELD_NUMBER: builtins.int
     KEEPS_RECORDINGS_FIELD_NUMBER: builtins.int
     GOES_ON_FROM_FIELD_NUMBER: builtins.int
+    FRAME_DTYPE_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for: that of the checkpoint's directory."""
     checkpoint_fingerprint: builtins.str
@@ -220,6 +221,11 @@ class DescribeResponse(google.protobuf.message.Message):
     """Of the stage that reads the client's input: whether a recording that it was brought before may be told
     by the 16 bytes of its BLAKE2b hash, in the place of its samples. It knows the latest ones.
     """
+    frame_dtype: builtins.str
+    """Type of the `code_groups` values of a frame that the stage makes or reads: "uint16", which are
+    codes below `code_entries`, or "float32". Empty: the stage has no frames, or is older than this field
+    and has codes.
+    """
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -256,7 +262,7 @@ class DescribeResponse(google.protobuf.message.Message):
 
     @property
     def goes_on_from(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Of SegmentOpen.history, what the stage goes on from: "ids", "frames". Of one that tells none,
+        """Of SegmentOpen.history, what the stage goes on from: "ids", "frames", "latents". Of one that tells none,
         all is made anew.
         """
 
@@ -301,8 +307,9 @@ class DescribeResponse(google.protobuf.message.Message):
         constrains_text: builtins.bool = ...,
         keeps_recordings: builtins.bool = ...,
         goes_on_from: collections.abc.Iterable[builtins.str] | None = ...,
+        frame_dtype: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "constrains_text", b"constrains_text", "context_limit", b"context_limit", "engine", b"engine", "goes_on_from", b"goes_on_from", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "keeps_recordings", b"keeps_recordings", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "constrains_text", b"constrains_text", "context_limit", b"context_limit", "engine", b"engine", "frame_dtype", b"frame_dtype", "goes_on_from", b"goes_on_from", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "keeps_recordings", b"keeps_recordings", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
+import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
 from antiphon.history import MAX_HISTORY_BYTES, History
@@ -10,22 +13,28 @@ from antiphon.v1 import session_pb2
 
 _ID = np.dtype("<i4")
 _CODE = np.dtype("<u2")
+_LATENT = np.dtype("<f4")
+
+Value = TypeVar("Value", bound=np.generic)
 
 
 def history_to_proto(history: History, kinds: tuple[str, ...]) -> session_pb2.History:
-    """The message, with those of `ids` and `frames` that are named."""
+    """The message, with those of `ids`, `frames` and `latents` that are named."""
     message = session_pb2.History()
     if "ids" in kinds:
         message.ids = history.ids.astype(_ID).tobytes()
     if "frames" in kinds and len(history.frames):
         message.frames = history.frames.astype(_CODE).tobytes()
         message.code_groups = history.frames.shape[1]
+    if "latents" in kinds and len(history.latents):
+        message.latents = history.latents.astype(_LATENT).tobytes()
+        message.latent_width = history.latents.shape[1]
     return message
 
 
 def history_from_proto(message: session_pb2.History) -> History:
-    """The ids and frames, which are views of what came."""
-    size = len(message.ids) + len(message.frames)
+    """Ids and frames, which are views of what came."""
+    size = len(message.ids) + len(message.frames) + len(message.latents)
     if size > MAX_HISTORY_BYTES:
         raise InvalidArgument(
             f"history: has {size} bytes of at most {MAX_HISTORY_BYTES}; leave it out, and the "
@@ -36,15 +45,23 @@ def history_from_proto(message: session_pb2.History) -> History:
         raise InvalidArgument(
             f"history.ids: {len(message.ids)} bytes are no int32", field="history.ids"
         )
-    frame_bytes = message.code_groups * _CODE.itemsize
-    if len(message.frames) % frame_bytes if frame_bytes else message.frames:
-        raise InvalidArgument(
-            f"history.frames: {len(message.frames)} bytes are no frames of {message.code_groups} "
-            "codes, uint16 each",
-            field="history.frames",
-        )
-    count = len(message.frames) // frame_bytes if frame_bytes else 0
-    codes = np.frombuffer(message.frames, _CODE)
     return History(
-        np.frombuffer(message.ids, _ID), codes.reshape(count, message.code_groups if count else 0)
+        np.frombuffer(message.ids, _ID),
+        _rows("frames", message.frames, _CODE, message.code_groups, "codes, uint16 each"),
+        _rows("latents", message.latents, _LATENT, message.latent_width, "values, float32 each"),
     )
+
+
+def _rows(
+    name: str, data: bytes, dtype: np.dtype[Value], width: int, what: str
+) -> npt.NDArray[Value]:
+    """[n, width], n = 0 without data. Raises `InvalidArgument` for data that are no whole rows."""
+    row_bytes = width * dtype.itemsize
+    if len(data) % row_bytes if row_bytes else data:
+        raise InvalidArgument(
+            f"history.{name}: {len(data)} bytes are no frames of {width} {what}",
+            field=f"history.{name}",
+        )
+    if not data:
+        return np.empty((0, 0), dtype)
+    return np.frombuffer(data, dtype).reshape(-1, width)

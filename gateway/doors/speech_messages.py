@@ -218,7 +218,10 @@ def _write_audio(event: AudioProduced, include_ids: bool) -> speech_pb2.AudioDel
     audio = speech_pb2.AudioDelta(pcm16=to_pcm16(event.samples), first_sample=event.first_sample)
     if include_ids:
         audio.float32 = np.asarray(event.samples, dtype="<f4").tobytes()
-        audio.codes = np.asarray(event.frames, dtype="<u2").tobytes()
+        if event.frames.dtype.kind == "f":
+            audio.latents = np.asarray(event.frames, dtype="<f4").tobytes()
+        else:
+            audio.codes = np.asarray(event.frames, dtype="<u2").tobytes()
     return audio
 
 

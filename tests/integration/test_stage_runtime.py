@@ -307,6 +307,11 @@ async def test_session_is_refused_at_its_opening(
             ErrorCode.ERROR_CODE_INVALID_ARGUMENT,
             "history.frames",
         ),
+        (
+            Request(segment_open=segment_with(latents=bytes(8), latent_width=2)),
+            ErrorCode.ERROR_CODE_INVALID_ARGUMENT,
+            "history.latents",
+        ),
         (opening("x")[0], ErrorCode.ERROR_CODE_FAILED_PRECONDITION, "open"),
         (
             Request(

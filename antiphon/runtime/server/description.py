@@ -78,6 +78,7 @@ def describe(
         version=VERSION,
         code_groups=facts.code_groups,
         code_entries=facts.code_entries,
+        frame_dtype=facts.frame_dtype if facts.code_groups else "",
         samples=pipeline.stage(role).samples,
         reads_aloud=pipeline.stage(role).reads_aloud,
         options=[option_to_proto(each) for each in pipeline.stage(role).options],

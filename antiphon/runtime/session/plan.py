@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from antiphon.chunk import MAX_NAME
 from antiphon.deployment.schema import GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.history import FRAMES, IDS, History
+from antiphon.history import FRAMES, IDS, LATENTS, History
 from antiphon.options import Option, OptionValue
 from antiphon.pipelines.graph import CLIENT, SAMPLE, Edge, Pipeline
 from antiphon.runtime.engine import SegmentSettings
@@ -165,7 +165,8 @@ class StagePlan:
             raise InvalidArgument(
                 "history: a live segment has none; open one whose input is there", field="history"
             )
-        for kind, brought in ((IDS, history.ids), (FRAMES, history.frames)):
+        parts = ((IDS, history.ids), (FRAMES, history.frames), (LATENTS, history.latents))
+        for kind, brought in parts:
             if len(brought) and kind not in self.goes_on_from:
                 known = ", ".join(self.goes_on_from) or "nothing"
                 raise InvalidArgument(

@@ -26,6 +26,9 @@ from gateway.calls.events import (
     ToolCallsProduced,
 )
 
+ROUNDED = 1e-3
+"""Largest difference between floats of two attempts whose products were rounded otherwise."""
+
 
 class DeliveredOutput:
     """Of one segment, over all attempts. Give it every event, and tell it of each new attempt."""
@@ -50,13 +53,14 @@ class DeliveredOutput:
 
     @property
     def history(self) -> History:
-        """What another attempt may go on from: ids, and frames of one size."""
+        """What another attempt may go on from: ids, and frames of one size, codes or floats."""
         ids, frames = self._ids.values, self._frames.values
         history = History()
         if ids is not None:
             history = replace(history, ids=ids)
         if frames is not None and frames.ndim == 2:
-            history = replace(history, frames=frames)
+            part = "latents" if frames.dtype.kind == "f" else "frames"
+            history = replace(history, **{part: frames})
         return history
 
     @property
@@ -184,13 +188,20 @@ class _Series:
         known = self._count.take(len(values))
         if known:
             assert self._whole is not None
-            if not np.array_equal(self._whole[at : at + known], values[:known]):
+            if not _same(self._whole[at : at + known], values[:known]):
                 raise _differs()
         if known < len(values):
             # A copy: what a transport has handed over is not kept alive by what is compared.
             self._parts.append(values[known:].copy())
             self.size_bytes += self._parts[-1].nbytes
         return known
+
+
+def _same(had: Tensor, made: Tensor) -> bool:
+    """Whether values are the same; floats may differ by what another machine rounds."""
+    if had.dtype.kind != "f":
+        return np.array_equal(had, made)
+    return had.shape == made.shape and np.allclose(had, made, rtol=0, atol=ROUNDED)
 
 
 def _utf8(text: str) -> Tensor:

@@ -70,6 +70,15 @@ async def test_an_answer_is_continued_where_it_was(
 
 
 @both
+async def test_floats_of_frames_are_counted_by_value(serve: Serve, ask: Ask) -> None:
+    floats = speech_pb2.AudioDelta(pcm16=b"\x01\x00", latents=bytes(4 * 6))
+    begun = (started(SEED), Message(audio=floats))
+    server = serve(in_turn((*begun, Unavailable("gone")), (started(SEED), finished())))
+    await ask(server.address, retry=SOON)
+    assert server.requests[1].delivered.codes == 6
+
+
+@both
 async def test_each_loss_has_attempts_of_its_own_while_the_answer_goes_on(
     serve: Serve, ask: Ask
 ) -> None:

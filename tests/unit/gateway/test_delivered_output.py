@@ -76,6 +76,33 @@ def test_history_is_all_that_the_client_has() -> None:
     assert frames
 
 
+def test_history_of_frames_of_floats_are_latents() -> None:
+    delivered = DeliveredOutput()
+    latents = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    for at in (0, 2):
+        delivered.take(AudioProduced(SAMPLES[at : at + 2], latents[at : at + 2], at))
+    history = delivered.history
+    np.testing.assert_array_equal(history.latents, latents[:4])
+    assert not len(history.frames)
+    delivered.start_over()
+    rounded = (latents + np.float32(1e-6)).astype(np.float32)
+    heard = delivered.take(AudioProduced(SAMPLES[:6], rounded, 0))
+    assert isinstance(heard, AudioProduced)
+    np.testing.assert_array_equal(heard.frames, rounded[4:])
+
+
+@pytest.mark.parametrize("wrong", [0.01, np.nan])
+def test_other_floats_are_found_out(wrong: float) -> None:
+    delivered = DeliveredOutput()
+    latents = np.ones((3, 5), np.float32)
+    delivered.take(AudioProduced(SAMPLES[:3], latents, 0))
+    delivered.start_over()
+    changed = latents.copy()
+    changed[2, 4] += wrong
+    with pytest.raises(Unavailable, match="different"):
+        delivered.take(AudioProduced(SAMPLES[:3], changed, 0))
+
+
 def taken(delivered: DeliveredOutput, events: Iterable[Event]) -> Iterator[Event]:
     for event in events:
         told = delivered.take(event)
