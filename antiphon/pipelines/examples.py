@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from msgspec import structs
 
-from antiphon.chunk import Chunk
+from antiphon.chunk import Chunk, Tensor
 from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.errors import FailedPrecondition
 from antiphon.segment import ChunkPolicy, FinishReason
@@ -82,32 +82,57 @@ def conversation(edge: str) -> Example:
 
 
 def random_codes(edge: str, tensor: str = "") -> Example:
-    """Random codec frames in chunks of `settings.groups`; without a name the tensor has the edge's.
+    """Random codec frames; see `timed_frames`. Without a name the tensor has the edge's."""
 
-    The first chunk is due at once, each later one when its last frame would have been made.
-    """
+    def draw(chance: np.random.Generator, count: int, told: stage_pb2.DescribeResponse) -> Tensor:
+        return chance.integers(told.code_entries, size=(count, told.code_groups), dtype=np.uint16)
 
+    return _drawn_frames(edge, tensor or edge, draw)
+
+
+def random_floats(edge: str) -> Example:
+    """Random frames of floats; see `timed_frames`. The tensor has the edge's name."""
+
+    def draw(chance: np.random.Generator, count: int, told: stage_pb2.DescribeResponse) -> Tensor:
+        return chance.standard_normal((count, told.code_groups), np.float32)
+
+    return _drawn_frames(edge, edge, draw)
+
+
+def _drawn_frames(
+    edge: str,
+    tensor: str,
+    draw: Callable[[np.random.Generator, int, stage_pb2.DescribeResponse], Tensor],
+) -> Example:
     def example(settings: ExampleSettings) -> MadeUp:
-        frames, told = settings.frames, settings.description
-        if not frames:
+        count, told = settings.frames, settings.description
+        if not count:
             raise FailedPrecondition("say how many codec frames, --frames 100", field="frames")
-        first = min(settings.groups.first, frames)
 
         def made_up(number: int) -> Sequence[TimedChunk]:
-            draw = np.random.default_rng(number)
-            shape = (frames, told.code_groups)
-            codes = draw.integers(told.code_entries, size=shape, dtype=np.uint16)
-            chunks: list[TimedChunk] = []
-            for start, stop in _groups(settings.groups, frames):
-                tensors = {tensor or edge: codes[start:stop]}
-                chunk = Chunk("", edge, sequence=len(chunks), position=start, tensors=tensors)
-                last = ending(chunk) if stop == frames else chunk
-                chunks.append(TimedChunk((stop - first) / settings.rate_hz, last))
-            return chunks
+            frames = draw(np.random.default_rng(number), count, told)
+            return timed_frames(edge, tensor, frames, settings)
 
         return made_up
 
     return example
+
+
+def timed_frames(
+    edge: str, tensor: str, frames: Tensor, settings: ExampleSettings
+) -> Sequence[TimedChunk]:
+    """These frames in chunks of `settings.groups`; the last one ends the segment.
+
+    The first chunk is due at once, each later one when its last frame would have been made.
+    """
+    count, chunks = len(frames), list[TimedChunk]()
+    first = min(settings.groups.first, count)
+    for start, stop in _groups(settings.groups, count):
+        tensors = {tensor: frames[start:stop]}
+        chunk = Chunk("", edge, sequence=len(chunks), position=start, tensors=tensors)
+        last = ending(chunk) if stop == count else chunk
+        chunks.append(TimedChunk((stop - first) / settings.rate_hz, last))
+    return chunks
 
 
 def ending(chunk: Chunk) -> Chunk:

@@ -96,8 +96,9 @@ class FrameEngine(ABC, Generic[Segment]):
         """
 
     @abstractmethod
-    def take_drawn(self, segment: Segment, drawn: Drawn) -> Sequence[EngineEvent]:
-        """The events of the segment's next draw, in order; the segment may end with it."""
+    def take_drawn(self, segment: Segment, drawn: Any) -> Sequence[EngineEvent]:
+        """The events of the segment's next draw, as it was read, in order; the segment may end
+        with it."""
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:

@@ -27,7 +27,6 @@ from antiphon.segment import SegmentKey
 from services.lm.attention import Span
 from services.lm.kept_parts import KeptParts
 from services.lm.known_frames import Frames, KnownPart, check_count, no_frames
-from services.lm.readback import Drawn
 
 PART_ROWS = 128
 """Most rows of a part."""
@@ -126,7 +125,7 @@ class FrameSegment(ABC, Generic[Prompt]):
     known: Frames = field(default_factory=no_frames)
     reused: int = 0
     returns: bool = False
-    waiting: Drawn | None = None
+    waiting: Any | None = None
 
     @abstractmethod
     def has_row(self, step: int) -> bool:

@@ -19,7 +19,8 @@ from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from services.lm.attention import Span
 
-Frames = npt.NDArray[np.uint16]
+Frames = npt.NDArray[Any]
+"""uint16 codes [n, groups], or float32 latents [n, width]."""
 Prompt = TypeVar("Prompt")
 
 ANEW = "leave the history out, and all is made anew"
@@ -76,10 +77,31 @@ def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
     return frames
 
 
+def known_latents(history: History | None, width: int) -> Frames:
+    """The frames of floats of a history, `width` each.
+
+    Raises `InvalidArgument` for what cannot be drawn.
+    """
+    if history is None or not len(history.latents):
+        return no_frames()
+    latents = history.latents
+    if latents.shape[1] != width:
+        raise InvalidArgument(
+            f"history.latents: have {latents.shape[1]} values each, this stage's have {width}; "
+            f"{ANEW}",
+            field="history.latents",
+        )
+    if not np.isfinite(latents).all():
+        raise InvalidArgument(
+            f"history.latents: hold values that are not finite; {ANEW}", field="history.latents"
+        )
+    return latents
+
+
 def check_count(frames: Frames, most: int) -> None:
     """Raise `InvalidArgument` for more frames than a segment can have."""
+    field = "history.latents" if frames.dtype.kind == "f" else "history.frames"
     if len(frames) > most:
         raise InvalidArgument(
-            f"history.frames: {len(frames)} came, and the segment has at most {most}; {ANEW}",
-            field="history.frames",
+            f"{field}: {len(frames)} came, and the segment has at most {most}; {ANEW}", field=field
         )

@@ -9,16 +9,27 @@ there is never a second one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from antiphon.transport.device_edge import Mark
 from services.lm.frames import FrameSegment
-from services.lm.readback import PendingDraw
+
+
+class DrawInFlight(Protocol):
+    """One segment's draw; it is complete when `mark` is reached, or at once if that is None."""
+
+    @property
+    def mark(self) -> Mark | None:
+        """When the draw is complete."""
+
+    def read(self) -> Any:
+        """The draw; its mark has been reached."""
 
 
 class PendingStep:
     """A step that draws for some segments."""
 
-    def __init__(self, draws: Sequence[tuple[FrameSegment[Any], PendingDraw]]) -> None:
+    def __init__(self, draws: Sequence[tuple[FrameSegment[Any], DrawInFlight]]) -> None:
         self._draws = draws
         # Draws of one call have one mark; each is asked once.
         self._marks = {draw.mark for _, draw in draws}

@@ -33,7 +33,14 @@ def test_chart_lints_without_findings_when_preset_is_used(name: str) -> None:
 def test_presets_cover_the_ways_to_run() -> None:
     ways = {"default", "everything", "kind-cpu", "nvidia", "vllm", "two-gpus", "colocated", "dra"}
     cards = {"one-h100", "one-h200"}
-    families = {"qwen2.5-omni", "qwen2.5-omni-3b", "qwen3-tts", "cosyvoice3", "mimo-audio"}
+    families = {
+        "qwen2.5-omni",
+        "qwen2.5-omni-3b",
+        "qwen3-tts",
+        "cosyvoice3",
+        "mimo-audio",
+        "ming-tts",
+    }
     assert set(PRESETS) == ways | cards | families
 
 

@@ -26,6 +26,9 @@ WINDOW_ROWS = 4
 UNUSED = ("decoder.embed_tokens.weight", "head.istft.window")
 """A table that nothing reads, and what is computed here."""
 
+SEMANTIC = ("fc2", "fc3", "semantic_model")
+"""Children that understand audio, which some checkpoints have."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderSizes:

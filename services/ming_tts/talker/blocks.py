@@ -24,7 +24,7 @@ class RmsTransformer:
     def __init__(self, module: Any, rows: int) -> None:
         heads = int(module.heads)
         width = int(module.x_embedder.out_features)
-        self._blocks = [_Block(each, heads) for each in module.blocks]
+        self._blocks = [_RmsBlock(each, heads) for each in module.blocks]
         self._norm: Tensor = module.final_layer.norm_final.weight
         self._out = affine(module.final_layer.linear)
         self._rotation = rotation_of(0, rows, width // heads, self._norm.device)
@@ -37,7 +37,7 @@ class RmsTransformer:
         return linear(normed, *self._out)
 
 
-class _Block:
+class _RmsBlock:
     def __init__(self, module: Any, heads: int) -> None:
         attention = module.attn
         self._heads = heads

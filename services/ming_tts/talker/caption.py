@@ -1,22 +1,22 @@
-"""How the vendor's models read a description of the voice: a caption in JSON."""
+"""How the vendor's models read what a voice is to be like: a caption in JSON.
+
+Mirrors `create_instruction` of the vendor's example.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
-STYLE = "风格"
+DIALECT, STYLE, PACE, PITCH, VOLUME, EMOTION = "方言", "风格", "语速", "基频", "音量", "情感"
+VOICE = "IP"
 
-_PARTS = ("序号", "说话人", "方言", STYLE, "语速", "基频", "音量", "情感", "BGM", "IP")
+_PARTS = ("序号", "说话人", DIALECT, STYLE, PACE, PITCH, VOLUME, EMOTION, "BGM", VOICE)
 _MUSIC = ("Genre", "Mood", "Instrument", "Theme", "ENV", "SNR")
 
 
-def caption_of(style: str) -> str:
-    """The caption of one speaker whose style is described in words."""
-    told: dict[str, object] = dict.fromkeys(_PARTS)
-    told |= {
-        "序号": 1,
-        "说话人": "speaker_1",
-        STYLE: style,
-        "BGM": dict.fromkeys(_MUSIC),
-    }
-    return json.dumps({"audio_sequence": [told]}, ensure_ascii=False)
+def caption_of(told: Mapping[str, str]) -> str:
+    """The caption of one speaker of whom these parts are told."""
+    parts: dict[str, object] = dict.fromkeys(_PARTS)
+    parts |= {"序号": 1, "说话人": "speaker_1", "BGM": dict.fromkeys(_MUSIC)} | dict(told)
+    return json.dumps({"audio_sequence": [parts]}, ensure_ascii=False)

@@ -22,18 +22,23 @@ class EncoderSizes:
 
     backbone: dict[str, Any]
 
+    def config(self, **changes: int) -> Qwen2Config:
+        """The layers' configuration. In the vendor's release of transformers a window is every
+        layer's."""
+        windows = {"max_window_layers": 0} if self.backbone.get("use_sliding_window") else {}
+        made: Qwen2Config = Qwen2Config.from_dict(self.backbone | windows | changes)
+        return made
+
 
 class AudioEncoderModule(nn.Module):
     """Samples at 44.1 kHz to the mean and the spread of latents."""
 
     def __init__(self, sizes: EncoderSizes) -> None:
         super().__init__()
-        config = Qwen2Config.from_dict(sizes.backbone)
+        config = sizes.config()
         width = config.hidden_size
         self.encoder = Qwen2Model(config)
-        self.aggregator = Qwen2Model(
-            Qwen2Config.from_dict(sizes.backbone | {"num_hidden_layers": AGGREGATOR_LAYERS})
-        )
+        self.aggregator = Qwen2Model(sizes.config(num_hidden_layers=AGGREGATOR_LAYERS))
         self.fc1 = nn.Linear(ROW_SAMPLES, width, bias=False)
         self.fc2 = nn.Linear(width, width)
         self.fc3 = nn.Linear(width, 2 * LATENT_WIDTH)

@@ -64,7 +64,7 @@ class MingTalkerModule(nn.Module):
         super().__init__()
         width = sizes.language_model.hidden_size
         self.model = nn.Module()
-        self.model.model = _Qwen2Stack(sizes.language_model)
+        self.model.model = _MingStack(sizes.language_model)
         self.linear_proj_audio = _Blocks(sizes.aggregator, width)
         self.linear_proj_audio.word_embedder = nn.Embedding(1, sizes.aggregator.width)
         self.flowloss = nn.Module()
@@ -84,7 +84,7 @@ class MingTalkerModule(nn.Module):
         return self.flowloss.cfm.model  # type: ignore[union-attr]
 
 
-class _Qwen2Stack(nn.Module):
+class _MingStack(nn.Module):
     def __init__(self, config: Qwen2Config) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -100,9 +100,9 @@ class _Blocks(nn.Module):
         super().__init__()
         self.heads = sizes.heads
         self.x_embedder = nn.Linear(LATENT_WIDTH, sizes.width)
-        self.blocks = nn.ModuleList(_Block(sizes) for _ in range(sizes.layers))
+        self.blocks = nn.ModuleList(_BlockModule(sizes) for _ in range(sizes.layers))
         self.final_layer = nn.Module()
-        self.final_layer.norm_final = _Scale(sizes.width)
+        self.final_layer.norm_final = _NormWeight(sizes.width)
         self.final_layer.linear = nn.Linear(sizes.width, outputs)
 
 
@@ -117,11 +117,11 @@ class _FlowHead(_Blocks):
         self.c_embedder.cond_embedder = nn.Linear(condition, sizes.width)
 
 
-class _Block(nn.Module):
+class _BlockModule(nn.Module):
     def __init__(self, sizes: BlockSizes) -> None:
         super().__init__()
         width, inner = sizes.width, int(sizes.width * sizes.ratio)
-        self.norm1, self.norm2 = _Scale(width), _Scale(width)
+        self.norm1, self.norm2 = _NormWeight(width), _NormWeight(width)
         self.attn = nn.Module()
         self.attn.to_q = nn.Linear(width, width)
         self.attn.to_k = nn.Linear(width, width)
@@ -133,7 +133,7 @@ class _Block(nn.Module):
         )
 
 
-class _Scale(nn.Module):
+class _NormWeight(nn.Module):
     """The weight of an RMS norm."""
 
     def __init__(self, width: int) -> None:

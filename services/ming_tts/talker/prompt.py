@@ -23,12 +23,18 @@ START, END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 SPEAKER_START, SPEAKER, SPEAKER_END = "<|vision_start|>", "<|vision_pad|>", "<|vision_end|>"
 AUDIO_START, AUDIO = "<audio>", "<audioPatch>"
 
+CONTROL = (
+    *(START, END, END_OF_TEXT, SPEAKER_START, SPEAKER, SPEAKER_END),
+    *(AUDIO_START, AUDIO),
+)
+"""Every control token of a prompt."""
+
 Floats = npt.NDArray[np.float32]
 Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class ClonedVoice:
+class RecordedVoice:
     """What a recording gives: `speaker` float32 [192], and `latents` float32 [4 * n, 64]."""
 
     speaker: Floats
@@ -54,7 +60,7 @@ def make_prompt(
     control: Mapping[str, int],
     text: str,
     *,
-    voice: ClonedVoice | None = None,
+    voice: RecordedVoice | None = None,
     reference_text: str = "",
     instruction: str | None = None,
     nameless: bool = False,

@@ -16,7 +16,7 @@ from services.clips.features import kaldi_fbank, resampled
 from services.clips.onnx import OnnxNetwork
 from services.flow.normal_draws import normal_draws
 from services.ming_tts.talker.encoder_module import AudioEncoderModule, EncoderSizes
-from services.ming_tts.talker.prompt import ClonedVoice
+from services.ming_tts.talker.prompt import RecordedVoice
 
 SPEAKER_FILE, ENCODER_PREFIX = "campplus.onnx", "audio.encoder."
 NETWORK_RATE_HZ = 16_000
@@ -26,7 +26,7 @@ CLIP_KEY = 0
 recording is the same voice in each."""
 
 
-class VoiceEncoder:
+class ReferenceVoiceEncoder:
     """Encodes recordings of 44.1 kHz with the networks of a checkpoint, in float32 on a CPU.
 
     Mirrors `preprocess_one_prompt_wav`, `pad_waveform` and `encode_latent` of the vendor. Raises
@@ -47,7 +47,7 @@ class VoiceEncoder:
         )
         self._voices = ClipCache(self._encode)
 
-    def voice(self, samples: Samples) -> ClonedVoice:
+    def voice(self, samples: Samples) -> RecordedVoice:
         """The voice of samples [n]; its arrays are shared and read-only.
 
         Takes long: for a thread beside the engine's.
@@ -55,7 +55,7 @@ class VoiceEncoder:
         return self._voices.of(samples)
 
     @torch.inference_mode()
-    def _encode(self, samples: Samples) -> ClonedVoice:
+    def _encode(self, samples: Samples) -> RecordedVoice:
         # A copy: the samples of a message are read-only, which torch warns of.
         heard = torch.tensor(samples)
         rows = kaldi_fbank(resampled(heard, SAMPLE_RATE_HZ, NETWORK_RATE_HZ).numpy(), SPEAKER_BINS)
@@ -64,7 +64,7 @@ class VoiceEncoder:
         mean, spread = self._encoder(torch.nn.functional.pad(heard, (0, -len(heard) % step)))
         numbers = normal_draws(CLIP_KEY, 0, mean.numel()).reshape(-1, LATENT_WIDTH)
         latents = (mean + spread * torch.from_numpy(numbers)).numpy()
-        made = ClonedVoice(speaker.astype(np.float32).reshape(-1), latents)
+        made = RecordedVoice(speaker.astype(np.float32).reshape(-1), latents)
         for array in (made.speaker, made.latents):
             array.flags.writeable = False
         return made

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from ming_asking import Recorded, TalkerInProcess
 
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.ming_tts import PIPELINE
 from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
-from antiphon.testing.ming_tts.tiny_shape import WINDOWED
+from antiphon.testing.ming_tts.tiny_shape import UNBOUNDED, WINDOWED
 from tests.equality.ming_tts.ming_cases import SEED
+from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
+from tools.launcher.launcher import Running
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -33,3 +39,28 @@ def ming_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def talker(ming_checkpoint: Path) -> TalkerInProcess:
     """The talker of the checkpoint."""
     return TalkerInProcess(ming_checkpoint)
+
+
+@pytest.fixture(scope="package")
+def ming_checkpoints(
+    ming_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """That checkpoint, and another one whose sizes differ, by name."""
+    other = tmp_path_factory.mktemp("ming_tts") / "unbounded"
+    build_tiny_ming(other, UNBOUNDED, SEED)
+    return {"windowed": ming_checkpoint, "unbounded": other}
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def speaking(ming_checkpoints: dict[str, Path]) -> AsyncIterator[dict[str, Running]]:
+    """All services on each checkpoint."""
+    stages = dict.fromkeys(PIPELINE.roles, StageConfig(slots=SLOTS))
+    async with services_on(ming_checkpoints, stages) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def speakers(speaking: dict[str, Running]) -> AsyncIterator[Speakers]:
+    """A client of each."""
+    async with clients_of(speaking) as clients:
+        yield clients

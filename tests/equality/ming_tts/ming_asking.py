@@ -12,10 +12,15 @@ import numpy.typing as npt
 import torch
 from transformers import Qwen2Config
 
-from antiphon.pipelines.ming_tts import STEP_LATENTS
+import antiphon
+from antiphon import ChunkPolicy, Delivery, FinishReason
+from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, LATENT_WIDTH
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.sampling import stream_key
+from antiphon.sampling import Sampling, stream_key
+from services.lm.frames import FrameDraw, PromptPart
+from services.ming_tts.talker.caption import STYLE as STYLE_PART
+from services.ming_tts.talker.caption import VOICE as VOICE_PART
 from services.ming_tts.talker.caption import caption_of
 from services.ming_tts.talker.module import (
     AUDIO,
@@ -25,20 +30,30 @@ from services.ming_tts.talker.module import (
     TalkerSizes,
 )
 from services.ming_tts.talker.prompt import LatentPrompt, make_prompt
-from services.ming_tts.talker.reference import VoiceEncoder
-from services.ming_tts.talker.talker import FIRST_STOP, LatentDraw, MingTalker
+from services.ming_tts.talker.reference import ReferenceVoiceEncoder
+from services.ming_tts.talker.segment import LatentText
+from services.ming_tts.talker.talker import LatentTurn, MingTalker, is_last
 from services.text.literal import LiteralTokenizer, load_tokenizer
 from tests.equality.ming_tts.ming_cases import (
+    AUDIO_STEP,
     CLIP,
     DESCRIPTION,
+    LATENT_STEP,
+    NAMED,
+    RATE_HZ,
     REFERENCE_TEXT,
     STYLE,
     VOICE,
+    VOICE_NAME,
     Case,
     reference_audio,
 )
+from tests.equality.read_aloud import Options, Speech, listen, wav
 
 HERE = Path(__file__).parent
+TOLERANCE = 1e-4
+CAPTIONS = {DESCRIPTION: {STYLE_PART: STYLE}, NAMED: {VOICE_PART: VOICE_NAME}}
+CLIP_FILE = wav(reference_audio(), RATE_HZ)
 POSITIONS = 512
 SLOTS = 8
 
@@ -67,9 +82,66 @@ class Recorded:
             if name.startswith(stem)
         }
 
+    def steps(self, case: Case) -> int:
+        """How many steps it took."""
+        return int(self.rows[case.name]["steps"])
+
     def seed(self, case: Case) -> int:
         """The request's seed."""
         return int(self.rows[case.name]["seed"])
+
+
+def options_of(case: Case) -> Options:
+    """The options of a request."""
+    match case.mode:
+        case mode if mode == DESCRIPTION:
+            return {"instruction": STYLE}
+        case mode if mode == CLIP:
+            return {"reference_audio": CLIP_FILE, "reference_text": REFERENCE_TEXT}
+        case mode if mode == VOICE:
+            return {"reference_audio": CLIP_FILE}
+    return {}
+
+
+async def speak(
+    client: antiphon.AsyncClient,
+    case: Case,
+    seed: int,
+    *,
+    delivery: Delivery | None = None,
+    policy: ChunkPolicy | None = None,
+) -> Speech:
+    """Send a case through the services."""
+    generation = client.generate(
+        case.text,
+        modalities=("audio",),
+        voice=VOICE_NAME if case.mode == NAMED else "",
+        seed=seed,
+        temperature=case.temperature,
+        max_tokens=case.most_steps,
+        options=options_of(case),
+        delivery=delivery,
+        chunk_policy=policy,
+        include_ids=True,
+        timeout_s=240,
+    )
+    return await listen(generation, FRAME_WIDTH)
+
+
+def check(speech: Speech, case: Case, recorded: Recorded) -> None:
+    """The speech is what is recorded of a case: 14,112 samples for each step."""
+    steps = recorded.steps(case)
+    assert speech.codes.shape == (steps, FRAME_WIDTH)
+    latents = speech.codes.reshape(-1, LATENT_WIDTH)[:, ::LATENT_STEP]
+    arrays = recorded.of(case)
+    np.testing.assert_allclose(latents, arrays["latents"], rtol=0, atol=TOLERANCE)
+    assert len(speech.samples) == FRAME_SAMPLES * steps
+    np.testing.assert_allclose(
+        speech.samples[::AUDIO_STEP], arrays["audio"], rtol=0, atol=TOLERANCE
+    )
+    assert speech.finished.usage.completion_audio_frames == steps
+    ended = recorded.rows[case.name]["ended"]
+    assert speech.finished.finish_reason is (FinishReason.STOP if ended else FinishReason.LENGTH)
 
 
 @dataclass(frozen=True)
@@ -102,7 +174,7 @@ class TalkerInProcess:
         )
         self.model = MingTalker(module, context_limit=POSITIONS, slots=SLOTS)
         self._tokenizer = LiteralTokenizer(load_tokenizer(folder), tags=True)
-        self.encoder = VoiceEncoder(folder)
+        self.encoder = ReferenceVoiceEncoder(folder)
 
     def prompt(self, case: Case) -> LatentPrompt:
         """What the vendor's code makes of the case."""
@@ -114,24 +186,27 @@ class TalkerInProcess:
             case.text,
             voice=voice,
             reference_text=REFERENCE_TEXT if case.mode == CLIP else "",
-            instruction=caption_of(STYLE) if case.mode == DESCRIPTION else None,
-            nameless=case.mode == DESCRIPTION,
+            instruction=caption_of(CAPTIONS[case.mode]) if case.mode in CAPTIONS else None,
+            nameless=case.mode in CAPTIONS,
         )
 
     @torch.inference_mode()
     def speak(self, case: Case, prompt: LatentPrompt, seed: int, slot: int = 0) -> Said:
         """All steps of the case."""
-        rows = self.model.rows(prompt)
-        self.model.begin(slot, prompt, rows)
-        self.model.prefill(slot, 0, rows[:-1])
+        text = LatentText("input", lambda size: None, lambda tensors: prompt, 0)
+        text.hold(prompt)
+        self.model.begin(slot, prompt)
+        last = text.rows - 1
+        self.model.step([LatentTurn([PromptPart(slot, 0, last, text, "")])])
         key = stream_key(seed, "talker")
+        sampling = Sampling(case.temperature, 0, 1.0, 1.0, seed=key, max_tokens=case.most_steps)
         latents, stop = [], []
         for step in range(case.most_steps):
-            draw = LatentDraw(slot, len(rows) - 1 + step, step, key, case.temperature)
-            drawn = self.model.draw([draw])
-            latents.append(drawn.latents[0].numpy())
-            stop.append(drawn.stop[0].numpy())
-            if step >= FIRST_STOP and stop[-1][1] > stop[-1][0]:
+            turn = LatentTurn(draw=FrameDraw(slot, last + step, None, sampling, step))
+            drawn = self.model.step([turn])[0].drawn
+            assert drawn is not None
+            latents.append(drawn.frame)
+            stop.append(drawn.stop)
+            if is_last(step, drawn.stop):
                 break
-        assert latents[0].shape[0] == STEP_LATENTS
-        return Said(np.concatenate(latents), np.array(stop))
+        return Said(np.concatenate(latents).reshape(-1, LATENT_WIDTH), np.array(stop))

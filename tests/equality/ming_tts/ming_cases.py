@@ -17,6 +17,8 @@ RATE_HZ = 44_100
 
 PLAIN, CLIP, VOICE, DESCRIPTION = MODES = ("plain", "clip", "voice", "description")
 """Without a voice; by a recording and what it says; by a recording alone; by a description."""
+NAMED, VOICE_NAME = "named", "灵小甄"
+"""By the name of a voice that the released model was trained on."""
 
 REFERENCE_TEXT = "You said that the water is good."
 STYLE = "A calm voice, slowly: 慢一点。"
@@ -58,6 +60,8 @@ def all_cases() -> Iterator[Case]:
     yield Case("cut-at-four", CLIP, TEXTS["english"], most_steps=4)
     yield Case("warm-plain", PLAIN, TEXTS["english"], temperature=1.0)
     yield Case("warm-clip", CLIP, TEXTS["chinese"], temperature=2.5)
+    for name, text in TEXTS.items():
+        yield Case(f"{NAMED}-{name}", NAMED, text)
 
 
 def reference_audio() -> npt.NDArray[np.int16]:

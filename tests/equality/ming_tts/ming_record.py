@@ -34,11 +34,13 @@ from tests.equality.ming_tts.ming_cases import (
     CLIP,
     DESCRIPTION,
     LATENT_STEP,
+    NAMED,
     PLAIN,
     RATE_HZ,
     REFERENCE_TEXT,
     SEED,
     STYLE,
+    VOICE_NAME,
     Case,
     all_cases,
     clips,
@@ -211,6 +213,8 @@ def ask(speaker: Any, case: Case, wav: str) -> tuple[dict[str, list[Any]], Float
     how: dict[str, Any] = {}
     if case.mode == DESCRIPTION:
         how = {"instruction": {"风格": STYLE}, "use_zero_spk_emb": True}
+    elif case.mode == NAMED:
+        how = {"instruction": {"IP": VOICE_NAME}, "use_zero_spk_emb": True}
     elif case.mode != PLAIN:
         how = {"prompt_wav_path": wav, "use_spk_emb": True}
         how["prompt_text"] = REFERENCE_TEXT if case.mode == CLIP else None

@@ -67,3 +67,25 @@ def test_pieces_joined_are_the_whole(preset: str, tmp_path: Path) -> None:
         assert_allclose(decode(module, latents, pieces), whole, atol=STREAMED_TOLERANCE)
     one = decode(module, latents[:1], [1])
     assert len(one) == LATENT_SAMPLES
+
+
+@pytest.mark.parametrize("left", [0, 8])
+def test_a_window_without_look_ahead_is_wrong_at_every_boundary(
+    left: int, ming_checkpoint: Path
+) -> None:
+    """Decoding each piece behind some earlier latents alone, as one server does, is another sound:
+    the last latent of a piece lacks the next one, and the last rows lack later windows. The stream
+    is exact there."""
+    module, size = load(ming_checkpoint), 4
+    latents = torch.randn(24, LATENT_WIDTH, generator=torch.Generator().manual_seed(4))
+    whole = decode(module, latents, [24])
+    loudness = float(np.sqrt(np.mean(whole**2)))
+    streamed = decode(module, latents, [size] * 6)
+    for end in range(size, 24, size):
+        start = max(0, end - size - left)
+        window = decode(module, latents[start:end], [end - start])
+        boundary = slice(end * LATENT_SAMPLES - 1764, end * LATENT_SAMPLES)
+        apart = np.abs(window[-1764:] - whole[boundary]).max()
+        assert apart > 0.5 * loudness, (end, apart, loudness)
+        around = slice(boundary.start, boundary.stop + 1764)
+        assert_allclose(streamed[around], whole[around], atol=STREAMED_TOLERANCE)

@@ -20,7 +20,9 @@ def test_latents_and_stop_decisions(
     prompt = talker.prompt(case)
     assert_array_equal(prompt.ids, arrays["ids"])
     assert_allclose(
-        talker.model.rows(prompt)[::ROW_STEP, ::ROW_STEP], arrays["rows"], atol=TOLERANCE
+        talker.model.rows(prompt, 0, len(prompt.ids))[::ROW_STEP, ::ROW_STEP],
+        arrays["rows"],
+        atol=TOLERANCE,
     )
     said = talker.speak(case, prompt, recorded.seed(case))
     assert len(said.stop) == len(arrays["stop"])

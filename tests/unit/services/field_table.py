@@ -13,6 +13,8 @@ import services.cosyvoice3.code2wav.fields as cosyvoice3_code2wav
 import services.cosyvoice3.talker.fields as cosyvoice3_talker
 import services.mimo_audio.code2wav.fields as mimo_code2wav
 import services.mimo_audio.talker.fields as mimo_talker
+import services.ming_tts.code2wav.fields as ming_code2wav
+import services.ming_tts.talker.fields as ming_talker
 import services.qwen2_5_omni.talker.fields as omni25_talker
 import services.qwen2_5_omni.thinker.fields as omni25_thinker
 import services.qwen2_5_omni.token2wav.fields as omni25_token2wav
@@ -58,6 +60,8 @@ ALL = (
     Stated("MiMo-Audio", "talker", mimo_talker.PARTS),
     Stated("MiMo-Audio", "talker", mimo_talker.ENCODER_PARTS, file=TOKENIZER_FILE),
     Stated("MiMo-Audio", "code2wav", mimo_code2wav.PARTS, file=TOKENIZER_FILE),
+    Stated("Ming TTS", "talker", ming_talker.PARTS),
+    Stated("Ming TTS", "code2wav", ming_code2wav.PARTS),
 )
 
 REFUSED = "tests/unit/services/test_config_fields.py"
@@ -70,6 +74,7 @@ EQUAL = {
     "Qwen3-TTS": "tests/equality/qwen3_tts/test_tts_services.py",
     "CosyVoice3": "tests/equality/cosyvoice3/test_cosyvoice3_services.py",
     "MiMo-Audio": "tests/equality/mimo_audio/test_mimo_services.py",
+    "Ming TTS": "tests/equality/ming_tts/test_ming_services.py",
 }
 # Fields that a variant of a checkpoint changes.
 VARIED: Mapping[str, str] = {

@@ -15,10 +15,11 @@ from transformers.models.qwen3_omni_moe import configuration_qwen3_omni_moe as o
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines import cosyvoice3, mimo_audio, qwen2_5_omni, qwen3_omni, qwen3_tts
+from antiphon.pipelines import cosyvoice3, mimo_audio, ming_tts, qwen2_5_omni, qwen3_omni, qwen3_tts
 from antiphon.pipelines.graph import Pipeline
 from antiphon.testing.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
 from antiphon.testing.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
+from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon.testing.qwen2_5_omni import tiny_checkpoint as tiny25
 from antiphon.testing.qwen3_omni import tiny_checkpoint as tiny3
 from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
@@ -179,12 +180,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
     build_tiny_tts(folder / "tts", BASE)
     build_tiny_cosyvoice(folder / "cosy", PRESETS["voices"])
     build_nested_tiny_mimo(folder / "mimo")
+    build_tiny_ming(folder / "ming")
     return {
         "Qwen3-Omni": (qwen3_omni.PIPELINE, folder / "3"),
         "Qwen2.5-Omni": (qwen2_5_omni.PIPELINE, folder / "25"),
         "Qwen3-TTS": (qwen3_tts.PIPELINE, folder / "tts"),
         "CosyVoice3": (cosyvoice3.PIPELINE, folder / "cosy"),
         "MiMo-Audio": (mimo_audio.PIPELINE, folder / "mimo"),
+        "Ming TTS": (ming_tts.PIPELINE, folder / "ming"),
     }
 
 

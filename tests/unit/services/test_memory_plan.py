@@ -34,6 +34,7 @@ from antiphon.testing.cosyvoice3.tiny_shape import CosyVoiceShape
 from antiphon.testing.mimo_audio import tiny_checkpoint as mimo_checkpoint
 from antiphon.testing.mimo_audio.tensor_shapes import codec_shapes, model_shapes
 from antiphon.testing.mimo_audio.tiny_shape import MimoShape
+from antiphon.testing.ming_tts import tiny_checkpoint as ming_tts_checkpoint
 from antiphon.testing.qwen2_5_omni import tiny_checkpoint as qwen2_5_omni_checkpoint
 from antiphon.testing.qwen3_omni import tiny_checkpoint as qwen3_omni_checkpoint
 from antiphon.testing.qwen3_tts import tiny_checkpoint as qwen3_tts_checkpoint
@@ -51,6 +52,7 @@ from services.memory_plan import (
     planned_limit,
 )
 from services.mimo_audio.code2wav import load as mimo_code2wav
+from services.ming_tts.code2wav import load as ming_tts_code2wav
 from services.qwen2_5_omni.token2wav import load as token2wav
 from services.qwen3_omni.code2wav import load as qwen3_omni_code2wav
 from services.qwen3_tts.code2wav import load as qwen3_tts_code2wav
@@ -288,6 +290,7 @@ def test_decoders_that_do_not_fit_are_refused_before_they_load(
     (qwen3_tts_checkpoint.build_tiny_tts, qwen3_tts_code2wav.load),
     (cosyvoice3_checkpoint.build_tiny_cosyvoice, cosyvoice3_code2wav.load),
     (mimo_checkpoint.build_nested_tiny_mimo, mimo_code2wav.load),
+    (ming_tts_checkpoint.build_tiny_ming, ming_tts_code2wav.load),
 ], ids=lambda each: each.__module__.split(".")[-2])  # fmt: skip
 def test_every_audio_decoder_checks_its_room_before_it_loads(
     build: Callable[[Path], object],
@@ -311,6 +314,8 @@ def released(checkpoint: str, role: str) -> tuple[int, Cached | None]:
     """
     if checkpoint == "Qwen3-TTS-12Hz-1.7B-CustomVoice":
         return TTS[role]
+    if checkpoint == "Ming-omni-tts-0.5B":
+        return MING[role]
     if checkpoint == "Fun-CosyVoice3-0.5B-2512":
         return _cosyvoice3(role)
     if checkpoint == "MiMo-Audio-7B-Instruct":
@@ -345,6 +350,13 @@ TTS = {
     "code2wav": (125_000_000, None),
 }
 """Of the 1.7B: 3.84 GB of `model.safetensors`, and the decoder's half of its codec."""
+
+
+MING = {
+    "talker": (1_500_000_000, Cached(layers=24, key_heads=2, head_dim=64)),
+    "code2wav": (300_000_000, None),
+}
+"""Bounds: another server reports 3.8 GB in use for all of it. The layers are Qwen2 0.5B's."""
 
 
 def _cosyvoice3(role: str) -> tuple[int, Cached | None]:
@@ -469,6 +481,7 @@ def taken(values: Mapping[str, Any], role: str, card: int) -> int:
 
 CARDS = {
     "cosyvoice3-values.yaml": 24,
+    "ming-tts-values.yaml": 24,
     "one-h200-values.yaml": 141,
     "qwen3-tts-values.yaml": 24,
     "qwen2.5-omni-3b-values.yaml": 24,

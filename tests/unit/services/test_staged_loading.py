@@ -16,6 +16,7 @@ from antiphon.runtime.checkpoint.staged_copies import StagedCopies
 from antiphon.runtime.checkpoint.weights import WeightReader, Weights
 from antiphon.testing.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
 from antiphon.testing.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
+from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon.testing.qwen2_5_omni import tiny_checkpoint as omni25
 from antiphon.testing.qwen3_omni import tiny_checkpoint as omni3
 from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
@@ -32,6 +33,7 @@ FAMILIES: dict[str, Callable[[Path], None]] = {
     "qwen3_tts": build_tiny_tts,
     "cosyvoice3": build_tiny_cosyvoice,
     "mimo_audio": build_nested_tiny_mimo,
+    "ming_tts": build_tiny_ming,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,28 @@ def test_euler_is_that_of_cosyvoice(steps: int, start: Tensor) -> None:
     points = 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * torch.pi)
     found = run_to_end(solver.solve(velocity_of(solver.times), start))
     assert torch.equal(found, euler(points, start))
+
+
+def pruned_points(steps: int) -> Tensor:
+    """As `CFM.sample` of Ming-omni-tts makes them, with a sway of -1."""
+    chosen = {10: [0, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32], 5: [0, 2, 4, 8, 16, 32]}.get(steps)
+    points = torch.linspace(0, 1, steps + 1)
+    if chosen is not None:
+        points = 1 / 32 * torch.tensor(chosen, dtype=torch.float32)
+    return points + -1.0 * (torch.cos(torch.pi / 2 * points) - 1 + points)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 10])
+def test_pruned_steps_are_those_of_ming(steps: int, start: Tensor) -> None:
+    """Counts without points of their own among them."""
+    solver, points = EulerSteps.pruned(steps), pruned_points(steps)
+    assert torch.equal(solver.times, points[:-1])
+    found = run_to_end(solver.solve(velocity_of(solver.times), start))
+    value = start
+    for time, after in itertools.pairwise(points):
+        value = value + (after - time) * slope(time, value)
+    assert torch.equal(found, value)
+    assert sum(solver.widths) == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("points", [[0.0, 1.0], [0.0, 0.1, 0.5, 0.55, 1.0]], ids=len)
