@@ -28,7 +28,7 @@ VLLM_INSTALLED := $(VLLM_VENV)/.installed
 # Its CPU build depends on these, built for CUDA; nothing here uses them, and beside a
 # CPU torch they cannot be imported.
 VLLM_UNWANTED := torchaudio torchcodec triton
-VLLM_FILES := tools/vllm_cpu/torchvision_schemas.py tools/vllm_cpu/torchvision_schemas.pth
+VLLM_FILES := tools/antiphon_tools/vllm_cpu/torchvision_schemas.py tools/antiphon_tools/vllm_cpu/torchvision_schemas.pth
 # Stubs of this generator import on every protobuf runtime from 5.29 on.
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bin==1.75.0
 
@@ -62,7 +62,7 @@ $(DEV_INSTALLED): $(INSTALLED)
 	touch $@
 
 demo: setup ## start everything, ask it some questions, then type yours; WAV files in OUT (out); [MODEL=DIR]
-	$(BIN)/python -m tools.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+	$(BIN)/python -m antiphon_tools.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 # With STAGE="ROLE.engine=vllm" the services run in the environment that has vLLM.
 UP_WITH_VLLM := $(filter %.engine=vllm,$(STAGE))
@@ -72,23 +72,23 @@ UP_ARGS = $(strip $(if $(MODEL),--model "$(MODEL)") \
 	$(if $(STAGE),--stage $(STAGE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS))
 
 up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050] [STAGE="ROLE.KEY=VALUE ..."] [REPLICAS="ROLE=2 ..."]
-	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m tools.launcher up $(UP_ARGS)
+	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m antiphon_tools.launcher up $(UP_ARGS)
 
 load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL=DIR] [RATE=] [SESSIONS=] [SECONDS=]
 	@test -n "$(SERVICE)" || { echo "make load: say what: SERVICE=gateway, or a stage's role" >&2; exit 2; }
-	$(BIN)/python -m tools.load "$(SERVICE)" $(if $(MODEL),--model "$(MODEL)") \
+	$(BIN)/python -m antiphon_tools.load "$(SERVICE)" $(if $(MODEL),--model "$(MODEL)") \
 		$(if $(RATE),--rate "$(RATE)") $(if $(SESSIONS),--sessions "$(SESSIONS)") \
 		$(if $(SECONDS),--seconds "$(SECONDS)") \
 		--json "$(OUT)/load-$(SERVICE).json" --html "$(OUT)/load-$(SERVICE).html" $(ARGS)
 
 chaos: setup-dev ## break a fleet on this machine and check what listeners hear [SECONDS=] [MODEL=DIR]
-	$(BIN)/python -m tools.chaos $(if $(SECONDS),--seconds "$(SECONDS)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+	$(BIN)/python -m antiphon_tools.chaos $(if $(SECONDS),--seconds "$(SECONDS)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 simulate: setup ## play the protocol between gateway and stages in very many orders [SEEDS=]
-	$(BIN)/python -m tools.simulation $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
+	$(BIN)/python -m antiphon_tools.simulation $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
 
 mutants: setup-dev ## plant random faults in copies of the tree and run the tests that should find them [SEED=] [COUNT=]
-	$(BIN)/python -m tools.mutants $(if $(SEED),--seed "$(SEED)") $(if $(COUNT),--count "$(COUNT)") $(ARGS)
+	$(BIN)/python -m antiphon_tools.mutants $(if $(SEED),--seed "$(SEED)") $(if $(COUNT),--count "$(COUNT)") $(ARGS)
 
 # A file's tests run on one worker; tests that wait for processes leave a core to the others. Files
 # are taken in their order: the many short ones of tests/unit come last, and the workers end together.
@@ -196,10 +196,12 @@ GPU_PYTHON ?=
 GPU_BUDGET_S ?= 540
 GPU_PARTS ?= correctness engines pipeline traces
 GPU_DEVICE ?= cuda
+# The import roots, for an interpreter in which nothing is installed.
+ROOTS := $(CURDIR):$(CURDIR)/gateway:$(CURDIR)/services:$(CURDIR)/testkit:$(CURDIR)/tools
 
 gpu: $(if $(GPU_PYTHON),,setup-dev) ## prove and measure everything on this machine's GPU: [GPU_PARTS="correctness engines pipeline traces"] [GPU_PYTHON=python3] [GPU_BUDGET_S=540, of each] [GPU_DEVICE=cpu, to try it]
 	@mkdir -p "$(OUT)/gpu"
-	@python="$(or $(GPU_PYTHON),$(BIN)/python)"; failed=; \
+	@export PYTHONPATH="$(ROOTS):$$PYTHONPATH"; python="$(or $(GPU_PYTHON),$(BIN)/python)"; failed=; \
 	$$python -m benchmarks.gpu require --device $(GPU_DEVICE) || exit; \
 	for part in $(GPU_PARTS); do \
 		$$python -m benchmarks.gpu $$part --json "$(OUT)/gpu/$$part.json" \
@@ -208,7 +210,7 @@ gpu: $(if $(GPU_PYTHON),,setup-dev) ## prove and measure everything on this mach
 
 verify-release: setup ## compare a released checkpoint with its reference, measure it, and write a report to send: MODEL=DIR [DEVICE=cuda] [TRANSCRIBER=DIR]
 	@test -n "$(MODEL)" || { echo "make verify-release: say which checkpoint: MODEL=DIR" >&2; exit 2; }
-	$(BIN)/python -m tools.verify_release --model "$(MODEL)" --out "$(OUT)/verify-release" \
+	$(BIN)/python -m antiphon_tools.verify_release --model "$(MODEL)" --out "$(OUT)/verify-release" \
 		$(if $(DEVICE),--device "$(DEVICE)") $(if $(TRANSCRIBER),--transcriber "$(TRANSCRIBER)") $(ARGS)
 
 bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs
@@ -224,19 +226,19 @@ bench-prompts: setup-dev ## measure a long prompt's rows between two stages, and
 	$(BIN)/python -m benchmarks.transport.prompts $(ARGS)
 
 chart: setup ## write what the chart has from the pipelines' declarations and the deployment schema
-	$(BIN)/python -m tools.chart
+	$(BIN)/python -m antiphon_tools.chart
 
 images: ## build the images: BASE=python:3.11-slim@sha256:... [BUILDER=docker] [IMAGES="gateway stage-cpu ..."] [REGISTRY=] [TAG=dev] [TORCH_INDEX_URL=]; ARGS=--dry-run says how
-	$(PYTHON) -m tools.images --base "$(BASE)" $(if $(BUILDER),--builder "$(BUILDER)") \
+	PYTHONPATH=tools $(PYTHON) -m antiphon_tools.images --base "$(BASE)" $(if $(BUILDER),--builder "$(BUILDER)") \
 		$(if $(IMAGES),--images "$(IMAGES)") $(if $(REGISTRY),--registry "$(REGISTRY)") \
 		$(if $(TAG),--tag "$(TAG)") $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
 
 lock: setup ## choose the images' packages again, from pyproject.toml: TORCH_INDEX_URL=, with torch's CPU builds
 	$(BIN)/python -m pip install --quiet --group lock
-	$(BIN)/python -m tools.images.lock $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
+	$(BIN)/python -m antiphon_tools.images.lock $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
 
 # stage-cpu has what stage-cuda has, but for torch, whose version is none that advisories name.
-AUDITED := $(filter-out tools/images/locks/stage-cpu%,$(wildcard tools/images/locks/*.txt))
+AUDITED := $(filter-out tools/antiphon_tools/images/locks/stage-cpu%,$(wildcard tools/antiphon_tools/images/locks/*.txt))
 
 audit: setup ## ask PyPI for known vulnerabilities of what the images install
 	$(BIN)/python -m pip install --quiet --group audit
@@ -246,7 +248,7 @@ reference: setup-dev $(PROTO_INSTALLED) ## make reference pages of the SDK and o
 	mkdir -p "$(OUT)/reference"
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto --include_source_info \
 		--descriptor_set_out="$(OUT)/reference/protos.bin" proto/antiphon/v1/*.proto
-	$(BIN)/python -m tools.reference "$(OUT)/reference/protos.bin" "$(OUT)/reference"
+	$(BIN)/python -m antiphon_tools.reference "$(OUT)/reference/protos.bin" "$(OUT)/reference"
 	rm "$(OUT)/reference/protos.bin"
 
 format: setup-dev ## format the code and fix what lint can fix

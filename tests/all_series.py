@@ -16,12 +16,12 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.description import StageIdentity
 from antiphon.runtime.server.metrics import StageMetrics
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.stage_harness import LIMITS
 from antiphon.transport.link_metrics import LinkMetrics
 from antiphon.transport.settings import LinkState
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.stage_harness import LIMITS
 
 ROLE = "code2wav"
 HERE = "127.0.0.1:0"

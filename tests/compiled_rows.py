@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from antiphon.errors import FailedPrecondition
-from services.lm.graphs import Eager, RowFunction
+from antiphon_services.lm.graphs import Eager, RowFunction
 
 
 class CompiledRows:
-    """A `services.lm.graphs.Bucketing`: each function becomes one graph by `torch.compile` for each
+    """A `lm.graphs.Bucketing`: each function becomes one graph by `torch.compile` for each
     number of rows, and that runs operation by operation.
 
     `graphs` counts them. A function that asks for a value, makes a shape of one, or does what

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.lm.reproducible import ask_for_equal_digits
-from services.precision import keep_float32_exact
+from antiphon_services.lm.reproducible import ask_for_equal_digits
+from antiphon_services.precision import keep_float32_exact
 
 # A machine that only runs the tests of a GPU needs no hypothesis.
 if importlib.util.find_spec("hypothesis"):
@@ -66,7 +66,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """On a GPU the reference computes as the stages do that are compared with it."""
     if item.get_closest_marker("gpu") is not None:
         # It brings torch, which must find the number of threads set.
-        from services.lm.attention_calls import disable_cudnn_attention
+        from antiphon_services.lm.attention_calls import disable_cudnn_attention
 
         keep_float32_exact()
         disable_cudnn_attention()

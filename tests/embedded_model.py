@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openai import OpenAI
 
-from tools.launcher.plan import EMBEDDED_MODEL
+from antiphon_tools.launcher.plan import EMBEDDED_MODEL
 
 ROOT = Path(__file__).parents[1]
 NAME = Path(EMBEDDED_MODEL).name
@@ -42,7 +42,7 @@ def embedded_model(*arguments: str) -> Iterator[ServedModel]:
     `arguments` of `up` may name another model.
     """
     ports = ("--port", "0", "--grpc-port", "0")
-    command = [sys.executable, "-m", "tools.launcher", "up", *ports, *arguments]
+    command = [sys.executable, "-m", "antiphon_tools.launcher", "up", *ports, *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
     ) as process:

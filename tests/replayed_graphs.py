@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from services.lm.graphs import GraphPool
+from antiphon_services.lm.graphs import GraphPool
 
 
 class Replay:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -19,9 +20,10 @@ import yaml
 
 from antiphon.pipelines.graph import CLIENT
 from antiphon.pipelines.registry import own_pipelines
+from antiphon_tools.launcher.plan import IMPORT_ROOTS, import_path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("antiphon", "gateway", "services", "tools")
+PACKAGES = ("antiphon", "gateway", "services", "testkit", "tools")
 GENERATED = ROOT / "antiphon" / "v1"
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
 SOURCES = {".py", ".proto", ".yaml", ".tpl", ".txt"}
@@ -34,19 +36,19 @@ SHARED = (
     "helm/antiphon/values.yaml",
     "proto",
     "pyproject.toml",
-    "services/*.py",
+    "services/antiphon_services/*.py",
     "services/Dockerfile",
-    "services/clips",
-    "services/flow",
-    "services/lm",
-    "services/text",
-    "services/vllm",
-    "services/vocoder",
-    "tools/chart",
-    "tools/demo",
-    "tools/launcher",
-    "tools/load",
-    "tools/vllm_cpu",
+    "services/antiphon_services/clips",
+    "services/antiphon_services/flow",
+    "services/antiphon_services/lm",
+    "services/antiphon_services/text",
+    "services/antiphon_services/vllm",
+    "services/antiphon_services/vocoder",
+    "tools/antiphon_tools/chart",
+    "tools/antiphon_tools/demo",
+    "tools/antiphon_tools/launcher",
+    "tools/antiphon_tools/load",
+    "tools/antiphon_tools/vllm_cpu",
 )
 """Where no family and no stage may be named; what is a family's own within is left out."""
 NAMES_WITHOUT_MEANING = {
@@ -69,6 +71,7 @@ def _lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", run, "--no-cache", "--no-logo"],
         cwd=root,
+        env={**os.environ, "PYTHONPATH": import_path(root)},
         capture_output=True,
         text=True,
         check=False,
@@ -91,20 +94,26 @@ def copy_of_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
     planted = {
-        "services/qwen3_omni/talker/planted.py": (
-            "import services.qwen3_omni.thinker\nimport antiphon.client"
+        "services/antiphon_services/qwen3_omni/talker/planted.py": (
+            "import antiphon_services.qwen3_omni.thinker\nimport antiphon.client"
         ),
-        "services/lm/planted.py": "import services.qwen3_omni\nimport antiphon.pipelines",
-        "gateway/planted.py": "import torch\nimport opentelemetry",
-        "gateway/calls/planted.py": "import gateway.doors",
-        "gateway/doors/read_aloud/planted.py": "import gateway.doors.chat.schema",
-        "gateway/fleet/planted.py": "import gateway.calls\nimport kubernetes",
+        "services/antiphon_services/lm/planted.py": (
+            "import antiphon_services.qwen3_omni\nimport antiphon.pipelines"
+        ),
+        "gateway/antiphon_gateway/planted.py": "import torch\nimport opentelemetry",
+        "gateway/antiphon_gateway/calls/planted.py": "import antiphon_gateway.doors",
+        "gateway/antiphon_gateway/doors/read_aloud/planted.py": (
+            "import antiphon_gateway.doors.chat.schema"
+        ),
+        "gateway/antiphon_gateway/fleet/planted.py": (
+            "import antiphon_gateway.calls\nimport kubernetes"
+        ),
         "antiphon/client/planted.py": "import numpy",
         "antiphon/wire/planted.py": "import antiphon.pipelines",
         "antiphon/runtime/session/states.py": "import asyncio",
         "antiphon/errors.py": "import grpc",
         "antiphon/transport/planted.py": "import antiphon.runtime",
-        "tools/load/planted.py": "import services.loading",
+        "tools/antiphon_tools/load/planted.py": "import antiphon_services.loading",
     }
     for path, lines in planted.items():
         with (copy_of_packages / path).open("a") as file:
@@ -116,7 +125,9 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
     assert not kept
     assert len(broken) == len(_contracts())
     for path in planted:
-        assert path.removesuffix(".py").replace("/", ".") in checked.stdout
+        parts = Path(path).with_suffix("").parts
+        module = ".".join(parts[parts[0] in IMPORT_ROOTS :])
+        assert module in checked.stdout
 
 
 def _contracts() -> list[configparser.SectionProxy]:
@@ -182,7 +193,7 @@ def _files_of(root: Path, place: str) -> Iterator[Path]:
                 (file == path or file.suffix in SOURCES)
                 and name not in own
                 and not name.startswith("antiphon/v1/")
-                and not re.match(r"antiphon/testing/\w+/", name)
+                and not re.match(r"testkit/antiphon_testkit/\w+/", name)
             ):
                 yield file
 
@@ -230,27 +241,30 @@ def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path, plac
 
 def test_every_package_of_services_is_a_familys_or_names_none() -> None:
     families, roles, _ = _family_words()
-    for folder in sorted((ROOT / "services").glob("*/__init__.py")):
+    for folder in sorted((ROOT / "services/antiphon_services").glob("*/__init__.py")):
         name = folder.parent.name
-        if name in own_pipelines() or f"services/{name}" in SHARED:
+        if name in own_pipelines() or f"services/antiphon_services/{name}" in SHARED:
             continue
         # What the stages of one role share may name roles.
         assert name in roles
-        named = _families_named_in(ROOT, f"services/{name}")
+        named = _families_named_in(ROOT, f"services/antiphon_services/{name}")
         assert not {file: words & families for file, words in named.items() if words & families}
 
 
 def test_every_familys_stages_are_kept_apart_from_each_other() -> None:
     stages = _contract("stages")["modules"]
-    families = {path.parent.parent.name for path in (ROOT / "services").glob("*/*/load.py")}
+    families = {
+        path.parent.parent.name
+        for path in (ROOT / "services/antiphon_services").glob("*/*/load.py")
+    }
     assert families == set(own_pipelines())
-    assert set(stages.split()) == {f"services.{name}.*" for name in families}
+    assert set(stages.split()) == {f"antiphon_services.{name}.*" for name in families}
 
 
 def test_every_stage_of_a_pipeline_has_a_folder() -> None:
     for pipeline in own_pipelines().values():
-        assert pipeline.package == f"services.{pipeline.name}"
-        folder = ROOT / "services" / pipeline.name
+        assert pipeline.package == f"antiphon_services.{pipeline.name}"
+        folder = ROOT / "services/antiphon_services" / pipeline.name
         assert {each.parent.name for each in folder.glob("*/load.py")} == set(pipeline.roles)
 
 
@@ -262,8 +276,11 @@ def test_every_module_has_a_layer() -> None:
         for path in (ROOT / "antiphon").iterdir()
         if (path.suffix == ".py" or (path / "__init__.py").is_file()) and path.stem != "__init__"
     }
-    tools = {f"tools.{path.parent.name}" for path in (ROOT / "tools").glob("*/__init__.py")}
-    assert placed == modules | tools | {"gateway", "services"}
+    tools = {
+        f"antiphon_tools.{path.parent.name}"
+        for path in (ROOT / "tools/antiphon_tools").glob("*/__init__.py")
+    }
+    assert placed == modules | tools | {"antiphon_gateway", "antiphon_services", "antiphon_testkit"}
 
 
 def test_files_of_tests_have_names_of_their_own() -> None:

@@ -13,14 +13,14 @@ from antiphon.deployment.schema import TransportName
 from antiphon.transport.payload.registry import FALLBACK, TRANSPORTS
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("antiphon", "gateway", "services")
+PACKAGES = ("antiphon", "gateway", "services", "testkit")
 FOLDER = "antiphon/transport/payload"
 GENERATED = "antiphon/v1"
 SETTINGS = "antiphon/deployment/schema.py"
 # What links may import of the folder: the table and what is in it.
 PUBLIC = {"registry", "transport"}
 # Where "grpc" can be nothing but a transport; clients have a door of that name.
-WITHOUT_DOORS = ("antiphon/runtime", "antiphon/testing", "antiphon/transport", "services")
+WITHOUT_DOORS = ("antiphon/runtime", "testkit/antiphon_testkit", "antiphon/transport", "services")
 
 _NAMES = {name for row in TRANSPORTS.values() for name in row.names}
 _NAME = re.compile(rf"\b({'|'.join(sorted(_NAMES - FALLBACK.names))})\b")
@@ -56,7 +56,7 @@ def test_no_other_file_knows_a_transport() -> None:
     [
         ("antiphon/transport/link/outgoing/planted.py", 'if name == "gloo":', {"gloo"}),
         ("antiphon/runtime/server/planted.py", "# nccl is slow here", {"nccl"}),
-        ("gateway/planted.py", 'skip = ("shared_memory",)', {"shared_memory"}),
+        ("gateway/antiphon_gateway/planted.py", 'skip = ("shared_memory",)', {"shared_memory"}),
         ("antiphon/transport/link/incoming/planted.py", 'transport = "grpc"', {"grpc"}),
         (
             "antiphon/runtime/server/planted.py",

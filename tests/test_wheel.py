@@ -12,6 +12,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 INSTALLED = {"antiphon", "antiphon.client", "antiphon.v1", "antiphon.wire"}
@@ -23,8 +24,8 @@ TYPES = "_typeshed"
 """Imported where types are checked, never when a program runs."""
 BUILD = """
 import sys
-from setuptools import build_meta
-build_meta.build_wheel(sys.argv[1])
+from hatchling import build
+build.build_wheel(sys.argv[1])
 """
 IMPORT = """
 import sys
@@ -45,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, sources)
-    for package in ("antiphon", "gateway", "services", "tools"):
+    for package in ("antiphon", "gateway", "services", "testkit", "tools"):
         shutil.copytree(ROOT / package, sources / package)
     packed = tmp_path_factory.mktemp("packed")
     built = subprocess.run(
@@ -107,9 +108,12 @@ def _requirements(root: Path, extra: str = "") -> set[str]:
     """Names of what the metadata ask for, of an extra or of all."""
     (metadata,) = root.glob("*.dist-info/METADATA")
     asked = Parser().parsestr(metadata.read_text()).get_all("Requires-Dist", [])
-    mark = f'; extra == "{extra}"' if extra else ""
-    named = [each.removesuffix(mark) for each in asked if each.endswith(mark)]
-    return {each.partition(">")[0].partition("<")[0] for each in named if ";" not in each}
+    wanted = map(Requirement, asked)
+    if extra:
+        named = [each for each in wanted if each.marker and each.marker.evaluate({"extra": extra})]
+    else:
+        named = [each for each in wanted if each.marker is None]
+    return {each.name.replace("-", "_") for each in named}
 
 
 def test_wheel_has_the_client_the_wire_and_values(wheel: Path) -> None:

@@ -199,9 +199,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_waiting: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 256
     max_waiting_bytes: Bytes = 256 << 20
     queue_timeout_s: Seconds = 60.0
-    # File with the API keys that may ask, and what each may take (`python -m gateway keys new NAME`
-    # makes one); empty: everybody may. It is read again when it has changed, which is looked at
-    # with a request, at most so often.
+    # File with the API keys that may ask, and what each may take (`python -m antiphon_gateway keys
+    # new NAME` makes one); empty: everybody may. It is read again when it has changed, which is
+    # looked at with a request, at most so often.
     keys_file: str = ""
     # What else may name a caller: a trusted proxy's header, or a JWT. With either of them, or with
     # `keys_file`, callers that nothing names are refused.

@@ -219,7 +219,7 @@ class Pipeline:
     @property
     def package(self) -> str:
         """The package with a subpackage for each stage."""
-        return self.folder or f"services.{self.name}"
+        return self.folder or f"antiphon_services.{self.name}"
 
     @cached_property
     def _by_name(self) -> dict[str, Edge]:

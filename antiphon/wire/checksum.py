@@ -26,7 +26,7 @@ _MESSAGE = TypeVar("_MESSAGE")
 _PROTO = TypeVar("_PROTO", bound=Message)
 
 
-class Damaged:
+class CorruptMessage:
     """In the place of a message that came otherwise than it was sent.
 
     gRPC puts None there, or an unknown status, when a message cannot be read.
@@ -62,32 +62,32 @@ def to_field(message: Message) -> bytes:
     return data + checksum_of(data)
 
 
-def reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | Damaged]:
+def reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
     """Reads messages of a kind that `to_bytes` wrote."""
     return _reader(kind, b"")
 
 
-def field_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | Damaged]:
+def field_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
     """Reads messages of a kind that `to_field` wrote."""
     return _reader(kind, _TAG)
 
 
-def _reader(kind: type[_PROTO], ending: bytes) -> Callable[[bytes], _PROTO | Damaged]:
-    def read(raw: bytes) -> _PROTO | Damaged:
+def _reader(kind: type[_PROTO], ending: bytes) -> Callable[[bytes], _PROTO | CorruptMessage]:
+    def read(raw: bytes) -> _PROTO | CorruptMessage:
         try:
             end = checked(raw)
         except DataLoss:
-            return Damaged()
+            return CorruptMessage()
         return kind.FromString(raw[:end].removesuffix(ending))
 
     return read
 
 
-def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | Damaged]:
+def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
     """Reads messages of a kind that `to_field` wrote, and those of who knows of no checksum."""
     strict = field_reader(kind)
 
-    def read(raw: bytes) -> _PROTO | Damaged:
+    def read(raw: bytes) -> _PROTO | CorruptMessage:
         tag = raw[-len(_TAG) - CHECKSUM_BYTES : -CHECKSUM_BYTES]
         # The tag itself may be what was hit.
         if sum(map(eq, _TAG, tag)) < len(_TAG) - 1:
@@ -97,15 +97,15 @@ def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | Damaged]:
     return read
 
 
-def intact(message: _MESSAGE | Damaged) -> _MESSAGE:
+def intact(message: _MESSAGE | CorruptMessage) -> _MESSAGE:
     """A message as it was sent. Raises `Unavailable` for another: what was asked for may be asked
     for again."""
-    if isinstance(message, Damaged):
+    if isinstance(message, CorruptMessage):
         raise Unavailable("a message came damaged")
     return message
 
 
-async def undamaged(messages: AsyncIterable[_MESSAGE | Damaged]) -> AsyncIterator[_MESSAGE]:
+async def undamaged(messages: AsyncIterable[_MESSAGE | CorruptMessage]) -> AsyncIterator[_MESSAGE]:
     """The messages of a stream, each `intact`."""
     async for message in messages:
         yield intact(message)

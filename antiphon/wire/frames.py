@@ -17,7 +17,7 @@ import grpc
 from antiphon.errors import DataLoss
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
 from antiphon.wire import checksum
-from antiphon.wire.checksum import Damaged
+from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.stubs import STAGE_SERVICE
 
 # Tags: field number and wire type.
@@ -43,8 +43,8 @@ class Frame:
 
 
 LinkMessage = stage_pb2.LinkRequest | Frame
-CameOnLink = LinkMessage | Damaged
-LinkCall = grpc.aio.StreamStreamCall[LinkMessage, stage_pb2.LinkResponse | Damaged]
+CameOnLink = LinkMessage | CorruptMessage
+LinkCall = grpc.aio.StreamStreamCall[LinkMessage, stage_pb2.LinkResponse | CorruptMessage]
 
 
 def message_to_bytes(message: LinkMessage) -> bytes:
@@ -67,7 +67,7 @@ def message_from_bytes(raw: bytes) -> CameOnLink:
     try:
         end = checksum.checked(raw)
     except DataLoss:
-        return Damaged()
+        return CorruptMessage()
     if not end or raw[0] != _FRAME:
         return stage_pb2.LinkRequest.FromString(raw[:end])
     data = memoryview(raw)[:end]

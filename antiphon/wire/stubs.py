@@ -19,7 +19,7 @@ STAGE_SERVICE = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 
 def stage_stub(channel: grpc.aio.Channel) -> StageServiceAsyncStub:
     """A stub of `StageService` whose messages have checksums; what came otherwise than it was
-    sent is told as `Damaged`."""
+    sent is told as `CorruptMessage`."""
     stub: Any = stage_pb2_grpc.StageServiceStub(channel)
     for name, connect, kind in (
         ("RunSession", channel.stream_stream, session_pb2.SessionResponse),

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from antiphon_tools.load.machine import load_average, machine, processor
 from benchmarks.comparison.rounds import Show, show_now
 from benchmarks.comparison.stolen_time import CoreTicks
-from tools.load.machine import load_average, machine, processor
 
 CARD_TIMEOUT_S = 30.0
 

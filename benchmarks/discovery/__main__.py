@@ -22,12 +22,12 @@ import msgspec
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.transport.heap import leave_out_startup
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.reflector import Reflector
+from antiphon_gateway.fleet.discovery.slices import EndpointSlice, WatchEvent
+from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.discovery.reflector import Reflector
-from gateway.fleet.discovery.slices import EndpointSlice, WatchEvent
-from gateway.fleet.replicated_stage import ReplicatedStage
 
 SERVICE = "a-talker"
 TURNS = 60

@@ -26,13 +26,13 @@ from antiphon.chunk import Tensor
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL
+from antiphon_services.qwen3_omni.code2wav.load import EDGES
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.engine import VocoderEngine
+from antiphon_services.vocoder.stream import StreamDecoder
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from services.qwen3_omni.code2wav.load import EDGES
-from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.vocoder.engine import VocoderEngine
-from services.vocoder.stream import StreamDecoder
 
 LEFT_CONTEXT = 25
 FRAMES_PER_SECOND = 12.5

@@ -26,12 +26,12 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Emitted, Failed, InputChunk
 from antiphon.runtime.session.chunking import next_boundary
 from antiphon.segment import ChunkPolicy, FinishReason, SegmentKey
+from antiphon_services.qwen3_omni.code2wav.load import EDGES
+from antiphon_services.vocoder.engine import VocoderEngine
+from antiphon_tools.load.player import underrun
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.engines.code2wav import WANTED, Engines, decoder_config
-from services.qwen3_omni.code2wav.load import EDGES
-from services.vocoder.engine import VocoderEngine
-from tools.load.player import underrun
 
 SAMPLE_RATE_HZ = 24_000
 POLICIES = (

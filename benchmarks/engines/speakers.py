@@ -14,8 +14,8 @@ from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import Emitted, Engine, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
+from antiphon_services.qwen3_omni.talker.engine import CODES
 from benchmarks.engines.stopwatch import Stopwatch
-from services.qwen3_omni.talker.engine import CODES
 
 # Of a prompt beside its user's words.
 FRAME_IDS = 11

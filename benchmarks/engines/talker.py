@@ -31,16 +31,16 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from transformers.utils import logging
 
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.testing.qwen3_omni.tiny_config import make_config
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
+from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_testkit.qwen3_omni.tiny_config import make_config
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL, TinyShape
+from antiphon_testkit.qwen3_omni.tiny_tokenizer import TOKENIZER
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.engines.speakers import Speakers
 from benchmarks.engines.stopwatch import ThreadTime
-from services.qwen3_omni.talker.engine import TalkerEngine
-from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
-from services.qwen3_omni.talker.model import Talker
 
 SHAPES = {
     "tiny": replace(SMALL, code_groups=16),

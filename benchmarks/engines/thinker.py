@@ -33,12 +33,12 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
+from antiphon_services.budgets import PREFILL_ROWS
+from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from services.budgets import PREFILL_ROWS
-from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
-from services.thinker.engine import ThinkerEngine
 
 SHAPES = {
     "tiny": SMALL,

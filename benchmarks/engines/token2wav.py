@@ -22,12 +22,12 @@ import torch
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniToken2WavConfig
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
 
-from antiphon.testing.qwen2_5_omni.noise import KeyedNoise
-from antiphon.testing.qwen2_5_omni.tiny_weights import MEL_LEVEL, RULES
+from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from antiphon_services.qwen2_5_omni.token2wav.voices import VoiceTensors
+from antiphon_testkit.qwen2_5_omni.noise import KeyedNoise
+from antiphon_testkit.qwen2_5_omni.tiny_weights import MEL_LEVEL, RULES
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from services.qwen2_5_omni.token2wav.decoder import Token2Wav
-from services.qwen2_5_omni.token2wav.voices import VoiceTensors
 
 CODES_PER_SECOND = 50.0
 VOICE, SEED = "voice", 7

@@ -1,7 +1,7 @@
 """Every torch engine of one checkout, driven by commands: a child of `benchmarks.engines.trees`.
 
 Runs as a script with another checkout first on PYTHONPATH, so it uses only what all of them have:
-`load` of the stages, `antiphon.testing.drive_engine` and the shape of chunks. Each line of
+`load` of the stages, `antiphon_testkit.drive_engine` and the shape of chunks. Each line of
 standard input names a load. Each line of standard output is JSON: the CPU milliseconds of the
 engine's thread for each unit of output, and a digest of the output.
 """
@@ -21,13 +21,18 @@ from typing import Any
 import numpy as np
 import torch
 
+# A checkout without import roots has its packages by other names.
+if not Path("services/antiphon_services").is_dir():
+    sys.modules["antiphon_services"] = importlib.import_module("services")
+    sys.modules["antiphon_testkit"] = importlib.import_module("antiphon.testing")
+
 from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import await_ready
+from antiphon_testkit.drive_engine import await_ready
 
 SESSIONS = 16
 CONTEXT_LIMIT = 1024
@@ -110,12 +115,14 @@ def works_in(directory: Path) -> dict[str, Work]:
         omni = directory / f"qwen3_omni-{size}"
         if not omni.is_dir():
             continue
-        works[f"{size} thinker"] = Work("services.qwen3_omni.thinker.load", omni, "text", _asked)
+        works[f"{size} thinker"] = Work(
+            "antiphon_services.qwen3_omni.thinker.load", omni, "text", _asked
+        )
         works[f"{size} talker"] = Work(
-            "services.qwen3_omni.talker.load", omni, "codes", _prompt_of(read_config(omni))
+            "antiphon_services.qwen3_omni.talker.load", omni, "codes", _prompt_of(read_config(omni))
         )
         works[f"{size} code2wav"] = Work(
-            "services.qwen3_omni.code2wav.load",
+            "antiphon_services.qwen3_omni.code2wav.load",
             omni,
             "audio",
             _frames_of(read_config(omni)["code2wav_config"]),
@@ -124,14 +131,14 @@ def works_in(directory: Path) -> dict[str, Work]:
     if omni25.is_dir():
         config = read_config(omni25)
         works["tiny talker of Qwen2.5-Omni"] = Work(
-            "services.qwen2_5_omni.talker.load",
+            "antiphon_services.qwen2_5_omni.talker.load",
             omni25,
             "codes",
             _rows_of(int(config["talker_config"]["embedding_size"])),
         )
         entries = int(config["token2wav_config"]["dit_config"]["num_embeds"])
         works["tiny token2wav of Qwen2.5-Omni"] = Work(
-            "services.qwen2_5_omni.token2wav.load",
+            "antiphon_services.qwen2_5_omni.token2wav.load",
             omni25,
             "audio",
             _codes_of(1, entries, SINGLE_CODES),
@@ -139,11 +146,11 @@ def works_in(directory: Path) -> dict[str, Work]:
         )
     if tts.is_dir():
         works["tiny talker of Qwen3-TTS"] = Work(
-            "services.qwen3_tts.talker.load", tts, "codes", _asked
+            "antiphon_services.qwen3_tts.talker.load", tts, "codes", _asked
         )
         codec = read_config(tts / "speech_tokenizer")["decoder_config"]
         works["tiny code2wav of Qwen3-TTS"] = Work(
-            "services.qwen3_tts.code2wav.load", tts, "audio", _frames_of(codec)
+            "antiphon_services.qwen3_tts.code2wav.load", tts, "audio", _frames_of(codec)
         )
     return works
 

@@ -29,9 +29,10 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
 from antiphon.pipelines.files import read_config
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
-from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
+from antiphon_tools.launcher.plan import import_path
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import in_order, show_now, spread
 from benchmarks.engines import talker, thinker
@@ -88,7 +89,11 @@ class Checkout:
         self.process = subprocess.Popen(
             [*command, str(checkpoints)],
             cwd=checkout,
-            env={**os.environ, "PYTHONPATH": str(checkout), "TRANSFORMERS_VERBOSITY": "error"},
+            env={
+                **os.environ,
+                "PYTHONPATH": import_path(checkout),
+                "TRANSFORMERS_VERBOSITY": "error",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -36,20 +36,20 @@ from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import THINKER
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
+from antiphon_services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
+from antiphon_services.thinker.intake import PromptIntake
+from antiphon_services.thinker.segment import PROMPT, TEXT
+from antiphon_services.thinker.vllm_engine.engine import VllmThinkerEngine
+from antiphon_services.vllm import environment
+from antiphon_services.vllm.media import MediaLimits
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from antiphon_tools.launcher.events import LaunchEvent
+from antiphon_tools.launcher.plan import application_root
+from antiphon_tools.launcher.process import ServiceProcess
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import tree_cpu_s
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
-from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
-from services.thinker.intake import PromptIntake
-from services.thinker.segment import PROMPT, TEXT
-from services.thinker.vllm_engine.engine import VllmThinkerEngine
-from services.vllm import environment
-from services.vllm.media import MediaLimits
-from tools.launcher.events import LaunchEvent
-from tools.launcher.plan import application_root
-from tools.launcher.process import ServiceProcess
 
 SESSIONS = (1, 8)
 CONTEXT_LIMIT = 4096
@@ -148,8 +148,8 @@ def _engines(checkpoint: Path) -> tuple[dict[str, EngineRuns], list[Callable[[],
     """All engines, started, and how to end those that have processes."""
     config = StageConfig(engine="vllm", context_limit=CONTEXT_LIMIT)
     environment.prepare(config, MODELS)
-    from services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
-    from services.thinker.vllm_engine.loading import load_engine
+    from antiphon_services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
+    from antiphon_services.thinker.vllm_engine.loading import load_engine
 
     intake = load_intake(checkpoint, config)
     everything = dataclasses.replace(intake, row_positions=lambda ids: np.arange(len(ids)))
@@ -180,7 +180,7 @@ async def _start_up(engine: str, checkpoint: Path, directory: Path) -> Figures:
     deployment = Deployment(model=str(checkpoint), stages={"thinker": thinker})
     path = directory / "deployment.yaml"
     path.write_bytes(dump_deployment(deployment))
-    argv, before_s = ("services", "thinker", "--config", str(path)), tree_cpu_s()
+    argv, before_s = ("antiphon_services", "thinker", "--config", str(path)), tree_cpu_s()
     process = await ServiceProcess.start("thinker", argv, root=application_root(), report=_ignore)
     ready_s = await process.ready
     process.terminate()

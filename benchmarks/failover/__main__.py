@@ -23,16 +23,16 @@ from pathlib import Path
 
 import grpc
 
-from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_tools.chaos.fleet import TargetFleet, running_fleet
+from antiphon_tools.chaos.heard import Heard
+from antiphon_tools.chaos.listener import AnswerListener, KnownQuestion
+from antiphon_tools.launcher.plan import role_of
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import tree_cpu_s
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from tools.chaos.fleet import TargetFleet, running_fleet
-from tools.chaos.heard import Heard
-from tools.chaos.listener import AnswerListener, KnownQuestion
-from tools.launcher.plan import role_of
 
 AT_ONCE = 1e6
 """Times the speed of speech."""

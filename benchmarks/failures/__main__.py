@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_tools.launcher.launcher import Running
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.failures.rig import FAILURES, Failure, Stoppable, deployment_with, fail
-from tools.launcher.launcher import Running
 
 
 def main() -> None:

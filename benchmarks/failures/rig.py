@@ -18,10 +18,10 @@ from msgspec.structs import replace
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
-from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.launcher import Launcher, Running
-from tools.launcher.plan import application_root
-from tools.launcher.process import ServiceProcess
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher, Running
+from antiphon_tools.launcher.plan import application_root
+from antiphon_tools.launcher.process import ServiceProcess
 
 ROLE = "code2wav"
 GENEROUS_S = 120.0

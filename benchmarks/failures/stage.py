@@ -20,7 +20,7 @@ from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import Engine, EngineEvent, InputChunk, LoadedStage, SegmentSettings
 from antiphon.runtime.server.main import main
 from antiphon.segment import SegmentKey
-from services.loading import load_stage
+from antiphon_services.loading import load_stage
 
 HOLDS_THE_INTERPRETER = ctypes.PyDLL(None)
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import antiphon
-from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.launcher import Launcher
-from tools.launcher.plan import application_root
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.plan import application_root
 
 ANSWER_S = 600.0
 

@@ -24,11 +24,11 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import StageFacts
 from antiphon.runtime.server.description import StageIdentity, describe
 from antiphon.sampling import Sampling
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.fleet.fleet_metrics import FleetMetrics
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.fleet import Fleet
-from gateway.fleet.fleet_metrics import FleetMetrics
 
 SAMPLING = Sampling(
     temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1

@@ -28,10 +28,10 @@ from antiphon.errors import Internal
 from antiphon.pipelines.registry import pipeline_named
 from antiphon.runtime.engine import EngineEvent, LoadedStage, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.testing.stage_harness import LIMITS, running_stage
+from antiphon_gateway.server import Gateway
+from antiphon_testkit.stage_harness import LIMITS, running_stage
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from gateway.server import Gateway
 
 FAMILY = Path(__file__).parents[2] / "tests" / "families" / "carillon"
 TEXT = "Ring out"

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
+from antiphon_services.lm.attention_calls import disable_cudnn_attention
+from antiphon_tools.device import NoDevice, facts, require
 from benchmarks.gpu.report import Report, Row, measured_rows
-from services.lm.attention_calls import disable_cudnn_attention
-from tools.device import NoDevice, facts, require
 
 PARTS = {
     "require": "the device and the versions, without rows",

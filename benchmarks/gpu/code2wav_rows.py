@@ -11,6 +11,11 @@ import torch
 
 from antiphon.runtime.engine import Failed, InputChunk
 from antiphon.segment import SegmentKey
+from antiphon_services.qwen3_omni.code2wav.load import EDGES as CODE2WAV_EDGES
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.engine import VocoderEngine
+from antiphon_services.vocoder.pace import ACCELERATOR
+from antiphon_services.vocoder.stream import StreamDecoder
 from benchmarks.engines.code2wav import WANTED
 from benchmarks.engines.stopwatch import stopwatch_of
 from benchmarks.gpu.loaded import on_new_thread
@@ -25,11 +30,6 @@ from benchmarks.gpu.scale import (
     to_host_of,
 )
 from benchmarks.gpu.weights import random_code2wav, sizes_of, whole_config
-from services.qwen3_omni.code2wav.load import EDGES as CODE2WAV_EDGES
-from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.vocoder.engine import VocoderEngine
-from services.vocoder.pace import ACCELERATOR
-from services.vocoder.stream import StreamDecoder
 
 SYNCHRONOUS = Way(True, async_to_host=False)
 LOADS = {"cuda": ((1, 4), (1, 64), (16, 4), (64, 1)), "cpu": ((1, 2), (2, 2))}

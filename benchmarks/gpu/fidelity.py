@@ -24,18 +24,18 @@ from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE, TALKER, THINKER
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import SegmentOutput, run_segments
-from antiphon.testing.qwen3_omni.reference import Case, Reference
-from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
+from antiphon_services.lm.attention import Span
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.kv_cache import KVCache
+from antiphon_services.qwen3_omni.code2wav import load as code2wav
+from antiphon_services.qwen3_omni.talker import load as talker
+from antiphon_services.qwen3_omni.thinker import load as thinker
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, run_segments
+from antiphon_testkit.qwen3_omni.reference import Case, Reference
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
 from benchmarks.gpu.report import HOLDS, Figures, Row
 from benchmarks.gpu.scale import EAGER, Way, bucketing_of, precision_of, with_graphs
-from services.lm.attention import Span
-from services.lm.decoder import Decoder
-from services.lm.kv_cache import KVCache
-from services.qwen3_omni.code2wav import load as code2wav
-from services.qwen3_omni.talker import load as talker
-from services.qwen3_omni.thinker import load as thinker
 
 QUESTIONS = ("day one", "what is it?", "and then?", "how many are there", "one more", "why")
 # Cases, and tokens and frames of each: on a CPU, where all is as it is tested elsewhere, a few.

@@ -12,7 +12,7 @@ import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.qwen3_omni.tiny_tokenizer import PREPROCESSOR, TOKENIZER
+from antiphon_testkit.qwen3_omni.tiny_tokenizer import PREPROCESSOR, TOKENIZER
 from benchmarks.gpu.report import Figures, give_memory_back
 from benchmarks.gpu.scale import Way
 from benchmarks.gpu.stage import load_random

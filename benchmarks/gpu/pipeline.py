@@ -22,11 +22,11 @@ import torch
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.process import ServiceProcess
 from benchmarks.gpu.loaded import write_model
 from benchmarks.gpu.report import HOLDS, LEFT_OUT, Figures, Row, again
 from benchmarks.gpu.scale import EAGER, Scale, Way, scale_of, with_graphs
-from tools.launcher.launcher import Launcher
-from tools.launcher.process import ServiceProcess
 
 QUESTION = "day one"
 RECORDING_S = 2.0
@@ -44,7 +44,7 @@ class RandomStage(ServiceProcess):
         announce_fd: int,
         root: Path,
     ) -> ServiceProcess:
-        program = "benchmarks.gpu.stage" if argv[0] == "services" else argv[0]
+        program = "benchmarks.gpu.stage" if argv[0] == "antiphon_services" else argv[0]
         return await super()._run(made, (program, *argv[1:]), announce_fd, root)
 
 

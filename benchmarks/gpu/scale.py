@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from antiphon.transport.device_edge import Staging, ToHost, copies_on
+from antiphon_services.lm.graphs import Bucketing, Eager, GraphPool
 from benchmarks.gpu.report import Figures
-from services.lm.graphs import Bucketing, Eager, GraphPool
 
 STAGING_BYTES = 64 << 20
 ROOMY_BYTES = 100e9

@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from antiphon.pipelines.qwen3_omni import CODE2WAV
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import SegmentKey
+from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from benchmarks.engines.code2wav import WANTED
 from benchmarks.gpu.code2wav_rows import random_codes
 from benchmarks.gpu.loaded import Stages, on_new_thread
@@ -27,7 +28,6 @@ from benchmarks.gpu.report import HOLDS, Figures, Row
 from benchmarks.gpu.scale import EAGER, scale_of, summary
 from benchmarks.gpu.talker_rows import TalkerRows
 from benchmarks.gpu.thinker_rows import ThinkerRows
-from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 
 PREFIX = "aten::_scaled_dot_product_"
 BACKENDS = {

@@ -19,15 +19,15 @@ from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.main import main
+from antiphon_services.lm.reproducible import ask_for_equal_digits
+from antiphon_services.loading import load_stage
 from benchmarks.gpu.weights import VOCODER_GAIN, end_never, random_module
-from services.lm.reproducible import ask_for_equal_digits
-from services.loading import load_stage
 
 # Who asks for a module of the checkpoint, by role.
 LOADERS = {
-    "thinker": "services.thinker.torch_loading",
-    "talker": "services.qwen3_omni.talker.load",
-    "code2wav": "services.qwen3_omni.code2wav.load",
+    "thinker": "antiphon_services.thinker.torch_loading",
+    "talker": "antiphon_services.qwen3_omni.talker.load",
+    "code2wav": "antiphon_services.qwen3_omni.code2wav.load",
 }
 
 

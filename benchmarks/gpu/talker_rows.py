@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from antiphon.pipelines.qwen3_omni import TALKER
+from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from benchmarks.engines.speakers import Speakers
 from benchmarks.engines.stopwatch import stopwatch_of
 from benchmarks.gpu.loaded import FreshLengths, Stages, on_new_thread
 from benchmarks.gpu.report import Figures, Row
 from benchmarks.gpu.scale import EAGER, Way, scale_of, summary
 from benchmarks.gpu.weights import sizes_of, special_ids, whole_config
-from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 
 
 class TalkerRows:

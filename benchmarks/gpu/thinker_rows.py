@@ -13,13 +13,13 @@ from antiphon.pipelines.qwen3_omni import THINKER
 from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import await_ready
+from antiphon_services.thinker.segment import PROMPT, TEXT, TOKENS
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import await_ready
 from benchmarks.engines.stopwatch import stopwatch_of
 from benchmarks.gpu.loaded import FreshLengths, Stages, on_new_thread
 from benchmarks.gpu.report import Figures, Row
 from benchmarks.gpu.scale import EAGER, Way, scale_of, summary
-from services.thinker.segment import PROMPT, TEXT, TOKENS
 
 AROUND = 16
 """Prompt rows of the chat template, and more."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from benchmarks.gpu.loaded import Stages, on_new_thread
 from benchmarks.gpu.profiling import profiled, start_profiler
 from benchmarks.gpu.report import Figures, Row
 from benchmarks.gpu.scale import EAGER, Way, scale_of, with_graphs
 from benchmarks.gpu.talker_rows import TalkerRows
 from benchmarks.gpu.thinker_rows import ThinkerRows
-from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 
 TABLE_ROWS, TABLE_CHARACTERS = 12, 4000
 

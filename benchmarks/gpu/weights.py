@@ -22,9 +22,9 @@ from transformers.utils import logging
 
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.checkpoint.submodule import construct
-from antiphon.testing.qwen3_omni.tiny_config import make_config
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
+from antiphon_testkit.qwen3_omni.tiny_config import make_config
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL, TinyShape
+from antiphon_testkit.qwen3_omni.tiny_tokenizer import TOKENIZER
 
 logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 

@@ -28,11 +28,11 @@ import msgspec
 import numpy as np
 
 from antiphon.deployment.schema import Deployment
+from antiphon_tools.launcher.console import Console
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.plan import application_root, resolve, with_gateway
+from antiphon_tools.load.target import LOOPBACK
 from benchmarks.hostile import files
-from tools.launcher.console import Console
-from tools.launcher.launcher import Launcher
-from tools.launcher.plan import application_root, resolve, with_gateway
-from tools.load.target import LOOPBACK
 
 HONEST, ATTACKERS = 4, 8
 PATIENCE_S = 60.0

@@ -20,12 +20,12 @@ from functools import cache
 
 import torch
 
-from antiphon.testing.launches import launches_on_meta, meta_as_a_gpu
+from antiphon_services.lm import kernels as functions
+from antiphon_services.lm.graphs import Eager
+from antiphon_testkit.launches import launches_on_meta, meta_as_a_gpu
 from benchmarks.operations.counted import DRAW, Call, CountedKernels, Decomposed
 from benchmarks.operations.families import FAMILIES
 from benchmarks.operations.generated import generated_for_cuda
-from services.lm import kernels as functions
-from services.lm.graphs import Eager
 
 STEPS = 64
 FIRST_POSITION = 100

@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from antiphon.testing.launches import Launches
+from antiphon_services.lm import kernels as functions
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.sampler import choose_each
+from antiphon_testkit.launches import Launches
 from benchmarks.operations.generated import Spec
-from services.lm import kernels as functions
-from services.lm.kernels import Kernels
-from services.lm.sampler import choose_each
 
 Call = tuple[str, tuple[Any, ...]]
 DRAW = "choose"

@@ -25,30 +25,30 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 from antiphon.pipelines.qwen2_5_omni import PlaceholderIds
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampling import Sampling
-from antiphon.testing.late_copies import late_to_host
-from antiphon.testing.qwen2_5_omni import tiny_config as omni25_config
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from antiphon.testing.qwen2_5_omni.tiny_tokenizer import TOKENIZER as OMNI25_TOKENIZER
-from antiphon.testing.qwen3_omni.tiny_config import make_config
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
-from antiphon.testing.qwen3_tts import tiny_config as tts_config
-from antiphon.testing.qwen3_tts.tiny_shape import CUSTOM_VOICE
-from services.lm.frames import FrameDraw
-from services.lm.graphs import Bucketing
-from services.lm.kernels import Kernels
-from services.lm.readback import Readback
-from services.qwen2_5_omni.talker.ids import TalkerIds
-from services.qwen2_5_omni.talker.model import CodecTalker
-from services.qwen2_5_omni.talker.rows import TextRow
-from services.qwen2_5_omni.thinker.towers import Omni25Towers
-from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
-from services.qwen3_omni.talker.model import Talker
-from services.qwen3_omni.thinker.towers import Omni3Towers
-from services.qwen3_tts.talker.module import TalkerModule
-from services.qwen3_tts.talker.prompt import SpeechIds
-from services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
-from services.thinker.model import ThinkerFeed, ThinkerModel
+from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.readback import Readback
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
+from antiphon_services.qwen2_5_omni.talker.rows import TextRow
+from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
+from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
+from antiphon_services.qwen3_tts.talker.module import TalkerModule
+from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
+from antiphon_services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
+from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
+from antiphon_testkit.late_copies import late_to_host
+from antiphon_testkit.qwen2_5_omni import tiny_config as omni25_config
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.qwen2_5_omni.tiny_tokenizer import TOKENIZER as OMNI25_TOKENIZER
+from antiphon_testkit.qwen3_omni.tiny_config import make_config
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
+from antiphon_testkit.qwen3_omni.tiny_tokenizer import TOKENIZER
+from antiphon_testkit.qwen3_tts import tiny_config as tts_config
+from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
 
 OMNI = replace(
     SMALL,

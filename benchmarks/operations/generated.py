@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
-from services.lm.kernels import COMPILE_OPTIONS
+from antiphon_services.lm.kernels import COMPILE_OPTIONS
 
 H100 = SimpleNamespace(
     type="cuda", name="H100", major=9, minor=0, multi_processor_count=132, warp_size=32,

@@ -22,19 +22,19 @@ from typing import Any
 import msgspec
 
 from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon_tools.launcher.console import Console
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.plan import GATEWAY, application_root, resolve, with_gateway
+from antiphon_tools.load.options import read_options
+from antiphon_tools.load.result import Result
+from antiphon_tools.load.target import LOOPBACK, Target
+from antiphon_tools.load.trials import load_service
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import cpu_s_of
 from benchmarks.comparison.rounds import in_order
 from benchmarks.overload.curve import CurvePoint, curve_point, kept, table
 from benchmarks.sizing.__main__ import PacedLauncher
 from benchmarks.sizing.pace import SLOTS, STEP_S
-from tools.launcher.console import Console
-from tools.launcher.launcher import Launcher
-from tools.launcher.plan import GATEWAY, application_root, resolve, with_gateway
-from tools.load.options import read_options
-from tools.load.result import Result
-from tools.load.target import LOOPBACK, Target
-from tools.load.trials import load_service
 
 ADMISSION, EVERYTHING = "admission", "everything in"
 LOADS = (0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from antiphon.errors import ErrorCode
-from tools.load.result import RequestPoint, Result
+from antiphon_tools.load.result import RequestPoint, Result
 
 REFUSED = ErrorCode.RESOURCE_EXHAUSTED.value
 

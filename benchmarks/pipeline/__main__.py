@@ -24,15 +24,15 @@ import torch
 
 import antiphon
 from antiphon import Delivery, SamplingRequest
-from antiphon.testing.conversations import conversation
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.reference import Case, Reference
-from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen3_omni.reference import Case, Reference
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_tools.launcher.launcher import Launcher, Running
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import own_and_cpu_s_of
 from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.pipeline.one_process import OneProcess, Taken
-from tools.launcher.launcher import Launcher, Running
 
 # Text and speech go on to their limits, so that every round is the same work.
 SHAPES = {

@@ -24,16 +24,16 @@ from msgspec.structs import replace
 
 import antiphon
 from antiphon.deployment.schema import Deployment
-from antiphon.testing.certificates import make_service_certificates
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_gateway.calls.events import AudioProduced, Event, TextProduced
+from antiphon_gateway.calls.failover.delivered import DeliveredOutput
+from antiphon_testkit.certificates import make_service_certificates
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_tools.launcher.launcher import Launcher, Running
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import process_cpu_s
 from benchmarks.comparison.rounds import Comparison, Figures, Measure, Side
 from benchmarks.pipeline.__main__ import SHAPES, ask
-from gateway.calls.events import AudioProduced, Event, TextProduced
-from gateway.calls.failover.delivered import DeliveredOutput
-from tools.launcher.launcher import Launcher, Running
 
 FAILOVERS, MUTUAL_TLS = "failovers", "mutual-tls"
 STAGES = ("thinker", "talker", "code2wav")

@@ -12,12 +12,12 @@ from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE, TALKER, THINKER
 from antiphon.runtime.engine import Emitted, Failed, InputChunk, LoadedStage, SegmentSettings
-from antiphon.runtime.session.outlet import Outlet
+from antiphon.runtime.session.output_edge import OutputEdge
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import conversation
-from services.qwen3_omni.code2wav import load as code2wav
-from services.qwen3_omni.talker import load as talker
-from services.qwen3_omni.thinker import load as thinker
+from antiphon_services.qwen3_omni.code2wav import load as code2wav
+from antiphon_services.qwen3_omni.talker import load as talker
+from antiphon_services.qwen3_omni.thinker import load as thinker
+from antiphon_testkit.conversations import conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Taken:
 class _Reply:
     """A session: its outlets, by edge, and when its audio began and all of it had ended."""
 
-    outlets: dict[str, Outlet]
+    outlets: dict[str, OutputEdge]
     open_edges: set[str] = field(default_factory=lambda: {"text", "audio"})
     first_audio_s: float = 0.0
     total_s: float = 0.0
@@ -105,10 +105,10 @@ class OneProcess:
             reply.total_s = now_s
 
 
-def _outlets() -> dict[str, Outlet]:
+def _outlets() -> dict[str, OutputEdge]:
     """One per edge of the pipeline, as a stage has them."""
     return {
-        edge.name: Outlet(edge, edge.delivery, PIPELINE.chunk_policy)
+        edge.name: OutputEdge(edge, edge.delivery, PIPELINE.chunk_policy)
         for role in (THINKER, TALKER, CODE2WAV)
         for edge in PIPELINE.outputs(role)
     }

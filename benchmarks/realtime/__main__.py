@@ -26,11 +26,11 @@ import numpy as np
 import pybase64
 from websockets.asyncio.client import ClientConnection, connect
 
-from antiphon.testing.local_deployment import local_deployment
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import process_cpu_s
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from tools.launcher.launcher import Launcher
 
 MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
 CONNECTIONS = 16

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from gateway.voice_activity.network import (
+from antiphon_gateway.voice_activity.network import (
     FRAME_SAMPLES,
     RATE_HZ,
     SEEN_SAMPLES,

@@ -26,13 +26,13 @@ import openai
 from websockets.asyncio.client import ClientConnection, connect
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.local_deployment import local_deployment
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher, Running
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import cpu_s_of
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from tools.launcher.launcher import Launcher, Running
 
 MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
 STAGES = ("thinker", "talker", "code2wav")

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from gateway.conversations.items import SpokenContent
-from tools.speaking_checkpoint.asking import Services, Spoken
-from tools.speaking_checkpoint.codes import TEXT_OVER, TOKEN_GROUP, VOICES
-from tools.speaking_checkpoint.requests import repertoire_requests
+from antiphon_gateway.conversations.items import SpokenContent
+from antiphon_tools.speaking_checkpoint.asking import Services, Spoken
+from antiphon_tools.speaking_checkpoint.codes import TEXT_OVER, TOKEN_GROUP, VOICES
+from antiphon_tools.speaking_checkpoint.requests import repertoire_requests
 
 MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
 FRAME_S = 0.08

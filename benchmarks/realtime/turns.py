@@ -20,12 +20,12 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from antiphon.testing.local_deployment import local_deployment
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher, Running
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import cpu_s_of
 from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.realtime.interruptions import MODEL, Caller, callers, speech_of
-from tools.launcher.launcher import Launcher, Running
 
 TURNS = 20
 SHOWN = (1, 2, 5, 10, 15, TURNS)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from antiphon_tools.launcher.plan import import_path
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import process_cpu_s
 from benchmarks.comparison.rounds import Comparison, Figures, Side
@@ -32,7 +33,7 @@ def start(checkout: Path, role: str, sessions: int, *flags: str) -> subprocess.P
     return subprocess.Popen(
         [*command, str(POSITIONS), *flags],
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
+        env={**os.environ, "PYTHONPATH": import_path(checkout)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

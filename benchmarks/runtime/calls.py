@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 PACKAGE = "/antiphon/"
-LEFT_OUT = ("/antiphon/testing/", "/antiphon/v1/")
+LEFT_OUT = ("/testkit/antiphon_testkit/", "/antiphon/v1/")
 
 
 class CallCount:

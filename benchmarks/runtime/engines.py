@@ -25,7 +25,7 @@ from antiphon.runtime.engine import (
     SegmentSettings,
 )
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import FACTS
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS
 
 STEP_S = 0.020
 GROUPS = 16

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.testing.stage_harness import LIMITS, running_stage
 from antiphon.tracing.tracing import open_tracing
+from antiphon_gateway.server import Gateway
+from antiphon_testkit.stage_harness import LIMITS, running_stage
 from benchmarks.runtime.engines import load
-from gateway.server import Gateway
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.process import run
-from antiphon.testing.stage_harness import LIMITS, LINKS, running_stage
+from antiphon_testkit.stage_harness import LIMITS, LINKS, running_stage
 from benchmarks.runtime.calls import CallCount
 from benchmarks.runtime.engines import load
 

@@ -22,21 +22,21 @@ import msgspec
 
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon_tools.launcher.console import Console
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.plan import GATEWAY, application_root, resolve, with_gateway
+from antiphon_tools.launcher.process import ServiceProcess
+from antiphon_tools.load.options import read_options
+from antiphon_tools.load.result import Result
+from antiphon_tools.load.target import LOOPBACK, target_at
+from antiphon_tools.load.trials import load_service
+from antiphon_tools.sizing.calibration import calibrated
+from antiphon_tools.sizing.comparison import compared, comparison_lines, pooled, speech_s
+from antiphon_tools.sizing.measured import MeasuredPipeline, measured_of
+from antiphon_tools.sizing.offered import OfferedCall
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.stolen_time import CoreTicks
 from benchmarks.sizing.pace import SESSION_S, SLOTS, STEP_S
-from tools.launcher.console import Console
-from tools.launcher.launcher import Launcher
-from tools.launcher.plan import GATEWAY, application_root, resolve, with_gateway
-from tools.launcher.process import ServiceProcess
-from tools.load.options import read_options
-from tools.load.result import Result
-from tools.load.target import LOOPBACK, target_at
-from tools.load.trials import load_service
-from tools.sizing.calibration import calibrated
-from tools.sizing.comparison import compared, comparison_lines, pooled, speech_s
-from tools.sizing.measured import MeasuredPipeline, measured_of
-from tools.sizing.offered import OfferedCall
 
 STOLEN = "part of the cores that the host took"
 ALONE = "alone.json"
@@ -46,7 +46,7 @@ class PacedLauncher(Launcher):
     """Starts stages whose steps take as long as they are told."""
 
     async def _start_process(self, name: str, argv: Sequence[str]) -> ServiceProcess:
-        if argv[0] == "services":
+        if argv[0] == "antiphon_services":
             argv = ("benchmarks.sizing.paced_stage", *argv[1:])
         return await super()._start_process(name, argv)
 

@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 
 from antiphon.v1 import stage_pb2
+from antiphon_gateway.calls.admission import AdmissionQueue, AdmissionRequest, Urgency
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_tools.sizing.simulation.picking import pool_of
 from benchmarks.comparison.machine import stated_machine
-from gateway.calls.admission import AdmissionQueue, Urgency, Wish
-from gateway.fleet.discovery.endpoint import Endpoint
-from tools.sizing.simulation.picking import pool_of
 
 ROLES = ("writer", "speaker", "decoder")
 ROUNDS = 3
@@ -57,10 +57,10 @@ def admission_us(calls: int, waiting: int) -> float:
     queue = AdmissionQueue(
         max_calls=calls, max_waiting=65_536, max_waiting_bytes=1 << 40, longest_wait_s=1e6
     )
-    wish = Wish(roles=frozenset(ROLES), urgency=Urgency.AUDIO)
+    request = AdmissionRequest(roles=frozenset(ROLES), urgency=Urgency.AUDIO)
     slots = dict.fromkeys(ROLES, calls)
     for number in range(calls + waiting):
-        queue.ask(number, wish, slots, number * 1e-6)
+        queue.ask(number, request, slots, number * 1e-6)
         if number < calls:
             queue.opened(number, number * 1e-6)
     state = {"next": calls + waiting, "oldest": 0}
@@ -70,12 +70,12 @@ def admission_us(calls: int, waiting: int) -> float:
         for _ in range(times):
             now = 1.0 + state["next"] * 1e-6
             if waiting:
-                queue.ask(state["next"], wish, slots, now)
+                queue.ask(state["next"], request, slots, now)
             for role in ROLES:
                 queue.freed(state["oldest"], role, now)
             queue.leave(state["oldest"], now)
             if not waiting:
-                queue.ask(state["next"], wish, slots, now)
+                queue.ask(state["next"], request, slots, now)
                 queue.opened(state["next"], now)
             queue.next_deadline()
             state["oldest"] += 1

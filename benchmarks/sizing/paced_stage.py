@@ -1,7 +1,7 @@
 """A stage whose steps take as long as `pace.py` says: `python -m benchmarks.sizing.paced_stage`.
 
 It computes what it always does and waits for the rest of the time, so that a run depends little
-on what else the machine does. In everything else it is `python -m services`.
+on what else the machine does. In everything else it is `python -m antiphon_services`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import EngineEvent, LoadedStage
 from antiphon.runtime.server.main import main
 from antiphon.segment import SegmentKey
+from antiphon_services.lm.reproducible import ask_for_equal_digits
+from antiphon_services.loading import load_stage
 from benchmarks.sizing.pace import SESSION_S, STEP_S
-from services.lm.reproducible import ask_for_equal_digits
-from services.loading import load_stage
 
 Step = Callable[[Collection[SegmentKey]], Sequence[EngineEvent]]
 

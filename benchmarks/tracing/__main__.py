@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=500)
     given = parser.parse_args()
-    command = [sys.executable, "-m", "antiphon.testing.trace_collector"]
+    command = [sys.executable, "-m", "antiphon_testkit.trace_collector"]
     with (
         stated_machine(),
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Draws a trace: lines of JSON, as `antiphon.testing.trace_collector` prints them, to an SVG.
+"""Draws a trace: lines of JSON, as `antiphon_testkit.trace_collector` prints them, to an SVG.
 
 `python -m benchmarks.tracing.picture < spans.jsonl > trace.svg`; of several traces, the last.
 """

@@ -15,11 +15,11 @@ import grpc
 import numpy as np
 
 from antiphon.chunk import Chunk
-from antiphon.testing.link_rig import LinkConsumer, Received, serving
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.payload.framed import FRAME_BYTES
 from antiphon.transport.payload.registry import attach_best
 from antiphon.wire import blob
+from antiphon_testkit.link_rig import LinkConsumer, Received, serving
 from benchmarks.transport.arms import arm_named, omni_wheel, run_as
 from benchmarks.transport.contestants import METHOD, SLAB_BYTES, settings_of
 from benchmarks.transport.report import report

@@ -19,11 +19,11 @@ import numpy as np
 
 from antiphon.chunk import Chunk, Tensors
 from antiphon.deployment.schema import TransportName
-from antiphon.testing.link_rig import producer
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.payload.framed import FRAME_BYTES
 from antiphon.transport.settings import LinkSettings
 from antiphon.wire import blob
+from antiphon_testkit.link_rig import producer
 from benchmarks.transport.arms import Arm, command, omni_wheel
 from benchmarks.transport.report import Reports
 

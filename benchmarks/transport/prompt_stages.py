@@ -32,8 +32,8 @@ from antiphon.runtime.engine import (
 )
 from antiphon.runtime.process import run
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import FACTS
-from antiphon.testing.stage_harness import LIMITS, LINKS, running_stage
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS
+from antiphon_testkit.stage_harness import LIMITS, LINKS, running_stage
 
 POSITIONS, WIDTH = 10_000, 3584
 STEP_S = 0.020

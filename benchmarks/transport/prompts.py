@@ -29,6 +29,7 @@ from antiphon.pipelines.qwen2_5_omni import PIPELINE, TALKER, THINKER
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.stubs import stage_stub
+from antiphon_tools.launcher.plan import import_path
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import cpu_s_of
 from benchmarks.comparison.rounds import Comparison, Figures, Side
@@ -74,7 +75,7 @@ class Pair:
                 *(sys.executable, "-m", "benchmarks.transport.prompt_stages"),
                 *(role, transport, str(piece_rows)),
                 cwd=checkout,
-                env={**os.environ, "PYTHONPATH": str(checkout)},
+                env={**os.environ, "PYTHONPATH": import_path(checkout)},
                 stdin=PIPE,
                 stdout=PIPE,
                 limit=1 << 24,

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import antiphon
-from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.launcher import Launcher, Running
-from tools.launcher.plan import application_root
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher, Running
+from antiphon_tools.launcher.plan import application_root
 
 CALLS = 3
 # Fields of /proc/PID/stat, counted from behind the process's name.

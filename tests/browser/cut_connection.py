@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from antiphon.testing.cut_wire import CutWire
+from antiphon_testkit.cut_wire import CutWire
 
 
 class CutConnection:

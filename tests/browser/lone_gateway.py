@@ -30,7 +30,7 @@ def lone_gateway(directory: Path, *, keys_file: str = "") -> Iterator[str]:
     config = directory / "deployment.yaml"
     config.write_bytes(dump_deployment(deployment))
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "gateway", "--config", str(config)]
+    command = [sys.executable, "-m", "antiphon_gateway", "--config", str(config)]
     with (
         os.fdopen(reading) as announced,
         subprocess.Popen([*command, "--announce-fd", str(writing)], pass_fds=(writing,)) as process,

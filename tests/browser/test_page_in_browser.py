@@ -13,8 +13,8 @@ from in_browser import browser_page
 from lone_gateway import keys_file, lone_gateway
 from playwright.sync_api import Page, expect
 
-from gateway.keys.key_file import digest_of
-from tools.demo.script import SPOKEN
+from antiphon_gateway.keys.key_file import digest_of
+from antiphon_tools.demo.script import SPOKEN
 
 pytestmark = pytest.mark.processes
 

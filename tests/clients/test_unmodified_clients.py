@@ -19,7 +19,7 @@ import soundfile
 import soxr
 from embedded_model import embedded_model
 
-from tools.launcher.plan import EMBEDDED_MODEL
+from antiphon_tools.launcher.plan import EMBEDDED_MODEL
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE.parent / "recordings"
@@ -72,7 +72,7 @@ def test_a_published_client_talks(talker: Path, served: str, recording: Path) ->
 @pytest.fixture(scope="session")
 def reading_aloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a gateway before a model that reads aloud; its voice is noise."""
-    from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
+    from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
 
     directory = tmp_path_factory.mktemp("model") / "tiny-tts"
     build_tiny_tts(directory)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphon.testing.fake_kubernetes import FakeApi, serve_api
+from antiphon_testkit.fake_kubernetes import FakeApi, serve_api
 from tests.cluster.kubelet import Cluster
 from tests.cluster.service_address import ServiceAddress
 from tests.deploy.chart_rendering import render
@@ -86,7 +86,7 @@ async def bell_fleet(
             api,
             pods,
             replaced={"/models": str(model.parent)},
-            modules={"services": "tests.cluster.paced_stage"},
+            modules={"antiphon_services": "tests.cluster.paced_stage"},
             environment={"PYTHONPATH": found, "STEP_S": str(STROKE_S)},
             pace=pace,
         )

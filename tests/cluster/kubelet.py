@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from antiphon.testing.fake_kubernetes import FakeApi, endpoint, kubeconfig
+from antiphon_testkit.fake_kubernetes import FakeApi, endpoint, kubeconfig
 from tests.cluster.own_address import own_address
 from tests.cluster.pod_process import Json, PodProcess, Program
 

@@ -15,7 +15,7 @@ import httpx
 
 import antiphon
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
-from tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.launcher import Launcher
 
 ROLES = ("thinker", "talker", "code2wav")
 LOOPBACKS = {"IPv4": "127.0.0.1/8", "IPv6": "::1/128"}

@@ -1,8 +1,8 @@
 """A stage of the toy family whose steps take a while: `python -m tests.cluster.paced_stage`.
 
 They take the seconds that `STEP_S` says. So answers last, on a machine that computes nothing for
-them, and slots mean something. It is `python -m services` without torch, which many pods at a time
-would each take their time to load.
+them, and slots mean something. It is `python -m antiphon_services` without torch, which many pods
+at a time would each take their time to load.
 """
 
 from __future__ import annotations

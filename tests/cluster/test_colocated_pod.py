@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.testing.fake_kubernetes import serve_api
+from antiphon_testkit.fake_kubernetes import serve_api
 from tests.cluster.bell_fleet import FAMILY, GATEWAY, HTTP_PORT, MODEL, ROOT
 from tests.cluster.kubelet import Cluster
 from tests.deploy.chart_rendering import render

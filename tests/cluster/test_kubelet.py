@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.testing.fake_kubernetes import FakeApi, serve_api
+from antiphon_testkit.fake_kubernetes import FakeApi, serve_api
 from tests.cluster.kubelet import Cluster
 from tests.cluster.pod_process import Json
 

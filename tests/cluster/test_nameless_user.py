@@ -14,13 +14,13 @@ UID = "54321"
 _TALK = "import asyncio; from tests.cluster.one_family import talk; asyncio.run(talk('localhost'))"
 _ASK = """
 import getpass, os, pathlib, pwd, sys
-from services.nameless_user import settle_user
+from antiphon_services.nameless_user import settle_user
 try:
     pwd.getpwuid(os.getuid())
 except KeyError:
     print("unknown")
 settle_user()
-import services.__main__
+import antiphon_services.__main__
 assert not {"torch", "transformers"} & sys.modules.keys(), "they asked before"
 print(getpass.getuser(), pathlib.Path.home())
 (pathlib.Path.home() / "written").touch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.deployment.schema import TransportName
-from antiphon.testing.check_killed_peer import check_killed_consumer, check_killed_producer
+from antiphon_testkit.check_killed_peer import check_killed_consumer, check_killed_producer
 
 # "nccl" is Gloo on the CPU, where these run.
 TRANSPORTS = ("shared_memory", "grpc", pytest.param("nccl", id="gloo"))

@@ -10,14 +10,6 @@ import grpc
 import pytest
 
 from antiphon.errors import ResourceExhausted, Unavailable
-from antiphon.testing.cut_wire import CutWire
-from antiphon.testing.link_rig import (
-    LinkConsumer,
-    linked,
-    marked_chunk,
-    producer,
-    serving,
-)
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.link.incoming import link as incoming_link
 from antiphon.transport.link.incoming import links as incoming
@@ -28,6 +20,14 @@ from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import stage_pb2, stage_pb2_grpc
 from antiphon.wire.frames import LinkMessage, add_stage_service
+from antiphon_testkit.cut_wire import CutWire
+from antiphon_testkit.link_rig import (
+    LinkConsumer,
+    linked,
+    marked_chunk,
+    producer,
+    serving,
+)
 
 WINDOW_S = 2.0
 GRPC = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=WINDOW_S)

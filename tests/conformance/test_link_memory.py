@@ -11,15 +11,15 @@ import pytest
 from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss
 from antiphon.segment import FinishReason
-from antiphon.testing.faulty_transport import FaultySender
-from antiphon.testing.link_rig import linked, marked_chunk
-from antiphon.testing.open_files import open_files
 from antiphon.transport.link.incoming import connection as incoming_connection
 from antiphon.transport.link.outgoing.send_log import Outgoing
 from antiphon.transport.payload.registry import make_senders
 from antiphon.transport.payload.shared_memory import SlabSender
 from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings
+from antiphon_testkit.faulty_transport import FaultySender
+from antiphon_testkit.link_rig import linked, marked_chunk
+from antiphon_testkit.open_files import open_files
 
 SHARED = LinkSettings("shared_memory", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
 GRPC = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)

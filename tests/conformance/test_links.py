@@ -18,21 +18,21 @@ from typing import NoReturn
 import pytest
 
 from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted, Unavailable
-from antiphon.testing.cut_wire import CutWire
-from antiphon.testing.faulty_transport import FaultySender
-from antiphon.testing.link_rig import (
-    LinkConsumer,
-    linked,
-    marked_chunk,
-    producer,
-    serving,
-)
 from antiphon.transport.payload.framed import FramedSender
 from antiphon.transport.payload.registry import attach_best, make_senders
 from antiphon.transport.payload.transport import PayloadSender, Placement, WriteMessage
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.blob import Encoding
 from antiphon.wire.frames import LinkMessage
+from antiphon_testkit.cut_wire import CutWire
+from antiphon_testkit.faulty_transport import FaultySender
+from antiphon_testkit.link_rig import (
+    LinkConsumer,
+    linked,
+    marked_chunk,
+    producer,
+    serving,
+)
 
 LONG_S = 60.0
 SLAB = 4 << 20
@@ -195,7 +195,7 @@ def test_link_shares_memory_when_the_host_is_one(namespaces: tuple[str, str]) ->
 
 def _link_between(here: str, there: str, host: str) -> dict[str, object]:
     """What a producer tells that has sent 100 rounds from one namespace to another."""
-    module = [sys.executable, "-m", "antiphon.testing.link_peer"]
+    module = [sys.executable, "-m", "antiphon_testkit.link_peer"]
     consumer = subprocess.Popen(
         ["ip", "netns", "exec", there, *module, "--listen", host], stdout=subprocess.PIPE, text=True
     )

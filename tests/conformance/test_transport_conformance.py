@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.testing.check_transport import CHECKS, Check, Subject, check_nothing_is_left
-from antiphon.testing.faulty_transport import faulty_senders
 from antiphon.transport.settings import LinkSettings
+from antiphon_testkit.check_transport import CHECKS, Check, Subject, check_nothing_is_left
+from antiphon_testkit.faulty_transport import faulty_senders
 
 MIB = 1 << 20
 

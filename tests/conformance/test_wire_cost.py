@@ -8,8 +8,8 @@ import pytest
 from antiphon.chunk import Chunk, Tensors
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.session.chunking import due
-from antiphon.testing.link_rig import linked
 from antiphon.transport.settings import LinkSettings
+from antiphon_testkit.link_rig import linked
 
 SESSION = "0123456789abcdef0123456789abcdef"
 FRAMES_PER_S = 12.5

@@ -25,8 +25,14 @@ from antiphon.errors import (
     AntiphonError,
     Unavailable,
 )
-from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted, TextProduced
-from gateway.calls.order import Order
+from antiphon_gateway.calls.events import (
+    AudioProduced,
+    Event,
+    SegmentFinished,
+    SegmentStarted,
+    TextProduced,
+)
+from antiphon_gateway.calls.order import Order
 
 ORDER = Order(messages=(ConversationMessage("user", (TextPart("Hi"),)),))
 LOST = Unavailable("the engine is gone")

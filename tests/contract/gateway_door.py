@@ -11,7 +11,7 @@ import openai
 from fake_stages import FakeStages
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 MODEL = "fake-omni"
 MESSAGES: list[Any] = [{"role": "user", "content": "Hi"}]

@@ -1,4 +1,4 @@
-"""`python -m gateway` as a process of its own."""
+"""`python -m antiphon_gateway` as a process of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def gateway_process(
     limited = ("sh", "-c", 'ulimit -n "$0" && exec "$@"', str(files)) if files else ()
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(
-        *limited, sys.executable, "-m", "gateway", "--config", str(config),
+        *limited, sys.executable, "-m", "antiphon_gateway", "--config", str(config),
         "--announce-fd", str(writing), *arguments,
         pass_fds=(writing,), stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

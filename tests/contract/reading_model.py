@@ -14,7 +14,7 @@ from gateway_door import deployment_of
 from antiphon.errors import Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 SPEAKER, VOCODER = "speaker", "vocoder"
 GRAPH = (("script", "", SPEAKER), ("frames", SPEAKER, VOCODER), ("audio", VOCODER, ""))

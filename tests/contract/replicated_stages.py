@@ -11,8 +11,8 @@ from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, desc
 from gateway_door import MESSAGES, MODEL, deployment_of
 
 from antiphon.deployment.schema import StageConfig
-from gateway.fleet.replica import Replica
-from gateway.server import Gateway
+from antiphon_gateway.fleet.replica import Replica
+from antiphon_gateway.server import Gateway
 
 
 class Replicas:

@@ -11,19 +11,19 @@ import grpc
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.v1 import demand_pb2, demand_pb2_grpc
-from gateway.calls.admission import Wish
-from gateway.calls.place import Admission
-from gateway.changes import ChangeSignal
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.metrics import Metrics
-from gateway.scaler.demand import Capacity
-from gateway.scaler.scaler import Scaler
+from antiphon_gateway.calls.admission import AdmissionRequest
+from antiphon_gateway.calls.reservation import Admission
+from antiphon_gateway.changes import ChangeSignal
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.metrics import Metrics
+from antiphon_gateway.scaler.demand import Capacity
+from antiphon_gateway.scaler.scaler import Scaler
 
 SLOTS = {"thinker": 8, "talker": 4}
 HERE = {"thinker": 1, "talker": 4}
 """Slots that a gateway has for its requests: the first one has the only thinker."""
-SPOKEN = Wish(frozenset(SLOTS))
-WRITTEN = Wish(frozenset({"thinker"}))
+SPOKEN = AdmissionRequest(frozenset(SLOTS))
+WRITTEN = AdmissionRequest(frozenset({"thinker"}))
 
 
 class Told:
@@ -82,7 +82,7 @@ class Site:
     def address(self) -> str:
         return self.scaler.address
 
-    def asks(self, wish: Wish) -> None:
+    def asks(self, wish: AdmissionRequest) -> None:
         """A request asks for a place, and keeps it."""
         self._places.enter_context(self.admission.place(wish, HERE))
 

@@ -24,7 +24,7 @@ from slotted_stages import Gate
 import antiphon
 from antiphon.client.retrying import Retry
 from antiphon.errors import ResourceExhausted, Unauthenticated
-from gateway.keys.key_file import digest_of, new_key
+from antiphon_gateway.keys.key_file import digest_of, new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,9 +13,9 @@ from gateway_door import Door, open_door
 
 from antiphon.conversation import AudioPart, Conversation, from_tensors
 from antiphon.errors import InvalidArgument
-from gateway.media.audio_formats import ForwardSink
-from gateway.media.encoding import AudioEncoding, EncodingSteps
-from gateway.media.mp3 import frame_at
+from antiphon_gateway.media.audio_formats import ForwardSink
+from antiphon_gateway.media.encoding import AudioEncoding, EncodingSteps
+from antiphon_gateway.media.mp3 import frame_at
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

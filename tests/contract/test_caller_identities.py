@@ -33,10 +33,10 @@ from antiphon.deployment.auth_config import (
 from antiphon.deployment.schema import GatewayConfig, deployment_of
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
-from gateway.keys import identities
-from gateway.keys.credentials import Credentials, GrpcPeers, peer_address
-from gateway.keys.identities import Identities
-from gateway.keys.key_file import digest_of, new_key
+from antiphon_gateway.keys import identities
+from antiphon_gateway.keys.credentials import Credentials, GrpcPeers, peer_address
+from antiphon_gateway.keys.identities import Identities
+from antiphon_gateway.keys.key_file import digest_of, new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,7 +14,7 @@ from gateway_door import MODEL, Door, open_door
 from reading_model import Reader
 
 from antiphon.segment import FinishReason
-from gateway.keys.key_file import digest_of, new_key
+from antiphon_gateway.keys.key_file import digest_of, new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -23,7 +23,7 @@ from raw_http2 import PREFACE, SETTINGS, frame
 import antiphon
 from antiphon.deployment.schema import dump_deployment
 from antiphon.deployment.tls_config import TlsConfig
-from antiphon.testing.certificates import Certificates, make_certificates
+from antiphon_testkit.certificates import Certificates, make_certificates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 import antiphon
 from antiphon.errors import Unavailable
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,7 +36,7 @@ class Stopping:
         self._leaving: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
-        """As SIGTERM does; see `gateway/__main__.py`."""
+        """As SIGTERM does; see `gateway/antiphon_gateway/__main__.py`."""
         self._leaving = asyncio.create_task(self.gateway.__aexit__(None, None, None))
 
     async def stopped(self) -> None:

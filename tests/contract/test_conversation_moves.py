@@ -12,11 +12,11 @@ from replicated_stages import open_replicas
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Unavailable
 from antiphon.segment import FinishReason
-from gateway.calls.events import SegmentFinished
-from gateway.calls.order import Order
-from gateway.calls.reading import read_order
-from gateway.calls.segment import CallSegment
-from gateway.conversations.kept_session import ConversationSession
+from antiphon_gateway.calls.events import SegmentFinished
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.reading import read_order
+from antiphon_gateway.calls.segment import CallSegment
+from antiphon_gateway.conversations.kept_session import ConversationSession
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -84,7 +84,7 @@ async def test_a_turn_opens_a_new_session_when_its_own_is_lost_while_attachments
             kept.end_with(Unavailable("the engine is gone", stage=THINKER))
             return await read_order(*arguments)
 
-        monkeypatch.setattr("gateway.calls.session.read_order", lose)
+        monkeypatch.setattr("antiphon_gateway.calls.session.read_order", lose)
         async with conversation.turn(ORDER, lambda place: None) as segment:
             events = [event async for event in segment]
         assert isinstance(events[-1], SegmentFinished)

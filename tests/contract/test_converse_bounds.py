@@ -23,7 +23,7 @@ from antiphon.errors import (
 from antiphon.v1 import converse_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
-from gateway.keys.key_file import digest_of, new_key
+from antiphon_gateway.keys.key_file import digest_of, new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

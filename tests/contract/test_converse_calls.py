@@ -14,7 +14,7 @@ from gateway_door import Door, deployment_of
 import antiphon
 from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,9 +14,9 @@ from replicated_stages import Replicas
 
 from antiphon.deployment.schema import Deployment, DiscoveryConfig, GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.testing.fake_kubernetes import FakeApi, endpoint, serve_api
-from gateway.fleet.discovery.chosen import discovery_of
-from gateway.server import Gateway
+from antiphon_gateway.fleet.discovery.chosen import discovery_of
+from antiphon_gateway.server import Gateway
+from antiphon_testkit.fake_kubernetes import FakeApi, endpoint, serve_api
 from tests.cluster.kubelet import kubeconfig
 from tests.cluster.own_address import own_address
 

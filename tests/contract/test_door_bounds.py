@@ -22,8 +22,8 @@ from antiphon.segment import FinishReason
 from antiphon.v1 import speech_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
-from gateway.doors.sending import PIECE_BYTES
-from gateway.metrics import Refused
+from antiphon_gateway.doors.sending import PIECE_BYTES
+from antiphon_gateway.metrics import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -183,7 +183,7 @@ async def test_a_gateway_in_a_hurry_does_not_wait_for_clients_that_take_nothing(
             await client.send(post(chat_body()))
             await begun.wait()
             await door.gateway.calls.wait_idle()
-            door.gateway.hurry()
+            door.gateway.force_stop()
         assert len(await client.wait_cut()) < LARGE_BYTES
 
 

@@ -21,7 +21,7 @@ from paused_thinker import Pause
 import antiphon
 from antiphon.deployment.schema import dump_deployment
 from antiphon.errors import Unavailable
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

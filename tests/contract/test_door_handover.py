@@ -14,7 +14,7 @@ from gateway_door import MESSAGES, MODEL, deployment_of
 from paused_thinker import Pause
 
 import antiphon
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 from tests.cluster.service_address import ServiceAddress
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -14,7 +14,7 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server.servicer import segment_request
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.sampling import Sampling
-from services.lm.sampler import uniform_each
+from antiphon_services.lm.sampler import uniform_each
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -23,8 +23,8 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.segment import FinishReason
-from gateway.calls.events import Event, SegmentFinished
-from gateway.calls.order import Order
+from antiphon_gateway.calls.events import Event, SegmentFinished
+from antiphon_gateway.calls.order import Order
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.history import FRAMES as FRAME_HISTORY
 from antiphon.history import IDS
 from antiphon.wire.history import history_from_proto
-from gateway.calls.events import AudioProduced, Event, TextProduced
+from antiphon_gateway.calls.events import AudioProduced, Event, TextProduced
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

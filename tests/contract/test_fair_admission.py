@@ -18,7 +18,7 @@ from gateway_door import MODEL, SPOKEN, Door, open_door
 from slotted_stages import QUEUE, Gate, WaitingRequests, waiting_requests
 
 import antiphon
-from gateway.keys.key_file import digest_of, new_key
+from antiphon_gateway.keys.key_file import digest_of, new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,11 +17,11 @@ from slotted_stages import Gate
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
-from gateway.calls.calls import Calls
-from gateway.calls.order import Order
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.fleet import Fleet
-from gateway.metrics import Metrics
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.metrics import Metrics
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,8 +11,8 @@ from metrics_page import Page, read_page
 from replicated_stages import Replicas, open_replicas
 
 from antiphon.errors import Internal, ResourceExhausted
-from gateway.fleet.picker import PickReason
-from gateway.server import Gateway
+from antiphon_gateway.fleet.picker import PickReason
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

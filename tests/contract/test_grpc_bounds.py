@@ -24,11 +24,11 @@ from raw_http2 import (
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
-from gateway.descriptors import descriptors_needed, within_limit
-from gateway.frame_meter import OTHER
-from gateway.grpc_front import BUDGETS, ClientSide, FrontBounds, GrpcFront, network_of
-from gateway.keys.credentials import GrpcPeers
-from gateway.metrics import Refused
+from antiphon_gateway.descriptors import descriptors_needed, within_limit
+from antiphon_gateway.frame_meter import OTHER
+from antiphon_gateway.grpc_front import BUDGETS, ClientSide, FrontBounds, GrpcFront, network_of
+from antiphon_gateway.keys.credentials import GrpcPeers
+from antiphon_gateway.metrics import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -21,7 +21,7 @@ import antiphon
 from antiphon.chunk import Tensor
 from antiphon.conversation import from_tensors, recording_key
 from antiphon.errors import NotFound
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 RATE_HZ = 16_000
 FIRST, SECOND, THIRD = (

@@ -13,18 +13,18 @@ from gateway_door import MODEL, Door
 
 from antiphon.errors import AntiphonError, Cancelled
 from antiphon.segment import FinishReason
-from gateway.calls.events import Event, SegmentFinished
-from gateway.calls.order import Order
-from gateway.conversations import commands
-from gateway.conversations.events import (
+from antiphon_gateway.calls.events import Event, SegmentFinished
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.conversations import commands
+from antiphon_gateway.conversations.events import (
     ConversationEvent,
     ItemRetrieved,
     ResponseAudio,
     ResponseEnded,
     ResponseText,
 )
-from gateway.conversations.items import ConversationItem, SpokenContent, WrittenContent
-from gateway.conversations.responses import RefuseResponse
+from antiphon_gateway.conversations.items import ConversationItem, SpokenContent, WrittenContent
+from antiphon_gateway.conversations.responses import RefuseResponse
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

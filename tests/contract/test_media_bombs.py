@@ -134,7 +134,7 @@ async def test_an_image_within_the_bounds_goes_on(seeing: Door, width: int, heig
 READ = """
 import asyncio, sys
 from benchmarks.hostile import files
-from gateway.media.decoding.decoder import MediaDecoder
+from antiphon_gateway.media.decoding.decoder import MediaDecoder
 async def main():
     decoder = MediaDecoder(1)
     print(len(await decoder.decode(sys.stdin.buffer.read(), 16000, 60.0, "")))

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from antiphon.errors import InvalidArgument
+from antiphon_gateway.media.decoding.bounds import RejectedRecording
+from antiphon_gateway.media.decoding.decoder import MediaDecoder
+from antiphon_gateway.media.decoding.processes import LANES, MEMORY_BYTES
+from antiphon_gateway.media.vision_in import IMAGE, File, read_files
+from antiphon_services.thinker.mp4 import check_samples
 from benchmarks.hostile import files
-from gateway.media.decoding.bounds import RejectedRecording
-from gateway.media.decoding.decoder import MediaDecoder
-from gateway.media.decoding.processes import LANES, MEMORY_BYTES
-from gateway.media.vision_in import IMAGE, File, read_files
-from services.thinker.mp4 import check_samples
 
 MOST_S = 2.0
 RATE_HZ = 16_000

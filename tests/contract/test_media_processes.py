@@ -20,11 +20,11 @@ from fake_stages import THINKER
 from gateway_door import Door, open_door
 from test_audio_input import FIELD, ask, tone, wav
 
+from antiphon_gateway.fair_slots import FairSlots
+from antiphon_gateway.media.decoding.bounds import RejectedRecording
+from antiphon_gateway.media.decoding.decoder import MediaDecoder
+from antiphon_gateway.media.decoding.processes import LANES
 from benchmarks.hostile import files
-from gateway.fair_slots import FairSlots
-from gateway.media.decoding.bounds import RejectedRecording
-from gateway.media.decoding.decoder import MediaDecoder
-from gateway.media.decoding.processes import LANES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -186,7 +186,7 @@ async def test_the_server_is_started_again_when_it_was_lost() -> None:
 async def test_a_decoder_that_exceeds_its_memory_is_the_files_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.media.decoding.processes.MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr("antiphon_gateway.media.decoding.processes.MEMORY_BYTES", 1 << 20)
     async with open_decoder() as decoder:
         with pytest.raises(RejectedRecording, match="cannot be decoded as FLAC"):
             await decoder.decode(files.sound_file("FLAC", "PCM_16", 1, 8_000, 1.0), 16_000, 9.0, "")
@@ -196,7 +196,7 @@ async def test_a_file_that_takes_too_long_is_tried_in_every_lane_and_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lanes = tuple(replace(each, cpu_s=min(each.cpu_s, 0.5)) for each in LANES)
-    monkeypatch.setattr("gateway.media.decoding.processes.LANES", lanes)
+    monkeypatch.setattr("antiphon_gateway.media.decoding.processes.LANES", lanes)
     async with open_decoder() as decoder:
         with pytest.raises(RejectedRecording, match=r"more than 0\.5 s of CPU time"):
             await decoder.decode(files.mp3_with_junk(junk_words=400_000), 16_000, 60.0, "")
@@ -243,7 +243,7 @@ async def test_small_recordings_do_not_wait_for_costly_ones(
 ) -> None:
     make, bounds = COSTLY[kind]
     lanes = (replace(LANES[0], **bounds), *LANES[1:])
-    monkeypatch.setattr("gateway.media.decoding.processes.LANES", lanes)
+    monkeypatch.setattr("antiphon_gateway.media.decoding.processes.LANES", lanes)
     small = files.sound_file("FLAC", "PCM_16", 1, 16_000, 0.1)
     async with open_decoder() as decoder:
         first, second, _ = decoder.processes._lanes
@@ -268,7 +268,7 @@ async def test_children_of_later_lanes_yield_to_those_of_earlier_ones(
 ) -> None:
     own, nice = os.getpriority(os.PRIO_PROCESS, 0), []
     for first in range(len(LANES)):
-        monkeypatch.setattr("gateway.media.decoding.processes.LANES", LANES[first:])
+        monkeypatch.setattr("antiphon_gateway.media.decoding.processes.LANES", LANES[first:])
         async with open_decoder() as decoder:
             asking = asyncio.create_task(decoder.decode(WEBM, 16_000, 60.0, ""))
             nice.append(os.getpriority(os.PRIO_PROCESS, await children.started()))

@@ -15,8 +15,8 @@ from fake_stages import TALKER, FakeStages
 from gateway_door import SPOKEN, Door, deployment_of
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.cut_wire import CutWire
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
+from antiphon_testkit.cut_wire import CutWire
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,7 +14,7 @@ from gateway_door import MESSAGES, MODEL, Door, deployment_of, open_door
 
 from antiphon.deployment.schema import deployment_of as read_deployment
 from antiphon.errors import InvalidArgument
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

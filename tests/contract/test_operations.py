@@ -19,7 +19,7 @@ from gateway_process import gateway_process
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.version import VERSION
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

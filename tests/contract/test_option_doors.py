@@ -15,8 +15,8 @@ from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto, option_values_from_proto
-from gateway.calls.order import Order
-from gateway.server import Gateway
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -25,10 +25,10 @@ from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, speech_pb2, speech_pb2_grpc, stage_pb2
 from antiphon.wire.options import option_to_proto, option_values_from_proto
-from gateway.server import Gateway
-from tools.load.options import read_options
-from tools.load.target import target_at
-from tools.load.trials import load_service
+from antiphon_gateway.server import Gateway
+from antiphon_tools.load.options import read_options
+from antiphon_tools.load.target import target_at
+from antiphon_tools.load.trials import load_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

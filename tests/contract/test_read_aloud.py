@@ -20,7 +20,7 @@ from reading_model import PCM16, RATE_HZ, SPEAKER, VOCODER, Reader, break_off, p
 
 from antiphon.conversation import from_tensors
 from antiphon.v1 import stage_pb2
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

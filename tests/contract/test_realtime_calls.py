@@ -22,7 +22,7 @@ from antiphon.conversation import TextPart, ToolChoice, from_tensors
 from antiphon.errors import NotImplementedYet
 from antiphon.segment import FinishReason
 from antiphon.wire.tool_calls import CallPiece, call_pieces_to_tensors
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

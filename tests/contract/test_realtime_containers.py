@@ -17,7 +17,7 @@ from media_files import muxed, needs_ffmpeg
 from realtime_client import realtime
 
 import antiphon
-from gateway.media.live_audio import A_LAW, MU_LAW, PCM16, LiveFormat, bare_samples
+from antiphon_gateway.media.live_audio import A_LAW, MU_LAW, PCM16, LiveFormat, bare_samples
 
 in_session = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from realtime_client import Realtime, realtime
 
 from antiphon.conversation import from_tensors
 from antiphon.segment import FinishReason
-from gateway.media.live_audio import A_LAW, LIVE_FORMATS, MU_LAW, LiveEncoder, LiveFormat
+from antiphon_gateway.media.live_audio import A_LAW, LIVE_FORMATS, MU_LAW, LiveEncoder, LiveFormat
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

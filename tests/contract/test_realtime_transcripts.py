@@ -15,7 +15,7 @@ from realtime_client import Realtime, Told, realtime
 from antiphon.conversation import TextPart, from_tensors
 from antiphon.errors import Internal, InvalidArgument
 from antiphon.segment import FinishReason
-from gateway.conversations.transcripts import MOST_WAITING
+from antiphon_gateway.conversations.transcripts import MOST_WAITING
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,9 +10,9 @@ from test_remote_urls import FETCHES, FIELD, FILE, ask, fetch, found, open_site
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted
-from gateway.byte_budget import SILENT_S, ByteBudget
-from gateway.media.remote import RemoteUrl, UrlFetcher
-from gateway.metrics import Refused
+from antiphon_gateway.byte_budget import SILENT_S, ByteBudget
+from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
+from antiphon_gateway.metrics import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -20,9 +20,9 @@ from test_audio_input import heard, tone, wav
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
+from antiphon_gateway.byte_budget import uploads_of
+from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
 from benchmarks.hostile.files import png_of
-from gateway.byte_budget import uploads_of
-from gateway.media.remote import RemoteUrl, UrlFetcher
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

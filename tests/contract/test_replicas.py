@@ -13,9 +13,9 @@ from slotted_stages import Gate
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Internal, ResourceExhausted, Unavailable
-from gateway.calls.events import SegmentFinished
-from gateway.calls.order import Order
-from gateway.conversations.kept_session import ConversationSession
+from antiphon_gateway.calls.events import SegmentFinished
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.conversations.kept_session import ConversationSession
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -20,8 +20,8 @@ from gateway_door import MODEL, Door, deployment_of, open_door
 
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.v1 import speech_pb2
-from gateway.keys.key_file import digest_of, new_key
-from gateway.server import Gateway
+from antiphon_gateway.keys.key_file import digest_of, new_key
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,12 +13,12 @@ from scaler_site import HERE, SPOKEN, WRITTEN, Site, Told, meet
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import ResourceExhausted
-from gateway.calls.place import Admission
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.fleet import Fleet
-from gateway.metrics import Metrics
-from gateway.scaler.demand import Capacity
-from gateway.scaler.deployed import scaler_of
+from antiphon_gateway.calls.reservation import Admission
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.metrics import Metrics
+from antiphon_gateway.scaler.demand import Capacity
+from antiphon_gateway.scaler.deployed import scaler_of
 
 
 async def test_two_gateways_tell_keda_the_same_sum() -> None:

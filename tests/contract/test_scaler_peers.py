@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from scaler_site import SPOKEN, Other, Site, meet
 
-from gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 
 GENEROUS_S = 3600.0
 LONG_S = 60.0

@@ -20,8 +20,14 @@ from gateway_door import Door
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from antiphon.segment import FinishReason
-from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted, TextProduced
-from gateway.calls.order import Order
+from antiphon_gateway.calls.events import (
+    AudioProduced,
+    Event,
+    SegmentFinished,
+    SegmentStarted,
+    TextProduced,
+)
+from antiphon_gateway.calls.order import Order
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

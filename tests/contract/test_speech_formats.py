@@ -22,7 +22,7 @@ from gateway_door import MODEL, SPOKEN, Door
 from reading_model import VOCODER, Reader, open_reader, post
 
 from antiphon.segment import FinishReason
-from gateway.media import pyav
+from antiphon_gateway.media import pyav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

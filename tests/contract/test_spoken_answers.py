@@ -10,7 +10,7 @@ from fake_stages import THINKER
 from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
 
 from antiphon.conversation import TextPart, from_tensors
-from gateway.doors.http.spoken import OVERHEAD_BYTES
+from antiphon_gateway.doors.http.spoken import OVERHEAD_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

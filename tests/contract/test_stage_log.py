@@ -13,12 +13,12 @@ import pytest_asyncio
 from fake_stages import TALKER, THINKER, FakeStage, describe, think
 from gateway_door import deployment_of
 
-from antiphon.testing.certificates import make_service_certificates
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.replica import Replica
-from gateway.fleet.replica_watch import ReplicaWatch
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.replica import Replica
+from antiphon_gateway.fleet.replica_watch import ReplicaWatch
+from antiphon_testkit.certificates import make_service_certificates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

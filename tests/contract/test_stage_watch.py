@@ -14,10 +14,10 @@ from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, Session, describe,
 from gateway_door import SPOKEN, deployment_of, open_door
 
 from antiphon.segment import FinishReason
-from gateway.fleet import replica_watch
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.replica import Replica
-from gateway.fleet.replica_watch import ReplicaWatch
+from antiphon_gateway.fleet import replica_watch
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.replica import Replica
+from antiphon_gateway.fleet.replica_watch import ReplicaWatch
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -23,11 +23,11 @@ from msgspec import structs
 import antiphon
 from antiphon.deployment.tls_config import TlsConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
-from antiphon.testing.certificates import Certificates, make_certificates
-from gateway.tls import server_tls
-from tools.load.options import read_options
-from tools.load.target import target_at
-from tools.load.trials import load_service
+from antiphon_gateway.tls import server_tls
+from antiphon_testkit.certificates import Certificates, make_certificates
+from antiphon_tools.load.options import read_options
+from antiphon_tools.load.target import target_at
+from antiphon_tools.load.trials import load_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,7 +13,7 @@ from gateway_door import Door, deployment_of
 
 import antiphon
 from antiphon.conversation import TextPart, ToolCall, ToolChoice, from_tensors
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

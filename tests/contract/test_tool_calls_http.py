@@ -15,7 +15,7 @@ from gateway_door import MODEL, SPOKEN, Door, deployment_of
 
 from antiphon.conversation import TextPart, ToolCall, ToolChoice, from_tensors
 from antiphon.segment import FinishReason
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,12 +13,12 @@ from gateway_door import deployment_of
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
-from gateway.calls.events import TextProduced
-from gateway.calls.order import Order
-from gateway.doors.http.audio import AnswerEvent
-from gateway.doors.http.door import HttpDoor, Visit
-from gateway.outputs import TEXT
-from gateway.server import HTTP_DOORS, Gateway
+from antiphon_gateway.calls.events import TextProduced
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.doors.http.audio import AnswerEvent
+from antiphon_gateway.doors.http.door import HttpDoor, RequestContext
+from antiphon_gateway.outputs import TEXT
+from antiphon_gateway.server import HTTP_DOORS, Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -37,7 +37,7 @@ class PlainAnswer:
         return f"\n[{error.code.value}]\n".encode()
 
 
-def read_plain(body: bytes, visit: Visit) -> tuple[Order, PlainAnswer]:
+def read_plain(body: bytes, visit: RequestContext) -> tuple[Order, PlainAnswer]:
     if not body:
         raise InvalidArgument("the body is empty; say something")
     message = ConversationMessage("user", (TextPart(body.decode(errors="replace")),))

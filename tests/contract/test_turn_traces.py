@@ -16,7 +16,7 @@ from slotted_stages import QUEUE
 
 import antiphon
 from antiphon.segment import FinishReason
-from antiphon.testing.trace_collector import SpanNode, TraceCollector, trace_collector
+from antiphon_testkit.trace_collector import SpanNode, TraceCollector, trace_collector
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

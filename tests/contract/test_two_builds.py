@@ -11,7 +11,7 @@ from replicated_stages import open_replicas
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
-from gateway.calls.order import Order
+from antiphon_gateway.calls.order import Order
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,7 +17,7 @@ from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_r
 
 import antiphon
 from antiphon.errors import ResourceExhausted, Unavailable
-from gateway.calls.order import Order
+from antiphon_gateway.calls.order import Order
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

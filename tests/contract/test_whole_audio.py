@@ -20,7 +20,7 @@ from fake_stages import Session
 from reading_model import PCM16, RATE_HZ, SAMPLES, VOCODER, Reader, break_off, open_reader, post
 
 from antiphon.segment import FinishReason
-from gateway.media.pyav import there_is_pyav
+from antiphon_gateway.media.pyav import there_is_pyav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,8 +7,8 @@ from typing import Any
 from chart_policies import Faults, policy, selected
 from chart_rendering import Rendered
 
-LAUNCHER = ["python", "-m", "tools.launcher", "stages"]
-STAGE = ["python", "-m", "services"]
+LAUNCHER = ["python", "-m", "antiphon_tools.launcher", "stages"]
+STAGE = ["python", "-m", "antiphon_services"]
 
 
 def stages_of(container: dict[str, Any]) -> list[str]:

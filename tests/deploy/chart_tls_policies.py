@@ -19,7 +19,7 @@ def services(rendered: Rendered) -> Iterator[tuple[set[str], dict[str, Any], dic
     """The roles of every container that has any, with its pod and itself."""
     for pod in rendered.pods().values():
         for container in pod["containers"]:
-            is_gateway = container.get("command", [])[:3] == ["python", "-m", "gateway"]
+            is_gateway = container.get("command", [])[:3] == ["python", "-m", "antiphon_gateway"]
             if roles := {GATEWAY} if is_gateway else set(stages_of(container)):
                 yield roles, pod, container
 

@@ -40,7 +40,7 @@ def test_stages_that_share_accelerators_are_one_container_under_the_launcher() -
     rendered = render(pod | {"stages": stages})
     (container,) = rendered.pods()[SPEECH]["containers"]
     assert container["command"] == [
-        *("python", "-m", "tools.launcher", "stages", "talker", "code2wav"),
+        *("python", "-m", "antiphon_tools.launcher", "stages", "talker", "code2wav"),
         *("--config", "/etc/antiphon/deployment.yaml", "--health-listen", "[::]:50055"),
     ]
     # One image has what each of them needs.

@@ -49,9 +49,10 @@ def container(folder: Path, address: str) -> Iterator[subprocess.Popen[str]]:
     )
     config = config.replace("[::]:", f"{address}:").replace("/app/", f"{ROOT}/")
     (folder / "deployment.yaml").write_text(config)
-    (folder / "services").mkdir()
-    (folder / "services" / "__init__.py").touch()
-    (folder / "services" / "__main__.py").write_text(
+    package = folder / "services" / "antiphon_services"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(
         "import runpy\nrunpy.run_module('tests.integration.fake_stage', run_name='__main__')\n"
     )
     _, box = place_of(rendered, "talker")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 from chart_colocation import place_of, stages_of
-from chart_rendering import PRESETS, ROOT, preset, render
+from chart_rendering import PRESETS, preset, render
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_named
-from gateway.fleet.discovery.chosen import discovery_of, of_stages
-from tools.launcher.plan import EMBEDDED_MODEL
+from antiphon_gateway.fleet.discovery.chosen import discovery_of, of_stages
+from antiphon_tools.launcher.plan import EMBEDDED_MODEL
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -113,9 +114,9 @@ def test_commands_run_modules_of_this_repository_on_the_mounted_file(name: str) 
         for container in pod["containers"]:
             python, flag, module, *words = container["command"]
             path = words[words.index("--config") + 1]
-            assert (module == "gateway") is (not stages_of(container))
+            assert (module == "antiphon_gateway") is (not stages_of(container))
             assert (python, flag) == ("python", "-m")
-            assert (ROOT / module.replace(".", "/") / "__main__.py").is_file(), module
+            assert find_spec(f"{module}.__main__"), module
             mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
             volume = mounts[str(PurePosixPath(path).parent)]
             assert {"name": volume, "configMap": {"name": config}} in pod["volumes"]

@@ -9,7 +9,7 @@ import pytest
 from chart_rendering import ROOT, Values, render
 
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
-from tools.launcher.plan import EMBEDDED_MODEL
+from antiphon_tools.launcher.plan import EMBEDDED_MODEL
 
 GPU: Values = {"accelerator": {"type": "nvidia"}}
 PIPELINE = pipeline_of(ROOT / EMBEDDED_MODEL).name

@@ -12,7 +12,7 @@ import pytest
 from chart_rendering import CHART, PRESETS, preset, render
 
 from antiphon.pipelines.registry import own_pipelines
-from tools.chart.generated import FILES
+from antiphon_tools.chart.generated import FILES
 
 # The oldest that Chart.yaml allows, and the newest that has schemas here.
 KUBERNETES_VERSIONS = ("1.30", "1.37")

@@ -13,7 +13,7 @@ from chart_rendering import CHART, PRESETS, REGISTRY, ROOT, Values, preset, rend
 
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.registry import own_pipelines, pipeline_named, pipeline_of
-from tools.launcher.plan import EMBEDDED_MODEL
+from antiphon_tools.launcher.plan import EMBEDDED_MODEL
 
 THINKER, TALKER, CODE2WAV, GATEWAY = (
     f"demo-antiphon-{role}" for role in ("thinker", "talker", "code2wav", "gateway")
@@ -42,7 +42,7 @@ def test_a_pipeline_from_elsewhere_is_installed_when_its_roles_are_listed() -> N
     assert [each.device for each in deployment.stages.values()] == ["cpu", "cuda"]
     for role, name in names.items():
         (stage,) = rendered.pods()[name]["containers"]
-        assert stage["command"][:4] == ["python", "-m", "services", role]
+        assert stage["command"][:4] == ["python", "-m", "antiphon_services", role]
         assert deployment.gateway.discovery.services[role] == name
         assert rendered.of_kind("Service")[name]["spec"]["clusterIP"] == "None"
     assert "the stages reader, voice_coder of the pipeline duet." in rendered.notes

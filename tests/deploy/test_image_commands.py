@@ -8,7 +8,7 @@ import sys
 import pytest
 from chart_rendering import REGISTRY, ROOT, Values, render
 
-from tools.images.commands import IMAGES, ImageBuild, commands, reference
+from antiphon_tools.images.commands import IMAGES, ImageBuild, commands, reference
 
 BASE = f"python:3.11-slim@sha256:{'0' * 64}"
 

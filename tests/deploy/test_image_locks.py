@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tools.images.commands import INSTALLED, OPTIONAL, lock_file
-from tools.images.lock import CPU_TORCH, Locked, packages_of, requirements
+from antiphon_tools.images.commands import INSTALLED, OPTIONAL, lock_file
+from antiphon_tools.images.lock import CPU_TORCH, Locked, packages_of, requirements
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from chart_rendering import CHART, ROOT, render
 
-from tools.launcher.plan import EMBEDDED_MODEL
+from antiphon_tools.launcher.plan import EMBEDDED_MODEL
 
 DOCKERFILES = ("gateway/Dockerfile", "services/Dockerfile")
 CONFIG = "/etc/antiphon/deployment.yaml"
@@ -94,7 +94,7 @@ def test_packages_are_those_of_the_lock_files_and_no_others(path: str, tmp_path:
         if "pip install" in instruction:
             assert "--no-deps" in instruction
     assert "--no-build-isolation" in " ".join(_all(path, "RUN"))
-    assert ("COPY", "tools/images/locks locks") in _instructions(path)
+    assert ("COPY", "tools/antiphon_tools/images/locks locks") in _instructions(path)
 
 
 @pytest.mark.parametrize("path", DOCKERFILES)
@@ -103,7 +103,7 @@ def test_lock_files_that_are_named_exist(path: str) -> None:
     assert len(named) > 1
     for name in " ".join(named).split():
         if not name.startswith("--"):
-            assert (ROOT / "tools/images/locks" / f"{name}.txt").is_file(), name
+            assert (ROOT / "tools/antiphon_tools/images/locks" / f"{name}.txt").is_file(), name
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_exposed_ports_are_the_charts(path: str, component: str) -> None:
 
 def test_gateway_image_runs_the_gateway() -> None:
     (command,) = _all("gateway/Dockerfile", "CMD")
-    assert json.loads(command) == ["python", "-m", "gateway", "--config", CONFIG]
-    assert (ROOT / "gateway" / "__main__.py").is_file()
+    assert json.loads(command) == ["python", "-m", "antiphon_gateway", "--config", CONFIG]
+    assert (ROOT / "gateway/antiphon_gateway/__main__.py").is_file()
 
 
 def _run_command(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -164,7 +164,7 @@ def _run_command(directory: Path, **environment: str) -> subprocess.CompletedPro
 def test_stage_image_runs_the_stage_that_it_is_told(tmp_path: Path) -> None:
     assert ("ENV", "STAGE=${STAGE}") in _instructions("services/Dockerfile")
     ended = _run_command(tmp_path, STAGE="reader")
-    assert ended.stdout == f"python -m services reader --config {CONFIG}\n"
+    assert ended.stdout == f"python -m antiphon_services reader --config {CONFIG}\n"
 
 
 def test_stage_image_says_what_is_missing_when_it_is_told_no_stage(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from truth import Truth
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason, SamplingRequest
 from antiphon.conversation import AudioPart, Conversation, ImagePart, VideoPart
-from antiphon.testing.qwen3_omni.reference import ReferenceOutput
+from antiphon_testkit.qwen3_omni.reference import ReferenceOutput
 
 AUDIO_TOLERANCE = 1e-4
 RATE = 16_000

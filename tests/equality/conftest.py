@@ -18,11 +18,11 @@ from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.reference import Reference
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen3_omni.reference import Reference
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 
 ENGINE_ARGS: dict[str, dict[str, Any]] = {
     "torch": {},

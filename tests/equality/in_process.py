@@ -20,8 +20,8 @@ from antiphon.pipelines.graph import CLIENT, Pipeline
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
-from antiphon.testing.drive_engine import SegmentOutput, run_segment
-from services.loading import load_stage
+from antiphon_services.loading import load_stage
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment
 
 
 @dataclass(slots=True)

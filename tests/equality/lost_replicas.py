@@ -9,8 +9,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.v1 import stage_pb2, stage_pb2_grpc
-from tools.launcher.launcher import Running
-from tools.launcher.plan import replica_names
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.launcher.plan import replica_names
 
 
 async def at_work(running: Running, name: str) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen3_omni.reference import Case
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen3_omni.reference import Case
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -11,11 +11,11 @@ from truth import Truth
 from antiphon.chunk import Chunk, Tensors, concatenate
 from antiphon.conversation import Conversation, to_tensors
 from antiphon.pipelines.qwen3_omni import SpecialIds, talker_row_positions
-from antiphon.testing.qwen3_omni.reference import Case
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.qwen3_omni.reference import Case
 
 # Of the largest value: Hugging Face's own float32 is off by as much from what float64 gives.
 TOLERANCE = 1e-5

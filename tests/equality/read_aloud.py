@@ -28,9 +28,9 @@ import soundfile
 import antiphon
 from antiphon import ChunkPolicy, Delivery
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.local_deployment import local_deployment
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher, Running
 from tests.equality.recording import RATE_HZ
-from tools.launcher.launcher import Launcher, Running
 
 SLOTS = 8
 """Of each stage, and the most sessions that share an engine."""
@@ -194,7 +194,7 @@ async def check_load(
     if service == "gateway" and not http:
         target = running.grpc_address
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tools.load", service, "--target", target,
+        sys.executable, "-m", "antiphon_tools.load", service, "--target", target,
         "--seconds", "1", "--warm-up", "0", *pace, "--frames", "8",
         "--json", str(result), "--slo", "duration=60",
         *(word for option in options for word in ("--option", option)),

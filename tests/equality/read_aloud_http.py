@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
-from tools.launcher.launcher import Running
+from antiphon_tools.launcher.launcher import Running
 
 SPEECH, CHAT = "/v1/audio/speech", "/v1/chat/completions"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, SMALL
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, SMALL
 
 # Shape and seed. vLLM's attention on CPUs has no heads of 16.
 CHECKPOINTS = {

@@ -20,10 +20,10 @@ from in_process import Stages, changed
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE, TALKER, THINKER
-from antiphon.testing.conversations import conversation
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen3_omni.reference import Case, Reference, ReferenceOutput
-from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, TinyShape, build_tiny_checkpoint
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen3_omni.reference import Case, Reference, ReferenceOutput
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, TinyShape, build_tiny_checkpoint
 
 pytestmark = pytest.mark.equality
 

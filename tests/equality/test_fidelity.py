@@ -19,8 +19,8 @@ from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen3_omni.reference import Case
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen3_omni.reference import Case
 
 pytestmark = [
     pytest.mark.equality,

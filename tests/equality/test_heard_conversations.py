@@ -17,23 +17,28 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.sampling import SamplingRequest
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen3_omni.reference import Case
-from gateway.calls.calls import Calls
-from gateway.calls.events import Event
-from gateway.calls.order import Order
-from gateway.conversations.commands import AppendAudio, ChangeSettings, CommitAudio, CreateResponse
-from gateway.conversations.conversation import LiveConversation
-from gateway.conversations.conversations import AdmittedConversation, Conversations
-from gateway.conversations.events import ConversationEvent, ResponseEnded
-from gateway.conversations.items import SpokenContent
-from gateway.conversations.live_turn import LiveTurn
-from gateway.conversations.responses import LogEntry, RefuseResponse
-from gateway.conversations.settings import ConversationSettings
-from gateway.fleet.fleet import Fleet
-from gateway.media.resampling import RecordingResampler
-from gateway.metrics import Metrics
-from tools.launcher.launcher import Running
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.events import Event
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.conversations.commands import (
+    AppendAudio,
+    ChangeSettings,
+    CommitAudio,
+    CreateResponse,
+)
+from antiphon_gateway.conversations.conversation import LiveConversation
+from antiphon_gateway.conversations.conversations import AdmittedConversation, Conversations
+from antiphon_gateway.conversations.events import ConversationEvent, ResponseEnded
+from antiphon_gateway.conversations.items import SpokenContent
+from antiphon_gateway.conversations.live_turn import LiveTurn
+from antiphon_gateway.conversations.responses import LogEntry, RefuseResponse
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.media.resampling import RecordingResampler
+from antiphon_gateway.metrics import Metrics
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen3_omni.reference import Case
+from antiphon_tools.launcher.launcher import Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

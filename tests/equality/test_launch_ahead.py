@@ -15,8 +15,8 @@ from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.local_deployment import local_deployment
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [
     pytest.mark.equality,

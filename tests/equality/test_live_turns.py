@@ -20,18 +20,18 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen3_omni.reference import Case, ReferenceOutput
-from gateway.calls.calls import Calls
-from gateway.calls.events import AudioProduced, SegmentFinished, TextProduced
-from gateway.calls.order import Order
-from gateway.calls.segment import CallSegment
-from gateway.fleet.fleet import Fleet
-from gateway.media.attachments import Attachments
-from gateway.media.audio_in import Recording
-from gateway.media.audio_out import wav_file
-from gateway.metrics import Metrics
-from tools.launcher.launcher import Running
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.events import AudioProduced, SegmentFinished, TextProduced
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.segment import CallSegment
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.media.attachments import Attachments
+from antiphon_gateway.media.audio_in import Recording
+from antiphon_gateway.media.audio_out import wav_file
+from antiphon_gateway.metrics import Metrics
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen3_omni.reference import Case, ReferenceOutput
+from antiphon_tools.launcher.launcher import Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -20,9 +20,9 @@ from truth import Truth
 
 import antiphon
 from antiphon import Delivery, TokenLogprob
-from antiphon.testing.margins import LOGPROB_TOLERANCE
-from antiphon.testing.qwen3_omni.reference import Case, Reference
-from tools.launcher.launcher import Running
+from antiphon_testkit.margins import LOGPROB_TOLERANCE
+from antiphon_testkit.qwen3_omni.reference import Case, Reference
+from antiphon_tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -14,13 +14,13 @@ from truth import Truth
 import antiphon
 from antiphon import FinishReason
 from antiphon.chunk import Chunk
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen3_omni.reference import Case
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Running
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen3_omni.reference import Case
+from antiphon_tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

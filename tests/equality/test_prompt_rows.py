@@ -9,7 +9,7 @@ from prompt_rows import check_rows, hear_prompt
 from test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
 from truth import Truth
 
-from tools.launcher.launcher import Running
+from antiphon_tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -10,10 +10,10 @@ from antiphon.conversation import Conversation
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import conversation
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen3_omni.reference import Case, Reference, ReferenceOutput
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen3_omni.reference import Case, Reference, ReferenceOutput
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 
 pytestmark = pytest.mark.equality
 torch.set_num_threads(1)

@@ -18,16 +18,16 @@ from truth import Truth
 import antiphon
 from antiphon import ChunkPolicy
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.testing.conversations import conversation
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.reference import Case, Reference
-from tools.demo.script import DONE, GET_TIME, SET_LIGHT, SPOKEN
-from tools.speaking_checkpoint.acoustics import FRAME
-from tools.speaking_checkpoint.asking import wav
-from tools.speaking_checkpoint.judge import pulse_trains
-from tools.speaking_checkpoint.recogniser import Recogniser
-from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen3_omni.reference import Case, Reference
+from antiphon_tools.demo.script import DONE, GET_TIME, SET_LIGHT, SPOKEN
+from antiphon_tools.speaking_checkpoint.acoustics import FRAME
+from antiphon_tools.speaking_checkpoint.asking import wav
+from antiphon_tools.speaking_checkpoint.judge import pulse_trains
+from antiphon_tools.speaking_checkpoint.recogniser import Recogniser
+from antiphon_tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
+from antiphon_tools.warm.launcher import WarmLauncher
 
 CHECKPOINT = Path(__file__).parents[2] / "models" / "antiphon-demo"
 HEARS = importlib.util.find_spec("pocketsphinx") is not None

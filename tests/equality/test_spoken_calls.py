@@ -21,17 +21,17 @@ from shapes import CHECKPOINTS
 import antiphon
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.conversations import conversation
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen3_omni.reference import Case, Reference
-from antiphon.testing.qwen3_omni.scripted_checkpoint import (
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen3_omni.reference import Case, Reference
+from antiphon_testkit.qwen3_omni.scripted_checkpoint import (
     BEGINNING,
     END,
     build_scripted_checkpoint,
 )
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,14 +16,14 @@ from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.conversations import conversation
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.reference import Case
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen3_omni.reference import Case
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [
     pytest.mark.equality,

@@ -32,13 +32,13 @@ from antiphon.deployment.schema import (
     dump_deployment,
 )
 from antiphon.errors import Unavailable
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen3_omni.reference import Case, Reference
-from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen3_omni.reference import Case, Reference
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
+from antiphon_tools.launcher.events import LaunchEvent, Output
+from antiphon_tools.launcher.plan import application_root
+from antiphon_tools.launcher.process import ServiceProcess
 from tests.cluster.two_hosts import FIRST, SECOND, NoNamespaces, TwoHosts, two_hosts
-from tools.launcher.events import LaunchEvent, Output
-from tools.launcher.plan import application_root
-from tools.launcher.process import ServiceProcess
 
 pytestmark = [
     pytest.mark.equality,
@@ -139,7 +139,7 @@ async def running_on(
             listen = f"{hosts.address(host, NETWORK_OF[host])}:0"
             file = path / f"{role}.yaml"
             file.write_bytes(dump_deployment(Deployment(model=str(model), stages={role: config})))
-            await start(role, "services", role, "--config", str(file), "--listen", listen)
+            await start(role, "antiphon_services", role, "--config", str(file), "--listen", listen)
         addresses = {role: (await each.listening).address for role, each in services.items()}
         door = f"{hosts.address(SECOND, 'clients')}:0"
         file = path / "gateway.yaml"

@@ -21,8 +21,8 @@ from truth import Truth
 import antiphon
 from antiphon import Delivery
 from antiphon.errors import InvalidArgument
-from antiphon.testing.conversations import chat_messages
-from tools.launcher.launcher import Running
+from antiphon_testkit.conversations import chat_messages
+from antiphon_tools.launcher.launcher import Running
 
 pytest.importorskip("vllm")
 pytestmark = [

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from antiphon.testing.stage_harness import RunningStage
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_testkit.stage_harness import RunningStage
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.main import main
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 
 
 def load(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:

@@ -17,9 +17,9 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig, T
 from antiphon.pipelines.graph import VARIES, Pipeline, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.stage_harness import LIMITS, LINKS, RunningStage, running_stage
 from antiphon.tracing.tracing import open_tracing
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
+from antiphon_testkit.stage_harness import LIMITS, LINKS, RunningStage, running_stage
 
 STOP = FinishReason.STOP
 INPUT = TensorSpec("messages", "uint8", (VARIES,))

@@ -10,11 +10,11 @@ import numpy as np
 
 from antiphon.chunk import Chunk
 from antiphon.segment import FinishReason
-from antiphon.testing.stage_harness import RunningStage
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.stage_harness import RunningStage
 
 Request = session_pb2.SessionRequest
 

@@ -13,13 +13,13 @@ from stage_session import Request, Session
 from antiphon.chunk import Chunk
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.qwen3_omni.fake_talker import FakeTalker
-from antiphon.testing.stage_harness import RunningStage
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
+from antiphon_testkit.stage_harness import RunningStage
 
 FRAMES = 500
 WINDOWS = {"codes": 8, "audio": 10 * SAMPLES_PER_FRAME}

@@ -21,12 +21,12 @@ import pytest_asyncio
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.local_deployment import local_deployment
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import speech_pb2, speech_pb2_grpc, stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

@@ -13,16 +13,16 @@ import pytest
 import pytest_asyncio
 
 from antiphon.client.retrying import Retry
-from tools.chaos.carriers import carriers_of
-from tools.chaos.conversing import KnownTalk
-from tools.chaos.faults import OF_STAGES
-from tools.chaos.fleet import TargetFleet, running_fleet
-from tools.chaos.kills import Kill, Kills
-from tools.chaos.listener import AnswerListener
-from tools.chaos.report import as_json
-from tools.chaos.rounds import Round, Rounds
-from tools.launcher.plan import GATEWAY
-from tools.warm.launcher import WarmLauncher
+from antiphon_tools.chaos.carriers import carriers_of
+from antiphon_tools.chaos.conversing import KnownTalk
+from antiphon_tools.chaos.faults import OF_STAGES
+from antiphon_tools.chaos.fleet import TargetFleet, running_fleet
+from antiphon_tools.chaos.kills import Kill, Kills
+from antiphon_tools.chaos.listener import AnswerListener
+from antiphon_tools.chaos.report import as_json
+from antiphon_tools.chaos.rounds import Round, Rounds
+from antiphon_tools.launcher.plan import GATEWAY
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

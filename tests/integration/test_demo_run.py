@@ -19,7 +19,7 @@ from embedded_model import NAME, embedded_model, spoken_answer
 from matplotlib.image import imread
 from openai import AsyncOpenAI, OpenAI
 
-from tools.demo.script import SCRIPT, SPOKEN
+from antiphon_tools.demo.script import SCRIPT, SPOKEN
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
@@ -47,7 +47,7 @@ def test_demo_talks_answers_what_is_typed_and_leaves_nothing_running(tmp_path: P
     os.write(person, b"Good morning!\nquit\n")
     try:
         result = subprocess.run(
-            [sys.executable, "-m", "tools.demo", "--out", str(tmp_path)],
+            [sys.executable, "-m", "antiphon_tools.demo", "--out", str(tmp_path)],
             cwd=ROOT,
             stdin=terminal,
             capture_output=True,

@@ -13,10 +13,10 @@ from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
 from antiphon.wire.chunks import chunk_to_proto
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 
 
 class GatedCopies(NoStream):

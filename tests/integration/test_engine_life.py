@@ -12,11 +12,11 @@ from stage_session import Request, Session, codes_chunk, opening
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import EXPLOSION, FACTS, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.stage_harness import RunningStage
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
+from antiphon_testkit.qwen3_omni.fake_engine import EXPLOSION, FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.stage_harness import RunningStage
 
 ErrorCode = session_pb2.ErrorCode
 GENEROUS_S = 60.0

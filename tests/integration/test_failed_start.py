@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 
@@ -29,7 +29,7 @@ async def start(role: str, directory: Path, *options: str) -> tuple[int | None, 
     """Exit status, standard error and announced events of a stage that ends by itself."""
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services", role, "--model", str(directory),
+        sys.executable, "-m", "antiphon_services", role, "--model", str(directory),
         "--announce-fd", str(writing), "--log-level", "warning", *options,
         stderr=asyncio.subprocess.PIPE, pass_fds=(writing,),
     )  # fmt: skip

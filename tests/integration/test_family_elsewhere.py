@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.launcher import Launcher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher
 
 pytestmark = pytest.mark.processes
 
@@ -49,7 +49,7 @@ def model(tmp_path: Path) -> Path:
 def refusal(model: Path) -> str:
     """What the stage prints when it refuses to start."""
     ended = subprocess.run(
-        [sys.executable, "-m", "services", "echo", "--model", str(model)],
+        [sys.executable, "-m", "antiphon_services", "echo", "--model", str(model)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -33,6 +33,9 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.checkpoint.submodule import construct
+from antiphon_services.lm.memory import WORKING_BYTES
+from antiphon_services.memory_plan import Cached, plan_stage
+from antiphon_tools.launcher.plan import import_path
 from benchmarks.gpu import fidelity
 from benchmarks.gpu.__main__ import NO_DEVICE, main
 from benchmarks.gpu.engines import engine_rows
@@ -47,8 +50,6 @@ from benchmarks.gpu.scale import (
     scale_for,
 )
 from benchmarks.gpu.weights import sizes_of, whole_config
-from services.lm.memory import WORKING_BYTES
-from services.memory_plan import Cached, plan_stage
 
 HERE = Path(__file__).parents[2]
 WHEELS = HERE / "benchmarks/gpu/wheels.txt"
@@ -108,10 +109,11 @@ class Bare:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        path = os.pathsep.join((import_path(self.copy), str(self.packages)))
         return subprocess.run(
             [self.python, *command],
             cwd=self.copy,
-            env={**kept, "PYTHONPATH": str(self.packages), "OMP_NUM_THREADS": "1"},
+            env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -275,7 +277,7 @@ def test_list_of_wheels_has_what_stages_and_gateway_need_in_the_versions_of_the_
         assert version.version in each.specifier, f"{name}: pyproject.toml asks for {each}"
     locked: dict[str, str] = {}
     for lock in ("stage-cuda.txt", "gateway.txt"):
-        text = (HERE / "tools/images/locks" / lock).read_text("utf-8")
+        text = (HERE / "tools/antiphon_tools/images/locks" / lock).read_text("utf-8")
         locked |= dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
     for name, pinned in listed.items():
         if name in locked:

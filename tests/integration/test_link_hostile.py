@@ -11,13 +11,13 @@ from stage_session import Session, batch, codes_chunk, linked, opening
 
 from antiphon.chunk import Chunk
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.stage_harness import RunningStage
 from antiphon.transport.payload.transport import placed
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.stage_harness import RunningStage
 
 ErrorCode = session_pb2.ErrorCode
 MOST = (1 << 64) - 1

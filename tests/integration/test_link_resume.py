@@ -13,16 +13,16 @@ import pytest
 from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.cut_wire import CutWire
-from antiphon.testing.link_rig import LinkConsumer, serving
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.stage_harness import LINKS, RunningStage
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.payload.registry import attach_best
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.cut_wire import CutWire
+from antiphon_testkit.link_rig import LinkConsumer, serving
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.stage_harness import LINKS, RunningStage
 
 ErrorCode = session_pb2.ErrorCode
 

@@ -15,15 +15,15 @@ import pytest
 import pytest_asyncio
 
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
-from antiphon.testing.local_deployment import local_deployment
-from tools.load.capture import record
-from tools.load.content import Content
-from tools.load.options import read_options
-from tools.load.recording import feeds_of, write_recording
-from tools.load.result import Result
-from tools.load.target import Target, started, target_at
-from tools.load.trials import load_service
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.load.capture import record
+from antiphon_tools.load.content import Content
+from antiphon_tools.load.options import read_options
+from antiphon_tools.load.recording import feeds_of, write_recording
+from antiphon_tools.load.result import Result
+from antiphon_tools.load.target import Target, started, target_at
+from antiphon_tools.load.trials import load_service
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -209,10 +209,10 @@ async def test_command_fails_when_a_request_fails(target: Target, tiny: Path) ->
 
 
 async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python -m tools.load` to its end."""
+    """`python -m antiphon_tools.load` to its end."""
     return await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "tools.load", *arguments],
+        [sys.executable, "-m", "antiphon_tools.load", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

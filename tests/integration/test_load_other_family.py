@@ -22,12 +22,12 @@ from antiphon.runtime.engine import (
     SegmentSettings,
 )
 from antiphon.segment import Delivery, FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
-from antiphon.testing.stage_harness import running_stage
-from tools.load.content import Content
-from tools.load.run import Load, LoadRun, run_load
-from tools.load.stage_driver import StageDriver, describe_stage
-from tools.load.upstream import Pace, made_up
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
+from antiphon_testkit.stage_harness import running_stage
+from antiphon_tools.load.content import Content
+from antiphon_tools.load.run import Load, LoadRun, run_load
+from antiphon_tools.load.stage_driver import StageDriver, describe_stage
+from antiphon_tools.load.upstream import Pace, made_up
 
 COMPOSER, PLAYER = "composer", "player"
 RATE_HZ = FACTS.sample_rate_hz / SAMPLES_PER_FRAME

@@ -13,10 +13,10 @@ from stage_session import Request, Session, batch, codes_chunk, linked, opening
 from antiphon.chunk import Chunk
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, FakeEngine
-from antiphon.testing.qwen3_omni.fake_talker import FakeTalker
-from antiphon.testing.stage_harness import RunningStage, running_stage
 from antiphon.v1 import session_pb2
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
+from antiphon_testkit.stage_harness import RunningStage, running_stage
 
 LOOK_AHEAD = 3
 FRAMES = 100

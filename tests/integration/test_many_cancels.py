@@ -23,13 +23,13 @@ import pytest_asyncio
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

@@ -19,18 +19,18 @@ from msgspec.structs import replace
 import antiphon
 from antiphon.deployment.tls_config import MutualTlsConfig
 from antiphon.errors import InvalidArgument, Unavailable
-from antiphon.testing.certificates import make_service_certificates
-from antiphon.testing.local_deployment import local_deployment
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Running
-from tools.load.options import read_options
-from tools.load.result import LeftOpen
-from tools.load.target import target_at
-from tools.load.trials import load_service
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.certificates import make_service_certificates
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.load.options import read_options
+from antiphon_tools.load.result import LeftOpen
+from antiphon_tools.load.target import target_at
+from antiphon_tools.load.trials import load_service
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

@@ -26,8 +26,8 @@ import soundfile
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.sampling import Sampling
-from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.launcher import Launcher, Running
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher, Running
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -204,7 +204,7 @@ async def test_family_is_loaded(
 ) -> None:
     result = tmp_path / "result.json"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tools.load", service, "--model", str(model),
+        sys.executable, "-m", "antiphon_tools.load", service, "--model", str(model),
         "--seconds", "1", "--warm-up", "0.2", "--sessions", "2", "--frames", "8",
         "--json", str(result), "--slo", "duration=60",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -19,11 +19,11 @@ from antiphon.pipelines.graph import Edge
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
-from antiphon.testing.qwen3_omni.fake_talker import FakeTalker
-from antiphon.testing.stage_harness import LINKS, RunningStage, running_stage
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
+from antiphon_testkit.stage_harness import LINKS, RunningStage, running_stage
 
 FRAMES = 40
 WINDOWS = {"codes": 8, "audio": 10 * SAMPLES_PER_FRAME}

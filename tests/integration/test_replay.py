@@ -20,11 +20,11 @@ from antiphon.runtime.session.facts import (
     TimePassed,
 )
 from antiphon.runtime.session.plan import StageLimits, StagePlan
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, POISON, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.recording import FactRecording, replay
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, POISON, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.recording import FactRecording, replay
 
 LIMITS = StageLimits(slots=4, stall_timeout_s=1.0, hold_timeout_s=1.0, hold_bytes=1 << 20)
 GENEROUS_S = 60.0

@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.events import LaunchEvent, Loaded
-from tools.launcher.launcher import Launcher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.events import LaunchEvent, Loaded
+from antiphon_tools.launcher.launcher import Launcher
 
 pytestmark = pytest.mark.processes
 

@@ -23,16 +23,16 @@ from antiphon.chunk import Chunk, Tensor
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.segment import FinishReason
-from antiphon.testing.local_deployment import local_deployment
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
-from gateway.calls.events import AudioProduced, Event, SegmentFinished, TextProduced
-from gateway.calls.order import Order
-from gateway.server import Gateway
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
+from antiphon_gateway.calls.events import AudioProduced, Event, SegmentFinished, TextProduced
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.server import Gateway
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.launcher import Launcher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 

@@ -10,9 +10,9 @@ from stage_session import codes_chunk
 
 import antiphon
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.testing.stage_harness import RunningStage
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon_testkit.stage_harness import RunningStage
 
 AUDIO = session_pb2.SegmentOpen(segment=0, outputs=["audio"], last=True)
 

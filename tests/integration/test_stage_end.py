@@ -17,12 +17,12 @@ from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.testing.qwen3_omni.fake_engine import EXPLOSION
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
-from tools.launcher.plan import application_root
-from tools.launcher.process import ServiceProcess
+from antiphon_testkit.qwen3_omni.fake_engine import EXPLOSION
+from antiphon_tools.launcher.plan import application_root
+from antiphon_tools.launcher.process import ServiceProcess
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 

@@ -19,19 +19,19 @@ from antiphon.runtime.session.facts import (
     ChunkArrived,
     EngineStepped,
     SegmentRequested,
-    Standing,
+    SegmentStatus,
 )
 from antiphon.runtime.session.instructions import Destination, End, Progress
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.stepping.thread import RESULT_PERMITS
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.stage_harness import LIMITS, RunningStage
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.stage_harness import LIMITS, RunningStage
 
 GENEROUS_S = 60.0
 
@@ -164,7 +164,7 @@ async def test_progress_is_told_once_until_it_is_read(engine: FakeEngine) -> Non
     limits = replace(LIMITS, progress_s=0.0)
     async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:
         stage, key = running.stage, SegmentKey("s", 0)
-        works = EngineStepped([], {key: Standing(None, 0)}, worked_on=frozenset({key}))
+        works = EngineStepped([], {key: SegmentStatus(None, 0)}, worked_on=frozenset({key}))
         outbox = stage.open(SessionRequest("s", {"audio": (Destination(),)}))
         wanted = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
         stage.handle(SegmentRequested("s", wanted))

@@ -13,6 +13,7 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
+from antiphon_tools.warm.launcher import WarmLauncher, WarmProcess
 from benchmarks.failures.rig import (
     DEAD,
     FAILURES,
@@ -24,7 +25,6 @@ from benchmarks.failures.rig import (
     deployment_with,
     fail,
 )
-from tools.warm.launcher import WarmLauncher, WarmProcess
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 

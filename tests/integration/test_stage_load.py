@@ -8,12 +8,12 @@ from dataclasses import replace
 from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.stage_harness import LIMITS, RunningStage
 from antiphon.v1 import stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.stage_harness import LIMITS, RunningStage
 
 
 async def until(

@@ -22,10 +22,10 @@ from antiphon import SamplingRequest
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.runtime.server.metrics_door import metrics_door
-from antiphon.testing.local_deployment import local_deployment
 from antiphon.version import VERSION
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 
 ROLES = ("thinker", "talker", "code2wav")
 OUTPUTS = {
@@ -157,7 +157,7 @@ def test_stage_ends_with_the_reason_when_its_metrics_address_is_wrong(
         taken = server.getsockname()[1]
         options = ("--model", str(tiny), "--metrics-listen", listen.format(taken=taken))
         ended = subprocess.run(
-            [sys.executable, "-m", "services", "code2wav", *options],
+            [sys.executable, "-m", "antiphon_services", "code2wav", *options],
             capture_output=True,
             text=True,
             check=False,

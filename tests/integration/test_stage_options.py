@@ -18,12 +18,12 @@ from antiphon.pipelines.graph import StageSpec
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.session.plan import MAX_OPTIONS
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
-from antiphon.testing.stage_harness import RunningStage, running_stage
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.options import option_value_to_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.stage_harness import RunningStage, running_stage
 
 LANGUAGE = Option("language", OptionKind.TEXT, choices=("english", "german"))
 SPEED = Option("speed", OptionKind.NUMBER, least=0.5, most=2.0)
@@ -129,7 +129,7 @@ from dataclasses import replace
 from antiphon.options import Option, OptionKind
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.main import main
-from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 facts = replace(FACTS, options=(Option("dialect", OptionKind.TEXT),))
 sys.exit(main(lambda *_: LoadedStage(FakeEngine(), facts)))
 """

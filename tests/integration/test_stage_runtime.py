@@ -17,12 +17,12 @@ from antiphon.runtime.session.instructions import Destination, End
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import EXPLOSION, FACTS, POISON, FakeEngine
-from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.stage_harness import LIMITS, RunningStage
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.qwen3_omni.fake_engine import EXPLOSION, FACTS, POISON, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from antiphon_testkit.stage_harness import LIMITS, RunningStage
 
 ErrorCode = session_pb2.ErrorCode
 

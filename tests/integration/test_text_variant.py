@@ -16,10 +16,10 @@ from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import CLIENT
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.pipelines.registry import pipeline_for, pipeline_of
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 NAME = "Qwen3-Omni-Tiny-Thinking"

@@ -15,19 +15,19 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from test_families_to_come import READS_TEXT, text_readers
 
 import antiphon
-from antiphon.testing.trace_collector import SpanNode, TraceCollector, trace_collector
 from antiphon.tracing.otlp import MOST_WAITING, OtlpSpans
 from antiphon.v1 import speech_pb2
 from antiphon.wire.stubs import speech_stub
+from antiphon_testkit.trace_collector import SpanNode, TraceCollector, trace_collector
 
 TRACE_ID, CLIENTS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE_ID}-{CLIENTS_SPAN}-01"
 NOT_SAMPLED = SAMPLED[:-2] + "00"
 IMPORTS_NOTHING = """
 import sys
-import gateway.__main__, services.__main__, antiphon.runtime.server.main
+import antiphon_gateway.__main__, antiphon_services.__main__, antiphon.runtime.server.main
 from antiphon.deployment.schema import Deployment, StageConfig
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 Gateway(Deployment(stages={"mind": StageConfig(addresses=("127.0.0.1:1",))}))
 print(*(name for name in sys.modules if name.partition(".")[0] == "opentelemetry"))
 """

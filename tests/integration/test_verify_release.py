@@ -17,17 +17,17 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.history import History
 from antiphon.pipelines.qwen2_5_omni import PIPELINE as OMNI25
 from antiphon.runtime.engine import InputChunk, LoadedStage
-from antiphon.testing.drive_engine import SegmentOutput
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
-from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3
-from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
-from services.loading import load_stage
-from tools.verify_release import __main__ as command
-from tools.verify_release import served
-from tools.verify_release.__main__ import IN_DOUBT, NOTHING, main
-from tools.verify_release.answers import Truth
-from tools.verify_release.forced import (
+from antiphon_services.loading import load_stage
+from antiphon_testkit.drive_engine import SegmentOutput
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
+from antiphon_tools.verify_release import __main__ as command
+from antiphon_tools.verify_release import served
+from antiphon_tools.verify_release.__main__ import IN_DOUBT, NOTHING, main
+from antiphon_tools.verify_release.answers import Truth
+from antiphon_tools.verify_release.forced import (
     answer,
     code_figures,
     greedy,
@@ -35,9 +35,9 @@ from tools.verify_release.forced import (
     question_input,
     text_figures,
 )
-from tools.verify_release.questions import QUESTIONS
-from tools.verify_release.report import VerificationReport
-from tools.warm.launcher import WarmLauncher
+from antiphon_tools.verify_release.questions import QUESTIONS
+from antiphon_tools.verify_release.report import VerificationReport
+from antiphon_tools.warm.launcher import WarmLauncher
 
 FEW = ("--questions", "1", "--tokens", "8", "--frames", "5", "--context", "256")
 

@@ -14,9 +14,9 @@ from metrics_page import read_page
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from tools.warm.launcher import WarmLauncher
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_tools.warm.launcher import WarmLauncher
 
 pytest.importorskip("vllm")
 psutil = pytest.importorskip("psutil")

@@ -8,15 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tools.launcher.events import Exited, LaunchEvent, Listening, Loaded, Output, ProcessStarted
-from tools.launcher.plan import application_root
-from tools.warm.launcher import WarmProcess
+from antiphon_tools.launcher.events import (
+    Exited,
+    LaunchEvent,
+    Listening,
+    Loaded,
+    Output,
+    ProcessStarted,
+)
+from antiphon_tools.launcher.plan import application_root
+from antiphon_tools.warm.launcher import WarmProcess
 
 pytestmark = pytest.mark.processes
 
 
 async def start(model: Path, told: list[LaunchEvent]) -> WarmProcess:
-    argv = ("services", "code2wav", "--model", str(model), "--listen", "127.0.0.1:0")
+    argv = ("antiphon_services", "code2wav", "--model", str(model), "--listen", "127.0.0.1:0")
     process = await WarmProcess.start("c", argv, root=application_root(), report=told.append)
     assert isinstance(process, WarmProcess)
     return process

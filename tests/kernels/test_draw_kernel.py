@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from antiphon.sampling import Sampling
-from services.lm.draw_kernel import MOST_IDS, choose_fused
-from services.lm.sampler import SamplingRows, choose_each
+from antiphon_services.lm.draw_kernel import MOST_IDS, choose_fused
+from antiphon_services.lm.sampler import SamplingRows, choose_each
 
 CPU = torch.device("cpu")
 ROWS = 5

@@ -21,11 +21,11 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.errors import FailedPrecondition
-from services.lm.fused_lockstep import FusedLockstep
-from services.lm.kernels import Kernels
-from services.lm.layer import FusedLayer, Layer
-from services.lm.lockstep import Lockstep
-from services.lm.rotary import Rotation
+from antiphon_services.lm.fused_lockstep import FusedLockstep
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.layer import FusedLayer, Layer
+from antiphon_services.lm.lockstep import Lockstep
+from antiphon_services.lm.rotary import Rotation
 
 DTYPES = [torch.float32, torch.bfloat16]
 SIZES = {

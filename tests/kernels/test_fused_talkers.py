@@ -13,12 +13,12 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines import qwen2_5_omni, qwen3_omni, qwen3_tts
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import InputChunk
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
-from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3
-from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
-from services.loading import load_stage
-from tools.verify_release.forced import answer, greedy, made_codes, question_input
+from antiphon_services.loading import load_stage
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
+from antiphon_tools.verify_release.forced import answer, greedy, made_codes, question_input
 
 QUESTION = "How many steps does a long answer take?"
 FRAMES = 64

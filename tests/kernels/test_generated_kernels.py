@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.testing.launches import launches_on_meta
+from antiphon_services.lm import kernels
+from antiphon_testkit.launches import launches_on_meta
 from benchmarks.operations.__main__ import count
 from benchmarks.operations.generated import Spec, generated_for_cuda
-from services.lm import kernels
 
 BF16, ROWS = torch.bfloat16, 8
 MOST = {

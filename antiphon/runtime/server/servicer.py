@@ -20,7 +20,6 @@ from antiphon.errors import (
     Unavailable,
     unexpected,
 )
-from antiphon.patience import Patience
 from antiphon.runtime.server.callers import Callers
 from antiphon.runtime.server.description import StageIdentity, describe, load_to_proto
 from antiphon.runtime.server.link_port import LinkPort
@@ -53,7 +52,8 @@ from antiphon.segment import Delivery, SegmentKey
 from antiphon.tracing.tracing import Tracing
 from antiphon.transport.link.incoming.connection import LinkContext
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
-from antiphon.wire.checksum import Damaged, undamaged
+from antiphon.wait_deadline import WaitDeadline
+from antiphon.wire.checksum import CorruptMessage, undamaged
 from antiphon.wire.chunks import chunk_from_proto, put_chunk
 from antiphon.wire.convert import (
     delivery_from_proto,
@@ -114,7 +114,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
     # itself, whereas an abandoned generator would free its session whenever it is collected.
     async def RunSession(  # type: ignore[override]
         self,
-        requests: AsyncIterable[session_pb2.SessionRequest | Damaged],
+        requests: AsyncIterable[session_pb2.SessionRequest | CorruptMessage],
         context: SessionContext,
     ) -> None:
         """One session; everything is freed when this ends, however it ends."""
@@ -137,7 +137,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         reader = asyncio.create_task(_read(stage, identity.role, opening, incoming, trace))
         del opening  # It may be large, and the reader needs it only to begin with.
         try:
-            async with Patience(stage.limits.idle_session_timeout_s) as patience:
+            async with WaitDeadline(stage.limits.idle_session_timeout_s) as patience:
                 async for reply in outbox:
                     trace.told(reply)
                     try:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.server.deferred_closes import DeferredCloses
 from antiphon.runtime.server.engine_faults import EngineFaults
-from antiphon.runtime.server.held_ends import HeldEnds
 from antiphon.runtime.server.load_watch import LoadCounts, LoadWatch
 from antiphon.runtime.server.outbox import Outbox
 from antiphon.runtime.session.facts import (
@@ -116,7 +116,7 @@ class Stage:
             suspended=lambda peer: self.handle(DestinationSuspended(*peer)),
             settled=self._settled,
         )
-        self._held_ends = HeldEnds(self._let_go, plan.limits.stall_timeout_s)
+        self._held_ends = DeferredCloses(self._let_go, plan.limits.stall_timeout_s)
         self._links = OutgoingLinks(identity, links, events, connect)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self._faults = faults

@@ -1,7 +1,7 @@
 """What can happen to a stage, as values: everything that the session table decides from.
 
 A stage's whole behaviour is a function of these and of the times at which they came: the same
-list, handed to a new table, gives the same instructions (see `antiphon.testing.recording`).
+list, handed to a new table, gives the same instructions (see `antiphon_testkit.recording`).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class DestinationLost:
 # -- from the engine and the clock -------------------------------------------------------
 
 
-class Standing(Struct, frozen=True):
+class SegmentStatus(Struct, frozen=True):
     """Where the engine stands with a segment: the edge that it waits for, None when it can
     step, and how many chunks it had been given of it."""
 
@@ -187,7 +187,7 @@ class EngineStepped(Struct, frozen=True):
     """
 
     events: Sequence[EngineEvent] = ()
-    standing: Mapping[SegmentKey, Standing] = {}
+    standing: Mapping[SegmentKey, SegmentStatus] = {}
     busy_s: Mapping[SegmentKey, float] = {}
     step_s: float = 0.0
     step_segments: int = 0

@@ -44,7 +44,7 @@ class Inbox:
         return True
 
 
-class Holding:
+class EarlyChunks:
     """Chunks that came before their session was opened, bounded in bytes and seconds.
 
     Time goes on from call to call, so the session that came first is the first to expire.

@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.session.deadlines import Deadlines
-from antiphon.runtime.session.inbox import Holding
+from antiphon.runtime.session.inbox import EarlyChunks
 from antiphon.runtime.session.instructions import End, Instruction
 from antiphon.runtime.session.plan import StagePlan
 from antiphon.runtime.session.segment import Segment
@@ -24,7 +24,7 @@ class LiveSessions:
     """`by_id` has them, for reading; `holding` remembers those that have ended. While the stage is
     `draining` no further segment of a session begins."""
 
-    def __init__(self, plan: StagePlan, holding: Holding, report: TellFault | None) -> None:
+    def __init__(self, plan: StagePlan, holding: EarlyChunks, report: TellFault | None) -> None:
         self._plan = plan
         self._holding = holding
         self._report = report

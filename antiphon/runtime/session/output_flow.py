@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from antiphon.pipelines.graph import Edge
-from antiphon.runtime.session.outlet import Outlet, Piece
+from antiphon.runtime.session.output_edge import OutputEdge, Piece
 from antiphon.runtime.session.tally import Tally
 
 
@@ -49,7 +49,7 @@ class OutputFlow:
 
     def __init__(
         self,
-        outlets: Mapping[str, Outlet],
+        outlets: Mapping[str, OutputEdge],
         edges: Mapping[str, Edge],
         rates: Mapping[str, float],
         tally: Tally,

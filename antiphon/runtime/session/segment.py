@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from antiphon.errors import DataLoss
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
 from antiphon.runtime.session.credit import Intake
-from antiphon.runtime.session.facts import Standing
+from antiphon.runtime.session.facts import SegmentStatus
 from antiphon.runtime.session.instructions import Destination, Limit, Report
-from antiphon.runtime.session.outlet import Outlet, Piece
+from antiphon.runtime.session.output_edge import OutputEdge, Piece
 from antiphon.runtime.session.output_flow import OutputFlow
 from antiphon.segment import SegmentKey
 
@@ -27,7 +27,7 @@ class Segment:
         self,
         key: SegmentKey,
         settings: SegmentSettings,
-        outlets: dict[str, Outlet],
+        outlets: dict[str, OutputEdge],
         open_inputs: set[str],
         intakes: dict[str, Intake],
         flow: OutputFlow,
@@ -87,7 +87,7 @@ class Segment:
             self.waiting_since = now
             self.deadline = now + self._deadline_s if self._deadline_s else None
 
-    def note_standing(self, standing: Standing, now: float) -> None:
+    def note_standing(self, standing: SegmentStatus, now: float) -> None:
         """The engine says what it waits for, and after how many chunks."""
         edge, self._accepted = standing.awaited, standing.accepted
         self.steppable = edge is None

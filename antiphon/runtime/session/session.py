@@ -16,7 +16,7 @@ from antiphon.pipelines.graph import CLIENT, Edge
 from antiphon.runtime.engine import Completed, Emitted, InputChunk
 from antiphon.runtime.session.clocks import SessionClocks
 from antiphon.runtime.session.credit import Credit, Intake
-from antiphon.runtime.session.facts import ChunkArrived, Credited, Standing
+from antiphon.runtime.session.facts import ChunkArrived, Credited, SegmentStatus
 from antiphon.runtime.session.inbox import Inbox
 from antiphon.runtime.session.instructions import (
     REPLY,
@@ -31,7 +31,7 @@ from antiphon.runtime.session.instructions import (
     SegmentRefused,
     Send,
 )
-from antiphon.runtime.session.outlet import Outlet, Piece
+from antiphon.runtime.session.output_edge import OutputEdge, Piece
 from antiphon.runtime.session.output_flow import OutputFlow
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StagePlan
 from antiphon.runtime.session.segment import Segment
@@ -181,11 +181,11 @@ class LiveSession:
         self._tally.ended(outcome, error)
         return [Release(segment.key)] if segment.in_engine else []
 
-    def _outlet(self, edge: Edge, request: SegmentRequest) -> Outlet:
+    def _outlet(self, edge: Edge, request: SegmentRequest) -> OutputEdge:
         delivery = self._plan.delivery_of(edge.name, request)
         window = self._windows.get(edge.name)
         credit = Credit(window, self._routes[edge.name]) if window else None
-        return Outlet(edge, delivery, request.policy or self._plan.policy, credit)
+        return OutputEdge(edge, delivery, request.policy or self._plan.policy, credit)
 
     # -- input -------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class LiveSession:
         return [Release(self.segment.key)]
 
     def note_standing(
-        self, standing: Standing, now: float, *, worked_on: bool
+        self, standing: SegmentStatus, now: float, *, worked_on: bool
     ) -> list[Instruction]:
         """The engine says what the segment waits for, how much of its input it knows, and whether
         it has gone on with it."""

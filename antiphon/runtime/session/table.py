@@ -36,10 +36,10 @@ from antiphon.errors import (
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
 from antiphon.runtime.session import facts
 from antiphon.runtime.session.facts import Fact
-from antiphon.runtime.session.inbox import Holding
+from antiphon.runtime.session.inbox import EarlyChunks
 from antiphon.runtime.session.instructions import Destination, Instruction, Opened, Suspended
 from antiphon.runtime.session.live_sessions import LiveSessions, TellFault
-from antiphon.runtime.session.outlet import CLOCK_S
+from antiphon.runtime.session.output_edge import CLOCK_S
 from antiphon.runtime.session.plan import StagePlan
 from antiphon.runtime.session.session import LiveSession
 from antiphon.runtime.session.states import Event, State
@@ -52,7 +52,7 @@ class SessionTable:
     def __init__(self, plan: StagePlan, report: TellFault | None = None) -> None:
         self._plan = plan
         self._tally = Tally()
-        self._holding = Holding(
+        self._holding = EarlyChunks(
             limit_bytes=plan.limits.hold_bytes, timeout_s=plan.limits.hold_timeout_s
         )
         self._sessions = LiveSessions(plan, self._holding, report)

@@ -26,7 +26,7 @@ from antiphon.runtime.engine import (
     PreparingEngine,
     never_fatal,
 )
-from antiphon.runtime.session.facts import EngineStepped, Standing
+from antiphon.runtime.session.facts import EngineStepped, SegmentStatus
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Limit, Release
 from antiphon.segment import FinishReason, SegmentKey
 
@@ -47,7 +47,7 @@ class _Running:
     limits: dict[str, int] = field(default_factory=dict)
     held: bool = False
     busy_s: float = 0.0
-    told: Standing | None = None
+    told: SegmentStatus | None = None
 
     def note_limits(self) -> None:
         """Whether an output edge has come to its limit; after each change of either."""
@@ -176,14 +176,14 @@ class EngineRounds:
 
     def _standing(
         self, keys: Iterable[SegmentKey], silent: Collection[SegmentKey]
-    ) -> dict[SegmentKey, Standing]:
+    ) -> dict[SegmentKey, SegmentStatus]:
         """How these segments stand: those where that has changed since it was told, and those
         that were worked on and made nothing, of which nobody would know otherwise."""
         news = {}
         for key in keys:
             if (running := self._admitted.get(key)) is None:
                 continue
-            standing = Standing(self._engine.awaited_edge(key), running.accepted)
+            standing = SegmentStatus(self._engine.awaited_edge(key), running.accepted)
             if standing != running.told or key in silent:
                 news[key] = running.told = standing
         return news

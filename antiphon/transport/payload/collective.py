@@ -32,7 +32,6 @@ import numpy as np
 
 from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.transport.buffer_pool import BufferPool
-from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.process_group import (
     CONSUMER,
     GLOO,
@@ -43,6 +42,7 @@ from antiphon.transport.payload.process_group import (
     c10d,
     library_for,
 )
+from antiphon.transport.payload.thread_work import made_on_thread
 from antiphon.transport.payload.transport import (
     MAX_PAYLOAD_BYTES,
     Attachment,
@@ -271,13 +271,13 @@ async def _make_sender(
     settings: LinkSettings, address: str, write: WriteMessage
 ) -> CollectiveSender:
     host = address.rpartition(":")[0].strip("[]") or "localhost"
-    return await made_aside(
+    return await made_on_thread(
         lambda: CollectiveSender(settings.device, host, write), CollectiveSender.close
     )
 
 
 async def _attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
-    return await made_aside(
+    return await made_on_thread(
         lambda: join_rendezvous(offer, settings.device), lambda joined: joined[0].close()
     )
 

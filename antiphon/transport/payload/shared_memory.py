@@ -12,9 +12,9 @@ import os
 import struct
 
 from antiphon.errors import InvalidArgument
-from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.fd_passing import FdGiver, receive_fd
 from antiphon.transport.payload.slab import AttachedSlab, Slab, SlabFallback
+from antiphon.transport.payload.thread_work import made_on_thread
 from antiphon.transport.payload.transport import (
     Attachment,
     PayloadLost,
@@ -104,7 +104,7 @@ async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -
         raise ValueError("its offer is malformed")
     size_bytes, secret = _OFFER.unpack_from(offer.descriptor)
     name = offer.descriptor[_OFFER.size :].decode()
-    fd = await made_aside(lambda: receive_fd(name, secret), os.close)
+    fd = await made_on_thread(lambda: receive_fd(name, secret), os.close)
     slab = AttachedSlab(fd, size_bytes)
     return SlabReceiver(slab), slab.nonce()
 

@@ -89,9 +89,9 @@ it, else that of its accelerator. Arguments: root, stages, settings.
   imagePullPolicy: {{ include "antiphon.pullPolicy" (dict "root" .root "image" $settings.image) }}
   {{- if $together }}
   # Processes that share the accelerators, each started again when it ends.
-  command: [python, -m, tools.launcher, stages, {{ join ", " .container.stages }}, --config, /etc/antiphon/deployment.yaml, --health-listen, "[::]:{{ $health }}"]
+  command: [python, -m, antiphon_tools.launcher, stages, {{ join ", " .container.stages }}, --config, /etc/antiphon/deployment.yaml, --health-listen, "[::]:{{ $health }}"]
   {{- else }}
-  command: [python, -m, services, {{ $role }}, --config, /etc/antiphon/deployment.yaml]
+  command: [python, -m, antiphon_services, {{ $role }}, --config, /etc/antiphon/deployment.yaml]
   {{- end }}
   env:
     {{- include "antiphon.env" $settings | nindent 4 }}

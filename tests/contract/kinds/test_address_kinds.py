@@ -15,7 +15,7 @@ from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.transport.listening import listen_hosts, listen_sockets
-from gateway.server import Gateway
+from antiphon_gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

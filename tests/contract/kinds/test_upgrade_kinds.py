@@ -9,7 +9,7 @@ import pytest
 from gateway_door import Door
 from raw_http import PATH, chat_body, raw_client
 
-from gateway.doors.http.connection import BoundedConnection
+from antiphon_gateway.doors.http.connection import BoundedConnection
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,10 +11,10 @@ from cosy_asking import Recorded
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import PIPELINE
-from antiphon.testing.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
 from tests.equality.recording import SEED
-from tools.launcher.launcher import Running
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

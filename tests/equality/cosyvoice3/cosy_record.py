@@ -23,9 +23,9 @@ import torch
 
 from antiphon.pipelines.cosyvoice3 import FIRST
 from antiphon.sampling import stream_key
-from antiphon.testing.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
-from services.cosyvoice3.code2wav.vocoder import noise_of
-from services.lm.sampler import uniform
+from antiphon_services.cosyvoice3.code2wav.vocoder import noise_of
+from antiphon_services.lm.sampler import uniform
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
 from tests.equality.cosyvoice3.cosy_cases import (
     ADDED_VOICE,
     AUDIO_STEP,

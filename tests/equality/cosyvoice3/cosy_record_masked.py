@@ -19,7 +19,7 @@ import soundfile
 import torch
 
 from antiphon.pipelines.cosyvoice3 import FIRST
-from antiphon.testing.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
 from tests.equality.cosyvoice3.cosy_cases import AUDIO_STEP, all_cases, reference_audio
 from tests.equality.cosyvoice3.cosy_masked import CODES_CASES, MEL_STEP, long_mel, voice_and_codes
 from tests.equality.cosyvoice3.cosy_record import Draws, import_vendor, inject

@@ -25,12 +25,12 @@ import numpy as np
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
-from antiphon.testing.cosyvoice3.tiny_shape import CosyVoiceShape
+from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
+from antiphon_services.flow.work import run_to_end
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
+from antiphon_testkit.cosyvoice3.tiny_shape import CosyVoiceShape
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.rounds import Comparison, Figures, Side
-from services.cosyvoice3.code2wav.decoder import SpeechDecoder
-from services.flow.work import run_to_end
 from tests.equality.cosyvoice3.cosy_masked import CodesCase, voice_and_codes
 from tests.equality.cosyvoice3.cosy_record import Draws, import_vendor, inject
 
@@ -96,7 +96,7 @@ def load(folder: Path, cache_bytes: int) -> SpeechDecoder:
     imports has another name."""
     vendors: Any = importlib.import_module("transformers")
     vendors.PreTrainedConfig = vendors.PretrainedConfig
-    from services.cosyvoice3.code2wav.load import load_decoder
+    from antiphon_services.cosyvoice3.code2wav.load import load_decoder
 
     return load_decoder(folder, StageConfig(flow_cache_bytes=cache_bytes))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cosy_asking import Recorded
 
-from services.cosyvoice3.talker.reference import VoiceEncoder
+from antiphon_services.cosyvoice3.talker.reference import VoiceEncoder
 from tests.equality.cosyvoice3.cosy_cases import clips
 
 pytestmark = pytest.mark.equality

@@ -20,12 +20,12 @@ import antiphon
 from antiphon import ChunkPolicy, Delivery
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import PIPELINE
-from antiphon.testing.local_deployment import local_deployment
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.cosyvoice3.cosy_cases import all_cases
 from tests.equality.lost_replicas import failovers, kill_used
 from tests.equality.read_aloud import listen
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
 
 pytestmark = [
     pytest.mark.equality,

@@ -14,6 +14,7 @@ import soundfile
 from cosy_asking import SAMPLES_PER_CODE, Recorded
 
 from antiphon import Delivery
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.cosyvoice3.cosy_cases import (
     AUDIO_STEP,
     CROSS_LINGUAL,
@@ -33,7 +34,6 @@ from tests.equality.read_aloud_http import (
     heard_chat,
     heard_events,
 )
-from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

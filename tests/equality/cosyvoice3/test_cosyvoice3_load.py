@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.cosyvoice3.cosy_cases import INSTRUCTION, REFERENCE_TEXT, reference_audio
 from tests.equality.read_aloud import check_load, wav
-from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

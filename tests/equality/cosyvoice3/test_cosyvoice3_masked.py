@@ -19,10 +19,10 @@ import torch
 from cosy_asking import AUDIO_TOLERANCE, SAMPLES_PER_CODE, Recorded
 
 from antiphon.deployment.schema import StageConfig
-from services.cosyvoice3.code2wav.decoder import SpeechDecoder
-from services.cosyvoice3.code2wav.load import load_decoder
-from services.cosyvoice3.code2wav.mel_stream import MelStream
-from services.flow.work import run_to_end
+from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
+from antiphon_services.cosyvoice3.code2wav.load import load_decoder
+from antiphon_services.cosyvoice3.code2wav.mel_stream import MelStream
+from antiphon_services.flow.work import run_to_end
 from tests.equality.cosyvoice3.cosy_cases import AUDIO_STEP
 from tests.equality.cosyvoice3.cosy_masked import (
     CODES_CASES,

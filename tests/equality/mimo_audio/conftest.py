@@ -12,14 +12,14 @@ from mimo_lab import MimoLab, Recorded
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.mimo_audio import PIPELINE
-from antiphon.testing.mimo_audio.tiny_checkpoint import (
+from antiphon_testkit.mimo_audio.tiny_checkpoint import (
     LANGUAGE_MODEL,
     PRESETS,
     build_tiny_mimo,
 )
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.mimo_audio.mimo_cases import SEED
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
-from tools.launcher.launcher import Running
 
 
 @pytest.fixture(scope="package", autouse=True)

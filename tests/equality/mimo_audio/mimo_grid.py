@@ -19,10 +19,10 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.mimo_audio import BLOCK_FRAMES
-from antiphon.testing.mimo_audio.tiny_checkpoint import AUDIO_TOKENIZER, PRESETS, build_tiny_mimo
-from services.mimo_audio.code2wav.decoder import FrameCodecDecoder
-from services.mimo_audio.code2wav.load import load_decoder
-from services.mimo_audio.code2wav.windows import DecodeWindow, WindowPlan
+from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
+from antiphon_services.mimo_audio.code2wav.load import load_decoder
+from antiphon_services.mimo_audio.code2wav.windows import DecodeWindow, WindowPlan
+from antiphon_testkit.mimo_audio.tiny_checkpoint import AUDIO_TOKENIZER, PRESETS, build_tiny_mimo
 from tests.equality.mimo_audio.mimo_cases import SEED, codes_of
 
 Float32 = npt.NDArray[np.float32]

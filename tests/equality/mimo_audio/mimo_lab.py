@@ -16,18 +16,18 @@ from transformers import AutoTokenizer, Qwen2Config
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.sampling import Sampling
-from antiphon.testing.mimo_audio.tiny_checkpoint import AUDIO_TOKENIZER, EMPTY, LANGUAGE_MODEL
-from antiphon.testing.mimo_audio.tiny_config import SPEECH_MARKS
-from services.lm.attention import Span
-from services.lm.decoder import Decoder
-from services.lm.kv_cache import KVCache
-from services.lm.sampler import SamplingRows
-from services.mimo_audio.code2wav.decoder import FrameCodecDecoder
-from services.mimo_audio.code2wav.module import CodecDecoderModule
-from services.mimo_audio.talker.frame_predictor import DelayedFramePredictor
-from services.mimo_audio.talker.group_encoder import GroupEncoder
-from services.mimo_audio.talker.module import SpeechTextModule, per_channel
-from services.mimo_audio.talker.speech_encoder import CodecEncoderModule, SpeechEncoder
+from antiphon_services.lm.attention import Span
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.kv_cache import KVCache
+from antiphon_services.lm.sampler import SamplingRows
+from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
+from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
+from antiphon_services.mimo_audio.talker.frame_predictor import DelayedFramePredictor
+from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
+from antiphon_services.mimo_audio.talker.module import SpeechTextModule, per_channel
+from antiphon_services.mimo_audio.talker.speech_encoder import CodecEncoderModule, SpeechEncoder
+from antiphon_testkit.mimo_audio.tiny_checkpoint import AUDIO_TOKENIZER, EMPTY, LANGUAGE_MODEL
+from antiphon_testkit.mimo_audio.tiny_config import SPEECH_MARKS
 from tests.equality.mimo_audio.mimo_cases import CHANNELS
 
 HERE = Path(__file__).parent

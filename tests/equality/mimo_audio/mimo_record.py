@@ -24,7 +24,7 @@ import transformers
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from antiphon.testing.mimo_audio.tiny_checkpoint import (
+from antiphon_testkit.mimo_audio.tiny_checkpoint import (
     AUDIO_TOKENIZER,
     LANGUAGE_MODEL,
     PRESETS,

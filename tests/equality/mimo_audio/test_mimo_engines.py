@@ -21,10 +21,10 @@ from antiphon.pipelines.mimo_audio import AUDIO, CODEBOOKS, CODES, INPUT, TEXT
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
-from antiphon.testing.mimo_audio.tiny_checkpoint import EMPTY, LANGUAGE_MODEL, PRESETS
-from services.mimo_audio.code2wav.load import load as load_code2wav
-from services.mimo_audio.talker.load import load
+from antiphon_services.mimo_audio.code2wav.load import load as load_code2wav
+from antiphon_services.mimo_audio.talker.load import load
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
+from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, LANGUAGE_MODEL, PRESETS
 from tests.equality.mimo_audio.mimo_cases import (
     AUDIO_STEP,
     CASES,

@@ -20,13 +20,13 @@ from mimo_asking import ask, messages_of, options_of, sent_options
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.mimo_audio import PIPELINE
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.mimo_audio.tiny_checkpoint import LANGUAGE_MODEL
 from antiphon.v1 import stage_pb2, stage_pb2_grpc
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.mimo_audio.tiny_checkpoint import LANGUAGE_MODEL
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.launcher.plan import replica_names
+from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.mimo_audio.mimo_cases import CASES
-from tools.launcher.launcher import Running
-from tools.launcher.plan import replica_names
-from tools.warm.launcher import WarmLauncher
 
 pytestmark = [
     pytest.mark.equality,

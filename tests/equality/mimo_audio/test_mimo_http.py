@@ -12,7 +12,8 @@ import pytest
 from mimo_asking import wav
 from mimo_lab import Recorded
 
-from antiphon.testing.mimo_audio.tiny_checkpoint import EMPTY, LANGUAGE_MODEL
+from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, LANGUAGE_MODEL
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.mimo_audio.mimo_cases import (
     AUDIO_STEP,
     CASES,
@@ -20,7 +21,6 @@ from tests.equality.mimo_audio.mimo_cases import (
     clips,
 )
 from tests.equality.read_aloud_http import CHAT, ask, check_refused_with_400, heard
-from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

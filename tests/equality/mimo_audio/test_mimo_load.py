@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.read_aloud import check_load
-from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -8,7 +8,7 @@ import torch
 from mimo_lab import MimoLab, Recorded, recorded_names
 from torch import Tensor
 
-from antiphon.testing.mimo_audio.tiny_checkpoint import EMPTY, END_OF_SPEECH
+from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, END_OF_SPEECH
 from tests.equality.mimo_audio.mimo_cases import (
     AUDIO_STEP,
     CASES,

@@ -17,7 +17,7 @@ from mimo_lab import MimoLab, Recorded, recorded_names
 
 import antiphon
 from antiphon import Delivery
-from antiphon.testing.mimo_audio.tiny_checkpoint import EMPTY
+from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY
 from tests.equality.mimo_audio.mimo_cases import AUDIO_STEP, CASES, SAMPLES_PER_FRAME
 from tests.equality.read_aloud import POLICIES, SLOTS, Speakers
 

@@ -11,11 +11,11 @@ from ming_asking import Recorded, TalkerInProcess
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.ming_tts import PIPELINE
-from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
-from antiphon.testing.ming_tts.tiny_shape import UNBOUNDED, WINDOWED
+from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
+from antiphon_testkit.ming_tts.tiny_shape import UNBOUNDED, WINDOWED
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.ming_tts.ming_cases import SEED
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
-from tools.launcher.launcher import Running
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

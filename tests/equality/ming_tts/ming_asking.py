@@ -18,22 +18,22 @@ from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, LATENT_WIDTH
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.sampling import Sampling, stream_key
-from services.lm.frames import FrameDraw, PromptPart
-from services.ming_tts.talker.caption import STYLE as STYLE_PART
-from services.ming_tts.talker.caption import VOICE as VOICE_PART
-from services.ming_tts.talker.caption import caption_of
-from services.ming_tts.talker.module import (
+from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.ming_tts.talker.caption import STYLE as STYLE_PART
+from antiphon_services.ming_tts.talker.caption import VOICE as VOICE_PART
+from antiphon_services.ming_tts.talker.caption import caption_of
+from antiphon_services.ming_tts.talker.module import (
     AUDIO,
     UNUSED,
     BlockSizes,
     MingTalkerModule,
     TalkerSizes,
 )
-from services.ming_tts.talker.prompt import LatentPrompt, make_prompt
-from services.ming_tts.talker.reference import ReferenceVoiceEncoder
-from services.ming_tts.talker.segment import LatentText
-from services.ming_tts.talker.talker import LatentTurn, MingTalker, is_last
-from services.text.literal import LiteralTokenizer, load_tokenizer
+from antiphon_services.ming_tts.talker.prompt import LatentPrompt, make_prompt
+from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
+from antiphon_services.ming_tts.talker.segment import LatentText
+from antiphon_services.ming_tts.talker.talker import LatentTurn, MingTalker, is_last
+from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 from tests.equality.ming_tts.ming_cases import (
     AUDIO_STEP,
     CLIP,

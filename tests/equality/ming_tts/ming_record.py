@@ -26,9 +26,9 @@ import transformers
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, STEP_LATENTS
 from antiphon.sampling import stream_key
-from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
-from antiphon.testing.ming_tts.tiny_shape import WINDOWED
-from services.flow.normal_draws import normal_draws
+from antiphon_services.flow.normal_draws import normal_draws
+from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
+from antiphon_testkit.ming_tts.tiny_shape import WINDOWED
 from tests.equality.ming_tts.ming_cases import (
     AUDIO_STEP,
     CLIP,

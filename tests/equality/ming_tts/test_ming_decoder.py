@@ -15,9 +15,14 @@ from numpy.testing import assert_allclose
 from antiphon.pipelines.ming_tts import LATENT_SAMPLES, LATENT_WIDTH
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.testing.ming_tts.tiny_checkpoint import PRESETS, build_tiny_ming
-from services.ming_tts.code2wav.decoder import AudioStream
-from services.ming_tts.code2wav.module import PREFIX, UNUSED, AudioDecoderModule, DecoderSizes
+from antiphon_services.ming_tts.code2wav.decoder import AudioStream
+from antiphon_services.ming_tts.code2wav.module import (
+    PREFIX,
+    UNUSED,
+    AudioDecoderModule,
+    DecoderSizes,
+)
+from antiphon_testkit.ming_tts.tiny_checkpoint import PRESETS, build_tiny_ming
 from tests.equality.ming_tts.ming_cases import AUDIO_STEP, SEED, Case, all_cases
 
 TOLERANCE = 1e-4

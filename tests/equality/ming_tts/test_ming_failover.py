@@ -18,12 +18,12 @@ from ming_asking import Recorded, check, options_of
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.ming_tts import FRAME_WIDTH, PIPELINE
-from antiphon.testing.local_deployment import local_deployment
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.lost_replicas import failovers, kill_used
 from tests.equality.ming_tts.ming_cases import all_cases
 from tests.equality.read_aloud import listen
-from tools.launcher.launcher import Running
-from tools.warm.launcher import WarmLauncher
 
 pytestmark = [
     pytest.mark.equality,

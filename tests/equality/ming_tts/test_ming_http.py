@@ -14,6 +14,7 @@ import soundfile
 from ming_asking import CLIP_FILE, TOLERANCE, Recorded
 
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, OPTIONS, SAMPLE_RATE_HZ
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.ming_tts.ming_cases import (
     AUDIO_STEP,
     CLIP,
@@ -33,7 +34,6 @@ from tests.equality.read_aloud_http import (
     heard_chat,
     heard_events,
 )
-from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from ming_asking import CLIP_FILE
 
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.ming_tts.ming_cases import REFERENCE_TEXT, STYLE
 from tests.equality.read_aloud import check_load
-from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

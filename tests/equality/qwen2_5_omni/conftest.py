@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
-from antiphon.testing.qwen2_5_omni.tiny_config import CODEC_MASK
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from tools.launcher.launcher import Launcher, Running
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen2_5_omni.tiny_config import CODEC_MASK
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_tools.launcher.launcher import Launcher, Running
 
 SHAPE = TinyOmni25Shape(pad_ends=True)
 # vLLM's attention on CPUs has no heads of 16.

@@ -7,7 +7,7 @@ from asking import AUDIO_TOLERANCE, Answer
 from omni25_truth import Omni25Truth
 
 from antiphon.segment import FinishReason
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case
 
 SAMPLES_PER_CODE = 480
 

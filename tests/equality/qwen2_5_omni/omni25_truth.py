@@ -14,10 +14,10 @@ import torch
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
 from antiphon.sampling import stream_key
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen2_5_omni.noise import KeyedNoise
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
-from services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen2_5_omni.noise import KeyedNoise
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
 
 
 class Omni25Truth:

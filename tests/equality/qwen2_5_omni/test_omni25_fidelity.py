@@ -21,9 +21,9 @@ from pictures import picture
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, SamplingRequest
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case
-from tools.launcher.launcher import Running
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case
+from antiphon_tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -16,9 +16,9 @@ from omni25_truth import Omni25Truth
 
 import antiphon
 from antiphon import FinishReason, SamplingRequest
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case
-from tools.launcher.launcher import Running
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case
+from antiphon_tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,
@@ -155,7 +155,7 @@ async def test_every_service_is_loaded_with_made_up_input(
     if service != "gateway":
         address = running.processes[service].address
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tools.load", service, "--model", str(checkpoint),
+        sys.executable, "-m", "antiphon_tools.load", service, "--model", str(checkpoint),
         "--target", address, "--seconds", "1", "--warm-up", "0",
         "--sessions", "2", "--frames", "30", "--reply-tokens", "8", "--json", str(result),
         "--slo", "duration=60",

@@ -16,11 +16,11 @@ from in_process import Stages, changed
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen2_5_omni import PIPELINE, TALKER, THINKER
-from antiphon.testing.conversations import conversation
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import SHAPE, build_tiny_checkpoint
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import SHAPE, build_tiny_checkpoint
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 
 pytestmark = pytest.mark.equality
 

@@ -12,10 +12,10 @@ from tts_asking import Recorded
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_tts import PIPELINE
-from antiphon.testing.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
 from tests.equality.recording import SEED
-from tools.launcher.launcher import Running
 
 CONTEXT_LIMIT = 2048
 

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from transformers import AutoFeatureExtractor, AutoModel, AutoProcessor  # noqa: F401
 from transformers.generation import GenerationMixin, LogitsProcessor
 
-from antiphon.testing.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
 from tests.equality.qwen3_tts.cases import (
     AUDIO_STEP,
     DECODED_FRAMES,

@@ -13,6 +13,7 @@ import pytest
 import soundfile
 from tts_asking import Recorded
 
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.qwen3_tts.cases import AUDIO_STEP, Case, all_cases
 from tests.equality.read_aloud_http import (
     Pcm16,
@@ -21,7 +22,6 @@ from tests.equality.read_aloud_http import (
     heard_chat,
     heard_events,
 )
-from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tts_asking import Recorded
 
+from antiphon_tools.launcher.launcher import Running
 from tests.equality.qwen3_tts.cases import REFERENCE_TEXT
 from tests.equality.read_aloud import check_load
-from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -10,10 +10,10 @@ import torch
 from tts_asking import Recorded
 
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
-from gateway.media.audio_in import AudioLimits, decode_recordings
-from gateway.media.audio_in import Recording as AudioFile
-from gateway.media.decoding.decoder import MediaDecoder
-from services.qwen3_tts.talker.reference import ReferenceEncoder
+from antiphon_gateway.media.audio_in import AudioLimits, decode_recordings
+from antiphon_gateway.media.audio_in import Recording as AudioFile
+from antiphon_gateway.media.decoding.decoder import MediaDecoder
+from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
 from tests.equality.qwen3_tts.cases import RECORDINGS, Recording
 
 pytestmark = pytest.mark.equality

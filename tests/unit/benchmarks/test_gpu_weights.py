@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from benchmarks.gpu.weights import random_talker, sizes_of, whole_config
-from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 
 HIDDEN_ROWS = 1000
 

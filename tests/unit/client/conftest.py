@@ -10,8 +10,8 @@ import grpc
 import pytest
 from speech_server import Answer, Speech
 
-from antiphon.testing.certificates import Certificates, make_certificates
 from antiphon.v1 import speech_pb2_grpc
+from antiphon_testkit.certificates import Certificates, make_certificates
 
 
 @pytest.fixture

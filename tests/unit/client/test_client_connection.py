@@ -13,7 +13,7 @@ from twins import ask_async, ask_blocking
 import antiphon
 from antiphon.client.connection import is_local, target
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
-from antiphon.testing.certificates import Certificates
+from antiphon_testkit.certificates import Certificates
 
 Serve = Callable[..., Speech]
 Ask = Callable[..., Awaitable[antiphon.Reply]]

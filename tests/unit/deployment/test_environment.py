@@ -11,7 +11,7 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig, d
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server import main as stage_process
-from gateway.config import read_options
+from antiphon_gateway.config import read_options
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from antiphon.errors import InvalidArgument
 from antiphon.sampling import SamplingRequest
 from antiphon.v1 import stage_pb2
-from gateway.fleet.accepted import Accepted
-from gateway.fleet.lineup import Lineup, Member
+from antiphon_gateway.fleet.accepted import Accepted
+from antiphon_gateway.fleet.lineup import Lineup, Member
 
 GRAPH = (("input", "", "a"), ("x", "a", "b"), ("y", "b", "c"), ("audio", "c", ""))
 

@@ -9,22 +9,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.calls.admission import (
+from antiphon_gateway.calls.admission import (
     AdmissionQueue,
+    AdmissionRequest,
     Decision,
     Denied,
     Granted,
     Reason,
     Urgency,
-    Wish,
 )
-from gateway.calls.priority import Priority
-from gateway.calls.role_slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from antiphon_gateway.calls.priority import Priority
+from antiphon_gateway.calls.role_slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 SLOTS = {"thinker": 4, "talker": 2}
-TEXT = Wish(frozenset({"thinker"}))
-AUDIO = Wish(frozenset(SLOTS), Urgency.AUDIO)
-TURN = Wish(frozenset(SLOTS), Urgency.TURN)
+TEXT = AdmissionRequest(frozenset({"thinker"}))
+AUDIO = AdmissionRequest(frozenset(SLOTS), Urgency.AUDIO)
+TURN = AdmissionRequest(frozenset(SLOTS), Urgency.TURN)
 
 
 def queue(**bounds: float) -> AdmissionQueue:
@@ -64,8 +64,8 @@ def test_turns_go_before_audio_and_audio_before_text() -> None:
     waiting = queue()
     slots = dict.fromkeys(SLOTS, 1)
     waiting.ask(0, AUDIO, slots, 0.0)
-    for number, wish in enumerate((TEXT, AUDIO, TURN, TEXT, AUDIO, TURN), start=1):
-        assert waiting.ask(number, wish, slots, 0.1 * number) == []
+    for number, request in enumerate((TEXT, AUDIO, TURN, TEXT, AUDIO, TURN), start=1):
+        assert waiting.ask(number, request, slots, 0.1 * number) == []
     order, running = [], 0
     while waiting.waiting:
         (running,) = granted(waiting.leave(running, 1.0))
@@ -108,12 +108,14 @@ def test_a_stage_that_is_done_with_its_part_gives_the_slot_to_others() -> None:
 
 def test_several_choices_begin_together_or_not_at_all() -> None:
     waiting = queue(max_calls=4)
-    three = Wish(frozenset({"thinker"}), count=3)
+    three = AdmissionRequest(frozenset({"thinker"}), count=3)
     assert granted(waiting.ask(1, three, SLOTS, 0.0)) == [1]
     assert waiting.ask(2, three, SLOTS, 0.0) == []
     assert waiting.ask(3, TEXT, SLOTS, 0.0) == [], "what 2 needs is kept for it"
     assert granted(waiting.leave(1, 1.0)) == [2, 3]
-    assert reasons(waiting.ask(4, Wish(frozenset(), count=5), SLOTS, 1.0)) == [Reason.TOO_MANY]
+    assert reasons(waiting.ask(4, AdmissionRequest(frozenset(), count=5), SLOTS, 1.0)) == [
+        Reason.TOO_MANY
+    ]
 
 
 def test_slots_are_wanted_by_those_alone_who_would_begin_if_there_were_more() -> None:
@@ -136,7 +138,7 @@ def test_slots_are_wanted_by_those_alone_who_would_begin_if_there_were_more() ->
 def test_slots_are_wanted_by_who_asks_for_more_than_there_are_unless_calls_are_too_few() -> None:
     waiting = queue(max_calls=8)
     for number, (count, wanted) in enumerate(((5, True), (8, True), (9, False))):
-        many = Wish(frozenset(SLOTS), count=count)
+        many = AdmissionRequest(frozenset(SLOTS), count=count)
         assert want_slots(waiting.ask(number, many, SLOTS, 0.0)) == {number: wanted}
 
 
@@ -209,7 +211,7 @@ def test_queue_is_bounded_in_length_bytes_and_time() -> None:
     assert reasons(waiting.ask(4, AUDIO, SLOTS, 0.0)) == [Reason.QUEUE_LENGTH]
     assert waiting.next_deadline() == 40.0
     assert reasons(waiting.pass_time(40.0)) == [Reason.TIME]
-    large = Wish(AUDIO.roles, Urgency.AUDIO, size_bytes=600)
+    large = AdmissionRequest(AUDIO.roles, Urgency.AUDIO, size_bytes=600)
     waiting.leave(1, 41.0)
     assert granted(waiting.ask(8, AUDIO, SLOTS, 41.0)) == [8]
     assert waiting.ask(5, large, SLOTS, 41.0) == []
@@ -245,15 +247,20 @@ def test_retry_after_is_the_time_that_the_slots_take_for_those_before() -> None:
 def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
     """5 s until one of two slots is free; with two standard deviations 15."""
     waiting, now = measured_queue(10.0)
-    soon = Wish(AUDIO.roles, Urgency.AUDIO, start_within_s=14.0)
+    soon = AdmissionRequest(AUDIO.roles, Urgency.AUDIO, start_within_s=14.0)
     (denied,) = waiting.ask(5, soon, SLOTS, now)
     assert isinstance(denied, Denied)
     assert denied.reason is Reason.LATE
     assert denied.retry_after_s == pytest.approx(5.0)
-    done_in = Wish(AUDIO.roles, Urgency.AUDIO, finish_within_s=24.0)
+    done_in = AdmissionRequest(AUDIO.roles, Urgency.AUDIO, finish_within_s=24.0)
     assert reasons(waiting.ask(6, done_in, SLOTS, now)) == [Reason.LATE]
-    assert waiting.ask(7, Wish(AUDIO.roles, start_within_s=16.0), SLOTS, now) == []
-    assert waiting.ask(8, Wish(AUDIO.roles, Urgency.AUDIO, finish_within_s=26.0), SLOTS, now) == []
+    assert waiting.ask(7, AdmissionRequest(AUDIO.roles, start_within_s=16.0), SLOTS, now) == []
+    assert (
+        waiting.ask(
+            8, AdmissionRequest(AUDIO.roles, Urgency.AUDIO, finish_within_s=26.0), SLOTS, now
+        )
+        == []
+    )
 
 
 def test_longest_wait_counts_before_anything_is_measured_by_how_long_slots_are_held() -> None:
@@ -272,7 +279,7 @@ def test_all_who_wait_are_denied_at_the_end() -> None:
 
 
 WISHES = st.builds(
-    Wish,
+    AdmissionRequest,
     st.sampled_from([frozenset({"thinker"}), frozenset({"talker"}), frozenset(SLOTS)]),
     st.sampled_from(list(Urgency)),
     st.integers(1, 5),
@@ -293,23 +300,23 @@ class EveryFact(RuleBasedStateMachine):
         self.now = 0.0
         self.numbers = itertools.count()
         self.queue = queue(max_calls=5, max_waiting=most)
-        self.waiting: dict[int, Wish] = {}
-        self.running: dict[int, Wish] = {}
+        self.waiting: dict[int, AdmissionRequest] = {}
+        self.running: dict[int, AdmissionRequest] = {}
         self.given_back: set[tuple[int, str]] = set()
 
     def take(self, decisions: list[Decision]) -> None:
         for each in decisions:
-            wish = self.waiting.pop(each.number)
+            request = self.waiting.pop(each.number)
             if isinstance(each, Granted):
-                self.running[each.number] = wish
+                self.running[each.number] = request
             else:
                 assert 1.0 <= each.retry_after_s <= 60.0
 
-    @rule(wish=WISHES)
-    def ask(self, wish: Wish) -> None:
+    @rule(request=WISHES)
+    def ask(self, request: AdmissionRequest) -> None:
         number = next(self.numbers)
-        self.waiting[number] = wish
-        self.take(self.queue.ask(number, wish, self.slots, self.now))
+        self.waiting[number] = request
+        self.take(self.queue.ask(number, request, self.slots, self.now))
 
     @rule(random=st.randoms(use_true_random=False), left=st.sampled_from(["waiting", "running"]))
     def leave(self, random: random.Random, left: str) -> None:
@@ -345,10 +352,10 @@ class EveryFact(RuleBasedStateMachine):
     @invariant()
     def slots_add_up(self) -> None:
         held = Counter[str]()
-        for number, wish in self.running.items():
-            held[""] += wish.count
-            for role in wish.roles:
-                held[role] += wish.count * ((number, role) not in self.given_back)
+        for number, request in self.running.items():
+            held[""] += request.count
+            for role in request.roles:
+                held[role] += request.count * ((number, role) not in self.given_back)
         for role in SLOTS:
             assert self.queue.held(role) == held[role]
             assert held[role] <= (self.slots[role] or 99)

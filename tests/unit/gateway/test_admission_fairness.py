@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.calls.admission import AdmissionQueue, Decision, Denied, Granted, Reason
-from gateway.calls.priority import Priority
-from gateway.calls.wish import Urgency, Wish
+from antiphon_gateway.calls.admission import AdmissionQueue, Decision, Denied, Granted, Reason
+from antiphon_gateway.calls.admission_request import AdmissionRequest, Urgency
+from antiphon_gateway.calls.priority import Priority
 
 SLOTS = {"thinker": 4, "talker": 2}
 FEW = dict.fromkeys(SLOTS, 1)
-TEXT = Wish(frozenset({"thinker"}))
-AUDIO = Wish(frozenset(SLOTS), Urgency.AUDIO)
+TEXT = AdmissionRequest(frozenset({"thinker"}))
+AUDIO = AdmissionRequest(frozenset(SLOTS), Urgency.AUDIO)
 
 
 def queue(**bounds: float) -> AdmissionQueue:
@@ -24,8 +24,10 @@ def queue(**bounds: float) -> AdmissionQueue:
     return AdmissionQueue(**(given | bounds))  # type: ignore[arg-type]
 
 
-def of(key: str, wish: Wish = TEXT, priority: Priority = Priority.NORMAL) -> Wish:
-    return replace(wish, key=key, priority=priority)
+def of(
+    key: str, request: AdmissionRequest = TEXT, priority: Priority = Priority.NORMAL
+) -> AdmissionRequest:
+    return replace(request, key=key, priority=priority)
 
 
 def granted(decisions: list[Decision]) -> list[int]:
@@ -46,19 +48,19 @@ class Line:
         self.running = self.ask("first", of("nobody"))
         self.queue.opened(self.running, self.now)
 
-    def ask(self, name: str, wish: Wish) -> int:
+    def ask(self, name: str, request: AdmissionRequest) -> int:
         number = len(self.names)
         self.names[number] = name
         self.now += 0.001
-        assert not denied(self.queue.ask(number, wish, SLOTS, self.now))
+        assert not denied(self.queue.ask(number, request, SLOTS, self.now))
         return number
 
-    def refused(self, wish: Wish, name: str = "newcomer") -> dict[str, Reason]:
+    def refused(self, request: AdmissionRequest, name: str = "newcomer") -> dict[str, Reason]:
         """Who is refused when that comes."""
         number = len(self.names)
         self.names[number] = name
         self.now += 0.001
-        told = denied(self.queue.ask(number, wish, SLOTS, self.now))
+        told = denied(self.queue.ask(number, request, SLOTS, self.now))
         return {self.names[each]: reason for each, reason in told.items()}
 
     def next(self) -> str:
@@ -114,8 +116,8 @@ def test_those_without_a_key_are_one() -> None:
 def test_choices_count_as_so_many_turns() -> None:
     waiting = queue(max_calls=3)
     three = replace(of("one"), count=3)
-    for number, wish in enumerate((three, three, three, *(of("two"),) * 4)):
-        waiting.ask(number, wish, {"thinker": 16}, 0.001 * number)
+    for number, request in enumerate((three, three, three, *(of("two"),) * 4)):
+        waiting.ask(number, request, {"thinker": 16}, 0.001 * number)
     assert granted(waiting.opened(0, 0.1) + waiting.leave(0, 1.0)) == [1]
     waiting.opened(1, 1.0)
     assert granted(waiting.leave(1, 2.0)) == [3, 4, 5]

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from gateway.calls.admission import AdmissionQueue, Decision, Granted
-from gateway.calls.wish import Wish
+from antiphon_gateway.calls.admission import AdmissionQueue, Decision, Granted
+from antiphon_gateway.calls.admission_request import AdmissionRequest
 
 SLOTS = {"talker": 6}
-WISH = Wish(frozenset(SLOTS))
+WISH = AdmissionRequest(frozenset(SLOTS))
 HOLD_S = 0.86
 LONGEST_WAIT_S = 0.5
 SECONDS, WARM_UP_S = 140.0, 20.0

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from gateway.calls.admission import AdmissionQueue, Decision, Denied, Granted, Reason, Urgency, Wish
-from gateway.calls.role_slots import LONGEST_PAUSE_S
+from antiphon_gateway.calls.admission import (
+    AdmissionQueue,
+    AdmissionRequest,
+    Decision,
+    Denied,
+    Granted,
+    Reason,
+    Urgency,
+)
+from antiphon_gateway.calls.role_slots import LONGEST_PAUSE_S
 
 SLOTS = {"thinker": 4, "talker": 2}
-TEXT = Wish(frozenset({"thinker"}))
-AUDIO = Wish(frozenset(SLOTS), Urgency.AUDIO)
+TEXT = AdmissionRequest(frozenset({"thinker"}))
+AUDIO = AdmissionRequest(frozenset(SLOTS), Urgency.AUDIO)
 
 
 def queue() -> AdmissionQueue:
@@ -38,14 +46,14 @@ def test_a_replica_that_comes_is_used_at_once_also_after_refusals() -> None:
 
 def test_choices_wait_for_slots_that_there_were_and_keep_nobody_from_those_that_there_are() -> None:
     subject = queue()
-    three = Wish(frozenset({"thinker"}), count=3)
+    three = AdmissionRequest(frozenset({"thinker"}), count=3)
     subject.resize({"thinker": 4}, 0.0)
     subject.resize({"thinker": 2}, 1.0)
     slots = {"thinker": 2}
     assert subject.ask(1, three, slots, 2.0) == []
     assert granted(subject.ask(2, TEXT, slots, 3.0)) == [2]
     assert granted(subject.resize({"thinker": 4}, 4.0)) == [1]
-    five = Wish(frozenset({"thinker"}), count=5)
+    five = AdmissionRequest(frozenset({"thinker"}), count=5)
     assert reasons(subject.ask(3, five, slots, 5.0)) == [Reason.TOO_MANY]
 
 

@@ -6,12 +6,18 @@ import random
 
 import pytest
 
-from gateway.calls.admission import AdmissionQueue, Decision, Granted, Urgency, Wish
+from antiphon_gateway.calls.admission import (
+    AdmissionQueue,
+    AdmissionRequest,
+    Decision,
+    Granted,
+    Urgency,
+)
 
 SLOTS = {"thinker": 4, "talker": 2}
-TEXT = Wish(frozenset({"thinker"}))
-AUDIO = Wish(frozenset(SLOTS), Urgency.AUDIO)
-TURN = Wish(frozenset(SLOTS), Urgency.TURN)
+TEXT = AdmissionRequest(frozenset({"thinker"}))
+AUDIO = AdmissionRequest(frozenset(SLOTS), Urgency.AUDIO)
+TURN = AdmissionRequest(frozenset(SLOTS), Urgency.TURN)
 LONGEST_WAIT_S = 1e6
 
 
@@ -27,7 +33,7 @@ def test_nobody_starves_among_random_arrivals_cancels_and_refusals(seed: int) ->
     order = itertools.count()
     others = 0
     arrived: dict[int, float] = {}
-    wishes: dict[int, Wish] = {}
+    wishes: dict[int, AdmissionRequest] = {}
     running: set[int] = set()
     # Granted, and the stages have not answered yet.
     asking: set[int] = set()
@@ -95,8 +101,8 @@ def test_nobody_starves_among_random_arrivals_cancels_and_refusals(seed: int) ->
     assert set(begun) | cancelled == set(wishes)
     assert {waiting.held(role) for role in SLOTS} == {0}
     assert at < LONGEST_WAIT_S / 4, "the classes are strict here"
-    for wish in (TEXT, AUDIO, TURN):
-        alike = [n for n in wishes if wishes[n] == wish and n in begun]
+    for request in (TEXT, AUDIO, TURN):
+        alike = [n for n in wishes if wishes[n] == request and n in begun]
         passed = sum(begun[m] < begun[n] - 0.1 for n, m in itertools.pairwise(alike))
         assert passed < len(alike) / 10, (
             "those that are alike begin in the order in which they came"

@@ -12,9 +12,9 @@ import soundfile
 import soxr
 
 from antiphon.errors import InvalidArgument
-from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
-from gateway.media.decoding.decoder import MediaDecoder
-from gateway.media.resampling import resampled_length
+from antiphon_gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from antiphon_gateway.media.decoding.decoder import MediaDecoder
+from antiphon_gateway.media.resampling import resampled_length
 
 RATE_HZ = 16_000
 DECODER = MediaDecoder(1)

@@ -9,7 +9,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.media.audio_out import Base64Stream, to_pcm16, wav_file
+from antiphon_gateway.media.audio_out import Base64Stream, to_pcm16, wav_file
 
 
 def test_base64_pieces_hold_whole_samples_when_audio_does_not_come_in_threes() -> None:

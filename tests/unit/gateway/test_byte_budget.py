@@ -6,9 +6,9 @@ from contextlib import ExitStack
 import pytest
 
 from antiphon.deployment.schema import GatewayConfig
-from gateway.byte_budget import SILENT_S, BudgetExceeded, ByteBudget, ByteLease
-from gateway.doors.http.body import FREE_BYTES, read_body
-from gateway.doors.http.json_body import WholeBody
+from antiphon_gateway.byte_budget import SILENT_S, BudgetExceeded, ByteBudget, ByteLease
+from antiphon_gateway.doors.http.body import FREE_BYTES, read_body
+from antiphon_gateway.doors.http.json_body import WholeBody
 
 
 class Clock:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import AntiphonError, ResourceExhausted
-from gateway.conversations.shares import ConversationShare, ConversationShares
+from antiphon_gateway.conversations.shares import ConversationShare, ConversationShares
 
 
 class Gateway:

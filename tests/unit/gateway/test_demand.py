@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from gateway.calls.refused_slots import BUCKETS, RefusedSlots
-from gateway.scaler.demand import RoleWants, demand_of, target_of
+from antiphon_gateway.calls.refused_slots import BUCKETS, RefusedSlots
+from antiphon_gateway.scaler.demand import RoleWants, demand_of, target_of
 
 
 def test_demand_is_what_is_in_use_waited_for_and_was_refused() -> None:

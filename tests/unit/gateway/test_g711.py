@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 import soxr
 
-from gateway.media import g711
-from gateway.media.audio_out import pcm16_of
-from gateway.media.live_audio import A_LAW, LIVE_FORMATS, MU_LAW, PCM16, LiveEncoder, LiveFormat
+from antiphon_gateway.media import g711
+from antiphon_gateway.media.audio_out import pcm16_of
+from antiphon_gateway.media.live_audio import (
+    A_LAW,
+    LIVE_FORMATS,
+    MU_LAW,
+    PCM16,
+    LiveEncoder,
+    LiveFormat,
+)
 
 BYTES = bytes(range(256))
 SAMPLES = np.arange(-(1 << 15), 1 << 15, dtype=np.int16)

@@ -1,4 +1,4 @@
-"""`python -m gateway`: what its command line does and how it ends."""
+"""`python -m antiphon_gateway`: what its command line does and how it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.__main__ import main
+from antiphon_gateway.__main__ import main
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from gateway.media.image_size import ImageSize, jpeg_scans, jpeg_size, png_size, webp_size
+from antiphon_gateway.media.image_size import ImageSize, jpeg_scans, jpeg_size, png_size, webp_size
 
 
 def encoded(size: tuple[int, int], kind: str, **how: Any) -> bytes:

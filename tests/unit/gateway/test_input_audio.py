@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from antiphon.errors import InvalidArgument
-from gateway.conversations.errors import NoAudio
-from gateway.conversations.input_audio import InputAudioBuffer
-from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
-from gateway.media.audio_out import wav_file
-from gateway.media.decoding.decoder import MediaDecoder
-from gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.conversations.errors import NoAudio
+from antiphon_gateway.conversations.input_audio import InputAudioBuffer
+from antiphon_gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from antiphon_gateway.media.audio_out import wav_file
+from antiphon_gateway.media.decoding.decoder import MediaDecoder
+from antiphon_gateway.media.pcm_recording import PcmRecording
 
 RATE_HZ = 8_000
 

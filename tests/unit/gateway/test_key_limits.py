@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from gateway.keys.key_file import KeyLimits
-from gateway.keys.key_use import KeyLimitReached, KeyUse
-from gateway.keys.minute import LastMinute
+from antiphon_gateway.keys.key_file import KeyLimits
+from antiphon_gateway.keys.key_use import KeyLimitReached, KeyUse
+from antiphon_gateway.keys.minute import LastMinute
 
 
 class Clock:

@@ -16,11 +16,11 @@ from open_files import no_more_files
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
 from antiphon.transport.renewed_files import stamp_of
-from gateway.conversations.seal import read_keys
-from gateway.keys.command import keys_command
-from gateway.keys.key_file import digest_of, new_key, read_key_file
-from gateway.keys.key_use import KeyLimitReached
-from gateway.keys.keyring import EndConversation, Keyring
+from antiphon_gateway.conversations.seal import read_keys
+from antiphon_gateway.keys.command import keys_command
+from antiphon_gateway.keys.key_file import digest_of, new_key, read_key_file
+from antiphon_gateway.keys.key_use import KeyLimitReached
+from antiphon_gateway.keys.keyring import EndConversation, Keyring
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
-from gateway.fleet.lineup import Lineup, Member, check_agreement, roles_for
+from antiphon_gateway.fleet.lineup import Lineup, Member, check_agreement, roles_for
 
 OMNI = (
     ("input", "", "thinker"),

@@ -8,7 +8,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.media.mp3 import frame_at, has_more_than
+from antiphon_gateway.media.mp3 import frame_at, has_more_than
 
 
 def mp3(rate_hz: int, mode: str = "CONSTANT") -> bytes:

@@ -7,16 +7,16 @@ from contextlib import suppress
 
 import pytest
 
-from gateway.media.decoding.bounds import (
+from antiphon_gateway.media.decoding.bounds import (
     CostlyRecording,
     RecordingTooLong,
     RejectedRecording,
     most_samples,
 )
-from gateway.media.decoding.containers import ADTS, MATROSKA, MP4
-from gateway.media.decoding.mp4 import MAX_INDEX_BYTES, MAX_INDEXED_SAMPLES
-from gateway.media.decoding.muxed_headers import SPARE_HEADER_S, check_muxed
-from gateway.media.decoding.muxed_sound import MAX_TRACKS
+from antiphon_gateway.media.decoding.containers import ADTS, MATROSKA, MP4
+from antiphon_gateway.media.decoding.mp4 import MAX_INDEX_BYTES, MAX_INDEXED_SAMPLES
+from antiphon_gateway.media.decoding.muxed_headers import SPARE_HEADER_S, check_muxed
+from antiphon_gateway.media.decoding.muxed_sound import MAX_TRACKS
 
 MOST_S = 60.0
 COST_SAMPLES = most_samples(MOST_S + SPARE_HEADER_S)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soxr
 
-from gateway.media.resampling import RecordingResampler, resampled_length
+from antiphon_gateway.media.resampling import RecordingResampler, resampled_length
 
 # What librosa 0.11.0 gives: from, to, samples, and how many they become.
 LIBROSA = (

@@ -10,7 +10,7 @@ import pytest
 from test_delivered_output import END, FRAMES, SAMPLES, TEXT, answer, ids_of
 
 from antiphon.errors import DataLoss
-from gateway.calls.events import (
+from antiphon_gateway.calls.events import (
     AudioProduced,
     Event,
     ImageFile,
@@ -18,7 +18,7 @@ from gateway.calls.events import (
     SegmentStarted,
     TextProduced,
 )
-from gateway.calls.failover.resumed import HeldPart, ResumedOutput
+from antiphon_gateway.calls.failover.resumed import HeldPart, ResumedOutput
 
 GROUPS = FRAMES.shape[1]
 

@@ -6,7 +6,12 @@ import math
 
 import pytest
 
-from gateway.calls.role_slots import FIRST_PAUSE_S, LONGEST_PAUSE_S, NEWEST_WEIGHT, RoleSlots
+from antiphon_gateway.calls.role_slots import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    NEWEST_WEIGHT,
+    RoleSlots,
+)
 
 
 def refused(slots: RoleSlots, granted_at: float, now: float) -> None:

@@ -12,8 +12,12 @@ from open_files import no_more_files
 from antiphon.conversation import ToolCall
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.sampling import SamplingRequest
-from gateway.conversations.events import AudioCommitted, ConversationEvent, ConversationSaved
-from gateway.conversations.items import (
+from antiphon_gateway.conversations.events import (
+    AudioCommitted,
+    ConversationEvent,
+    ConversationSaved,
+)
+from antiphon_gateway.conversations.items import (
     CallContent,
     CallOutput,
     ConversationItem,
@@ -21,12 +25,16 @@ from gateway.conversations.items import (
     SpokenContent,
     WrittenContent,
 )
-from gateway.conversations.saved import PendingResponse, restore, save, with_delivered
-from gateway.conversations.saving import Saving
-from gateway.conversations.seal import Seal
-from gateway.conversations.settings import ConversationSettings, TranscriptWish, TurnDetection
-from gateway.media.live_audio import A_LAW, MU_LAW
-from gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.conversations.saved import PendingResponse, restore, save, with_delivered
+from antiphon_gateway.conversations.saving import Saving
+from antiphon_gateway.conversations.seal import Seal
+from antiphon_gateway.conversations.settings import (
+    ConversationSettings,
+    TranscriptWish,
+    TurnDetection,
+)
+from antiphon_gateway.media.live_audio import A_LAW, MU_LAW
+from antiphon_gateway.media.pcm_recording import PcmRecording
 
 FIRST = ConversationSettings("model", ("ethan", "chelsie"), 24_000, voice="ethan")
 HELD = ConversationSettings(

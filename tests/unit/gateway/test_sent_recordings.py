@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.media.sent_recordings import MOST, RecordingName, SentRecordings
+from antiphon_gateway.media.sent_recordings import MOST, RecordingName, SentRecordings
 
 
 def name(number: int) -> RecordingName:

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from antiphon.errors import InvalidArgument
-from gateway.media.vision_in import IMAGE, VIDEO, File, image_media_type, read_files
-from gateway.threads import SizedThreads
+from antiphon_gateway.media.vision_in import IMAGE, VIDEO, File, image_media_type, read_files
+from antiphon_gateway.threads import SizedThreads
 
 THREADS = SizedThreads("media")
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"

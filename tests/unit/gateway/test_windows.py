@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import session_pb2, stage_pb2
-from gateway.fleet.lineup import Lineup, Member
+from antiphon_gateway.fleet.lineup import Lineup, Member
 
 GRAPH = (
     ("input", "", "thinker", False),

@@ -20,7 +20,7 @@ from antiphon.errors import FailedPrecondition
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 
 torch.set_num_threads(1)
 PARTS: dict[str, Any] = {

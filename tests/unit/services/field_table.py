@@ -9,23 +9,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import services.cosyvoice3.code2wav.fields as cosyvoice3_code2wav
-import services.cosyvoice3.talker.fields as cosyvoice3_talker
-import services.mimo_audio.code2wav.fields as mimo_code2wav
-import services.mimo_audio.talker.fields as mimo_talker
-import services.ming_tts.code2wav.fields as ming_code2wav
-import services.ming_tts.talker.fields as ming_talker
-import services.qwen2_5_omni.talker.fields as omni25_talker
-import services.qwen2_5_omni.thinker.fields as omni25_thinker
-import services.qwen2_5_omni.token2wav.fields as omni25_token2wav
-import services.qwen3_omni.code2wav.fields as omni3_code2wav
-import services.qwen3_omni.talker.fields as omni3_talker
-import services.qwen3_omni.thinker.fields as omni3_thinker
-import services.qwen3_tts.code2wav.fields as tts_code2wav
-import services.qwen3_tts.talker.fields as tts_talker
+import antiphon_services.cosyvoice3.code2wav.fields as cosyvoice3_code2wav
+import antiphon_services.cosyvoice3.talker.fields as cosyvoice3_talker
+import antiphon_services.mimo_audio.code2wav.fields as mimo_code2wav
+import antiphon_services.mimo_audio.talker.fields as mimo_talker
+import antiphon_services.ming_tts.code2wav.fields as ming_code2wav
+import antiphon_services.ming_tts.talker.fields as ming_talker
+import antiphon_services.qwen2_5_omni.talker.fields as omni25_talker
+import antiphon_services.qwen2_5_omni.thinker.fields as omni25_thinker
+import antiphon_services.qwen2_5_omni.token2wav.fields as omni25_token2wav
+import antiphon_services.qwen3_omni.code2wav.fields as omni3_code2wav
+import antiphon_services.qwen3_omni.talker.fields as omni3_talker
+import antiphon_services.qwen3_omni.thinker.fields as omni3_thinker
+import antiphon_services.qwen3_tts.code2wav.fields as tts_code2wav
+import antiphon_services.qwen3_tts.talker.fields as tts_talker
 from antiphon.pipelines.cosyvoice3 import MODEL_FILE
 from antiphon.pipelines.mimo_audio import AUDIO_TOKENIZER
-from services.config_fields import ConfigPart, Values
+from antiphon_services.config_fields import ConfigPart, Values
 
 PAGE = Path(__file__).parents[3] / "docs" / "checkpoint-fields.md"
 

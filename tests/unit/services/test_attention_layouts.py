@@ -29,36 +29,36 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines import qwen2_5_omni, qwen3_omni
 from antiphon.sampling import Sampling
-from antiphon.testing.late_copies import late_to_host
-from antiphon.testing.launches import Launches, launches_on_meta, meta_as_a_gpu
-from antiphon.testing.qwen2_5_omni import tiny_config as omni25_config
-from antiphon.testing.qwen2_5_omni import tiny_tokenizer as omni25_tokenizer
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from antiphon.testing.qwen3_omni import tiny_config as omni3_config
-from antiphon.testing.qwen3_omni import tiny_tokenizer as omni3_tokenizer
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL
-from antiphon.testing.qwen3_tts import tiny_config as tts_config
-from antiphon.testing.qwen3_tts.tiny_shape import CUSTOM_VOICE
-from services.lm.frames import FrameDraw
-from services.lm.graphs import Bucketing, Eager
-from services.lm.readback import Readback
-from services.qwen2_5_omni.talker.ids import TalkerIds
-from services.qwen2_5_omni.talker.model import CodecTalker
-from services.qwen2_5_omni.talker.rows import TextRow
-from services.qwen2_5_omni.thinker.towers import Omni25Towers
-from services.qwen2_5_omni.token2wav.flow import Flow
-from services.qwen2_5_omni.token2wav.utterance import Utterance
-from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.qwen3_omni.talker.model import Talker
-from services.qwen3_omni.thinker.towers import Omni3Towers
-from services.qwen3_tts.code2wav import module as tts_codec
-from services.qwen3_tts.talker.module import TalkerModule
-from services.qwen3_tts.talker.prompt import SpeechIds
-from services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
-from services.thinker.model import ThinkerFeed, ThinkerModel
-from services.vllm import environment
-from services.vocoder.stream import StreamDecoder, StreamPiece
+from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.lm.graphs import Bucketing, Eager
+from antiphon_services.lm.readback import Readback
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
+from antiphon_services.qwen2_5_omni.talker.rows import TextRow
+from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
+from antiphon_services.qwen2_5_omni.token2wav.flow import Flow
+from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
+from antiphon_services.qwen3_tts.code2wav import module as tts_codec
+from antiphon_services.qwen3_tts.talker.module import TalkerModule
+from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
+from antiphon_services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
+from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
+from antiphon_services.vllm import environment
+from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
+from antiphon_testkit.late_copies import late_to_host
+from antiphon_testkit.launches import Launches, launches_on_meta, meta_as_a_gpu
+from antiphon_testkit.qwen2_5_omni import tiny_config as omni25_config
+from antiphon_testkit.qwen2_5_omni import tiny_tokenizer as omni25_tokenizer
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.qwen3_omni import tiny_config as omni3_config
+from antiphon_testkit.qwen3_omni import tiny_tokenizer as omni3_tokenizer
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
+from antiphon_testkit.qwen3_tts import tiny_config as tts_config
+from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
 
 GROUPS = 4
 PREDICTED = GROUPS - 1
@@ -294,7 +294,7 @@ from pathlib import Path
 import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from services.loading import load_stage
+from antiphon_services.loading import load_stage
 assert torch.backends.cuda.cudnn_sdp_enabled()
 load_stage(PIPELINE, "code2wav", Path({str(tmp_path)!r}), StageConfig())
 assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -17,14 +17,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines import cosyvoice3, mimo_audio, ming_tts, qwen2_5_omni, qwen3_omni, qwen3_tts
 from antiphon.pipelines.graph import Pipeline
-from antiphon.testing.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
-from antiphon.testing.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
-from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
-from antiphon.testing.qwen2_5_omni import tiny_checkpoint as tiny25
-from antiphon.testing.qwen3_omni import tiny_checkpoint as tiny3
-from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
-from antiphon.testing.qwen3_tts.tiny_shape import BASE
-from services.config_fields import (
+from antiphon_services.config_fields import (
     ALWAYS_IDLE,
     FOREIGN,
     ConfigPart,
@@ -32,7 +25,14 @@ from services.config_fields import (
     declared_fields,
     names,
 )
-from services.loading import load_stage
+from antiphon_services.loading import load_stage
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
+from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
+from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
+from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as tiny25
+from antiphon_testkit.qwen3_omni import tiny_checkpoint as tiny3
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
+from antiphon_testkit.qwen3_tts.tiny_shape import BASE
 from tests.unit.services.field_table import ALL, PAGE, Stated, page
 
 ROOT = Path(__file__).parents[3]

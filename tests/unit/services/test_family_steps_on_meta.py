@@ -20,28 +20,28 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 
 from antiphon.pipelines.qwen2_5_omni import PlaceholderIds
 from antiphon.sampling import Sampling
-from antiphon.testing.late_copies import late_to_host
-from antiphon.testing.launches import launches_on_meta, meta_as_a_gpu
-from antiphon.testing.qwen2_5_omni import tiny_config as omni25_config
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from antiphon.testing.qwen2_5_omni.tiny_tokenizer import TOKENIZER
-from antiphon.testing.qwen3_tts import tiny_config as tts_config
-from antiphon.testing.qwen3_tts.tiny_shape import CUSTOM_VOICE
-from services.lm.frames import FrameDraw
-from services.lm.readback import Readback
-from services.qwen2_5_omni.talker.ids import TalkerIds
-from services.qwen2_5_omni.talker.model import CodecTalker
-from services.qwen2_5_omni.talker.rows import TextRow
-from services.qwen2_5_omni.thinker.towers import Omni25Towers
-from services.qwen2_5_omni.token2wav.flow import Flow
-from services.qwen2_5_omni.token2wav.utterance import Utterance
-from services.qwen2_5_omni.token2wav.vocoder import MelVocoder
-from services.qwen3_tts.code2wav.module import CodecConfig, CodecDecoder, vocoder_of
-from services.qwen3_tts.talker.module import TalkerModule
-from services.qwen3_tts.talker.prompt import SpeechIds
-from services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
-from services.thinker.model import ThinkerFeed, ThinkerModel
-from services.vocoder.stream import StreamDecoder, StreamPiece
+from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.lm.readback import Readback
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
+from antiphon_services.qwen2_5_omni.talker.rows import TextRow
+from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
+from antiphon_services.qwen2_5_omni.token2wav.flow import Flow
+from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
+from antiphon_services.qwen2_5_omni.token2wav.vocoder import MelVocoder
+from antiphon_services.qwen3_tts.code2wav.module import CodecConfig, CodecDecoder, vocoder_of
+from antiphon_services.qwen3_tts.talker.module import TalkerModule
+from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
+from antiphon_services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
+from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
+from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
+from antiphon_testkit.late_copies import late_to_host
+from antiphon_testkit.launches import launches_on_meta, meta_as_a_gpu
+from antiphon_testkit.qwen2_5_omni import tiny_config as omni25_config
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.qwen2_5_omni.tiny_tokenizer import TOKENIZER
+from antiphon_testkit.qwen3_tts import tiny_config as tts_config
+from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
 
 # The numbers of layers and groups are those of the released 7B and 1.7B; widths do not count.
 OMNI = TinyOmni25Shape(layers=28, talker_layers=24, flow_layers=22)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from antiphon.errors import FailedPrecondition
-from antiphon.testing.cosyvoice3.tiny_config import model_yaml
-from antiphon.testing.cosyvoice3.tiny_shape import VOICES
-from services.hyperpyyaml import read_hyperpyyaml
+from antiphon_services.hyperpyyaml import read_hyperpyyaml
+from antiphon_testkit.cosyvoice3.tiny_config import model_yaml
+from antiphon_testkit.cosyvoice3.tiny_shape import VOICES
 
 
 def read(tmp_path: Path, text: str) -> dict[str, Any]:

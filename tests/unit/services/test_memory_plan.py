@@ -28,21 +28,11 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.testing.cosyvoice3 import tiny_checkpoint as cosyvoice3_checkpoint
-from antiphon.testing.cosyvoice3.tensor_shapes import flow_shapes, talker_shapes, vocoder_shapes
-from antiphon.testing.cosyvoice3.tiny_shape import CosyVoiceShape
-from antiphon.testing.mimo_audio import tiny_checkpoint as mimo_checkpoint
-from antiphon.testing.mimo_audio.tensor_shapes import codec_shapes, model_shapes
-from antiphon.testing.mimo_audio.tiny_shape import MimoShape
-from antiphon.testing.ming_tts import tiny_checkpoint as ming_tts_checkpoint
-from antiphon.testing.qwen2_5_omni import tiny_checkpoint as qwen2_5_omni_checkpoint
-from antiphon.testing.qwen3_omni import tiny_checkpoint as qwen3_omni_checkpoint
-from antiphon.testing.qwen3_tts import tiny_checkpoint as qwen3_tts_checkpoint
-from services import memory_plan
-from services.cosyvoice3.code2wav import load as cosyvoice3_code2wav
-from services.engines import TORCH, VLLM, context_limit
-from services.lm.memory import WORKING_BYTES, SlotMemory
-from services.memory_plan import (
+from antiphon_services import memory_plan
+from antiphon_services.cosyvoice3.code2wav import load as cosyvoice3_code2wav
+from antiphon_services.engines import TORCH, VLLM, context_limit
+from antiphon_services.lm.memory import WORKING_BYTES, SlotMemory
+from antiphon_services.memory_plan import (
     VLLM_WORKING_BYTES,
     Cached,
     MemoryPlan,
@@ -51,12 +41,22 @@ from services.memory_plan import (
     plan_stage,
     planned_limit,
 )
-from services.mimo_audio.code2wav import load as mimo_code2wav
-from services.ming_tts.code2wav import load as ming_tts_code2wav
-from services.qwen2_5_omni.token2wav import load as token2wav
-from services.qwen3_omni.code2wav import load as qwen3_omni_code2wav
-from services.qwen3_tts.code2wav import load as qwen3_tts_code2wav
-from services.vocoder.stage import frame_limit
+from antiphon_services.mimo_audio.code2wav import load as mimo_code2wav
+from antiphon_services.ming_tts.code2wav import load as ming_tts_code2wav
+from antiphon_services.qwen2_5_omni.token2wav import load as token2wav
+from antiphon_services.qwen3_omni.code2wav import load as qwen3_omni_code2wav
+from antiphon_services.qwen3_tts.code2wav import load as qwen3_tts_code2wav
+from antiphon_services.vocoder.stage import frame_limit
+from antiphon_testkit.cosyvoice3 import tiny_checkpoint as cosyvoice3_checkpoint
+from antiphon_testkit.cosyvoice3.tensor_shapes import flow_shapes, talker_shapes, vocoder_shapes
+from antiphon_testkit.cosyvoice3.tiny_shape import CosyVoiceShape
+from antiphon_testkit.mimo_audio import tiny_checkpoint as mimo_checkpoint
+from antiphon_testkit.mimo_audio.tensor_shapes import codec_shapes, model_shapes
+from antiphon_testkit.mimo_audio.tiny_shape import MimoShape
+from antiphon_testkit.ming_tts import tiny_checkpoint as ming_tts_checkpoint
+from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as qwen2_5_omni_checkpoint
+from antiphon_testkit.qwen3_omni import tiny_checkpoint as qwen3_omni_checkpoint
+from antiphon_testkit.qwen3_tts import tiny_checkpoint as qwen3_tts_checkpoint
 from tests.unit.services.released_names import omni3_config, omni25_config
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import ResourceExhausted
 from antiphon.segment import SegmentKey
-from services.preparation import Preparations
+from antiphon_services.preparation import Preparations
 
 TIMEOUT_S = 120.0
 FIRST, SECOND = SegmentKey("first", 0), SegmentKey("second", 0)

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.registry import pipeline_of
-from antiphon.testing.qwen2_5_omni import tiny_checkpoint as tiny25
-from antiphon.testing.qwen3_omni import tiny_checkpoint as tiny3
-from services.loading import load_stage
+from antiphon_services.loading import load_stage
+from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as tiny25
+from antiphon_testkit.qwen3_omni import tiny_checkpoint as tiny3
 
 FAMILIES = {
     "qwen3_omni": (tiny3.build_tiny_checkpoint, ("talker", "code2wav")),

@@ -28,12 +28,12 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from antiphon.errors import FailedPrecondition
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.testing.launches import meta_as_a_gpu
-from services.qwen2_5_omni.token2wav.load import STORED_BUFFERS
-from services.qwen3_tts.code2wav.module import CodecConfig, CodecDecoder
-from services.qwen3_tts.talker.module import TalkerModule
-from services.qwen3_tts.talker.reference import NOT_THERE
-from services.qwen3_tts.talker.speaker import SpeakerEncoder
+from antiphon_services.qwen2_5_omni.token2wav.load import STORED_BUFFERS
+from antiphon_services.qwen3_tts.code2wav.module import CodecConfig, CodecDecoder
+from antiphon_services.qwen3_tts.talker.module import TalkerModule
+from antiphon_services.qwen3_tts.talker.reference import NOT_THERE
+from antiphon_services.qwen3_tts.talker.speaker import SpeakerEncoder
+from antiphon_testkit.launches import meta_as_a_gpu
 from tests.unit.services.released_names import (
     Shapes,
     omni3_config,

@@ -14,13 +14,13 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.registry import pipeline_of
 from antiphon.runtime.checkpoint.staged_copies import StagedCopies
 from antiphon.runtime.checkpoint.weights import WeightReader, Weights
-from antiphon.testing.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
-from antiphon.testing.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
-from antiphon.testing.ming_tts.tiny_checkpoint import build_tiny_ming
-from antiphon.testing.qwen2_5_omni import tiny_checkpoint as omni25
-from antiphon.testing.qwen3_omni import tiny_checkpoint as omni3
-from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
-from services.loading import load_stage
+from antiphon_services.loading import load_stage
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
+from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
+from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
+from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as omni25
+from antiphon_testkit.qwen3_omni import tiny_checkpoint as omni3
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
 from tests.late_device import LateDevice
 
 torch.set_num_threads(1)

@@ -13,16 +13,16 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.testing.launches import launches_on_meta, meta_as_a_gpu
-from antiphon.testing.qwen3_omni.tiny_config import make_config
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
-from services.lm import attention, attention_calls
-from services.lm.memory import WORKING_BYTES
-from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.qwen3_omni.thinker.towers import Omni3Towers
-from services.thinker.model import ThinkerFeed, ThinkerModel
-from services.vocoder.stream import StreamDecoder, StreamPiece
+from antiphon_services.lm import attention, attention_calls
+from antiphon_services.lm.memory import WORKING_BYTES
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
+from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
+from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
+from antiphon_testkit.launches import launches_on_meta, meta_as_a_gpu
+from antiphon_testkit.qwen3_omni.tiny_config import make_config
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
+from antiphon_testkit.qwen3_omni.tiny_tokenizer import TOKENIZER
 
 # The numbers of layers are the released checkpoint's; widths do not count.
 SHAPE = replace(SMALL, layers=48, accept_layer=24, decoder_layers=8, code_groups=16)

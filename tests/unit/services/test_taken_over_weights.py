@@ -22,26 +22,26 @@ from transformers import (
 
 from antiphon.pipelines import qwen2_5_omni, qwen3_omni
 from antiphon.sampling import Sampling
-from antiphon.testing.launches import meta_as_a_gpu
-from antiphon.testing.qwen2_5_omni import tiny_config as omni25_config
-from antiphon.testing.qwen2_5_omni import tiny_tokenizer as omni25_tokenizer
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from antiphon.testing.qwen3_omni import tiny_config as omni3_config
-from antiphon.testing.qwen3_omni import tiny_tokenizer as omni3_tokenizer
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL
-from antiphon.testing.qwen3_tts import tiny_config as tts_config
-from antiphon.testing.qwen3_tts.tiny_shape import CUSTOM_VOICE
-from services.lm.memory import SlotMemory
-from services.lm.products import Product
-from services.qwen2_5_omni.talker.ids import TalkerIds
-from services.qwen2_5_omni.talker.model import CodecTalker
-from services.qwen2_5_omni.thinker.towers import Omni25Towers
-from services.qwen3_omni.talker.model import Talker
-from services.qwen3_omni.thinker.towers import Omni3Towers
-from services.qwen3_tts.talker.module import TalkerModule
-from services.qwen3_tts.talker.prompt import SpeechIds
-from services.qwen3_tts.talker.talker import TtsTalker
-from services.thinker.model import ThinkerModel
+from antiphon_services.lm.memory import SlotMemory
+from antiphon_services.lm.products import Product
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
+from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
+from antiphon_services.qwen3_tts.talker.module import TalkerModule
+from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
+from antiphon_services.qwen3_tts.talker.talker import TtsTalker
+from antiphon_services.thinker.model import ThinkerModel
+from antiphon_testkit.launches import meta_as_a_gpu
+from antiphon_testkit.qwen2_5_omni import tiny_config as omni25_config
+from antiphon_testkit.qwen2_5_omni import tiny_tokenizer as omni25_tokenizer
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.qwen3_omni import tiny_config as omni3_config
+from antiphon_testkit.qwen3_omni import tiny_tokenizer as omni3_tokenizer
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
+from antiphon_testkit.qwen3_tts import tiny_config as tts_config
+from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
 
 # Wide enough that the layers' weights are most of what there is.
 OMNI3 = replace(SMALL, layers=24, accept_layer=12, talker_layers=24, code_groups=4)

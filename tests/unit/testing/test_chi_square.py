@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.testing.chi_square import chi_square_p
+from antiphon_testkit.chi_square import chi_square_p
 
 
 def test_probability_is_that_of_the_tables() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from antiphon.testing.cut_wire import CutWire
+from antiphon_testkit.cut_wire import CutWire
 
 
 class LateWire(CutWire):

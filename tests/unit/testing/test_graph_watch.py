@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.testing.graph_watch import GraphWatch
+from antiphon_testkit.graph_watch import GraphWatch
 
 
 def write_by_mask(rows: Tensor) -> object:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from unittest.mock import patch
 
-from antiphon.testing.open_files import open_files
+from antiphon_testkit.open_files import open_files
 
 
 def test_open_files_are_listed_and_those_that_were_closed_meanwhile_left_out(

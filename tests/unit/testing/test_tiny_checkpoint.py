@@ -12,9 +12,9 @@ from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen3_omni.reference import Case, Reference, ReferenceOutput
-from antiphon.testing.qwen3_omni.tiny_checkpoint import (
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen3_omni.reference import Case, Reference, ReferenceOutput
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import (
     COMMAND,
     OTHER,
     SMALL,

@@ -9,12 +9,12 @@ import torch
 
 from antiphon.errors import FailedPrecondition
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import conversation
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
-from antiphon.testing.qwen2_5_omni.tiny_config import VOICES
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen2_5_omni.tiny_config import VOICES
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 
 torch.set_num_threads(1)
 PROMPTS = ("Tell me about water.", "Count the days", "find the number")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.verify_release.questions import word_error_rate
+from antiphon_tools.verify_release.questions import word_error_rate
 
 
 @pytest.mark.parametrize(

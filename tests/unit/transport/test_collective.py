@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from antiphon.errors import DataLoss
-from antiphon.testing.link_rig import Changes
 from antiphon.transport.payload import collective, process_group
 from antiphon.transport.payload.collective import (
     CollectiveFallback,
@@ -27,6 +26,7 @@ from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding, decode
 from antiphon.wire.frames import LinkMessage
+from antiphon_testkit.link_rig import Changes
 
 LARGEST_BYTES = 1 << 30
 

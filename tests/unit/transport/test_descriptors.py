@@ -9,14 +9,14 @@ import threading
 
 import pytest
 
-from antiphon.testing.open_files import open_files
 from antiphon.transport.payload import registry
-from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.registry import attach_best, check_possible, make_senders
 from antiphon.transport.payload.shared_memory import SlabSender
 from antiphon.transport.payload.slab import Slab
+from antiphon.transport.payload.thread_work import made_on_thread
 from antiphon.transport.settings import LinkSettings
 from antiphon.wire.frames import LinkMessage
+from antiphon_testkit.open_files import open_files
 
 TIMES = 20
 AUTO = LinkSettings("auto", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
@@ -83,7 +83,9 @@ async def test_nothing_is_open_when_the_making_of_senders_is_cancelled(
 
 async def test_what_a_thread_makes_for_nobody_is_dropped() -> None:
     going, dropped = threading.Event(), asyncio.get_running_loop().create_future()
-    making = asyncio.create_task(made_aside(lambda: going.wait(60) and "made", dropped.set_result))
+    making = asyncio.create_task(
+        made_on_thread(lambda: going.wait(60) and "made", dropped.set_result)
+    )
     await asyncio.sleep(0)
     making.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -100,7 +102,7 @@ async def test_what_a_thread_raises_is_raised_and_for_nobody_is_forgotten() -> N
         going.wait(60)
         raise OSError("no")
 
-    cancelled, waiting = (asyncio.create_task(made_aside(fail, print)) for _ in range(2))
+    cancelled, waiting = (asyncio.create_task(made_on_thread(fail, print)) for _ in range(2))
     await asyncio.sleep(0)
     cancelled.cancel()
     going.set()

@@ -10,7 +10,6 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import (
     UNIT_BYTES,
     NoStream,
@@ -21,6 +20,7 @@ from antiphon.transport.device_edge import (
     host_tensor,
     on_device,
 )
+from antiphon_testkit.late_copies import LateCopies
 
 CAPACITY = 4 * UNIT_BYTES
 CPU = torch.device("cpu")

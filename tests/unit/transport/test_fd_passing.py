@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from antiphon.testing.open_files import open_files
 from antiphon.transport.payload import fd_passing
 from antiphon.transport.payload.fd_passing import SECRET_BYTES, FdGiver, receive_fd
+from antiphon_testkit.open_files import open_files
 
 
 @pytest.fixture

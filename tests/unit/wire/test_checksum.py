@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from antiphon.errors import DataLoss, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire import checksum
-from antiphon.wire.checksum import CHECKSUM_BYTES, Damaged, checked, checksum_of, intact
+from antiphon.wire.checksum import CHECKSUM_BYTES, CorruptMessage, checked, checksum_of, intact
 from antiphon.wire.frames import Frame, message_from_bytes, message_to_bytes
 
 Response = session_pb2.SessionResponse
@@ -35,7 +35,7 @@ def test_whatever_byte_is_changed_the_message_is_damaged(data: bytes, at: int, f
     raw = bytearray(checksum.to_field(response(data)))
     raw[at % len(raw)] ^= flip
     for reads in (read, read_any):
-        assert isinstance(reads(bytes(raw)), Damaged)
+        assert isinstance(reads(bytes(raw)), CorruptMessage)
 
 
 @given(st.binary(max_size=300), st.integers(0), st.integers(1, 255))
@@ -43,7 +43,7 @@ def test_whatever_byte_is_changed_the_message_is_damaged(data: bytes, at: int, f
 def test_whatever_byte_of_a_frame_is_changed_it_is_damaged(data: bytes, at: int, flip: int) -> None:
     raw = bytearray(message_to_bytes(Frame(7, 1, 400, (memoryview(data),))))
     raw[at % len(raw)] ^= flip
-    assert isinstance(message_from_bytes(bytes(raw)), Damaged)
+    assert isinstance(message_from_bytes(bytes(raw)), CorruptMessage)
 
 
 @given(st.binary(max_size=40))
@@ -52,7 +52,7 @@ def test_message_of_who_knows_no_checksums_is_read(data: bytes) -> None:
     assume(not data[:-CHECKSUM_BYTES].endswith(TAG))
     raw = response(data).SerializeToString()
     assert read_any(raw) == response(data)
-    assert isinstance(read(raw), Damaged)
+    assert isinstance(read(raw), CorruptMessage)
 
 
 def test_who_knows_no_checksums_reads_the_message() -> None:
@@ -70,4 +70,4 @@ def test_checksum_of_pieces_is_that_of_the_whole() -> None:
 def test_damage_is_an_error_that_may_be_asked_again() -> None:
     assert intact("whole") == "whole"
     with pytest.raises(Unavailable, match="damaged"):
-        intact(Damaged())
+        intact(CorruptMessage())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from antiphon.errors import DataLoss
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire import checksum
-from antiphon.wire.checksum import Damaged, checksum_of
+from antiphon.wire.checksum import CorruptMessage, checksum_of
 from antiphon.wire.frames import Frame, as_frame, message_from_bytes, message_to_bytes
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
@@ -33,7 +33,7 @@ def test_frame_has_the_bytes_that_protobuf_reads_and_back(
     assert (read.transfer, read.offset_bytes, read.total_bytes) == (transfer, offset, total)
     assert read.data == data
     came = message_from_bytes(proto(transfer, offset, total, data))
-    assert not isinstance(came, Damaged)
+    assert not isinstance(came, CorruptMessage)
     frame = as_frame(came)
     assert frame is not None
     assert (frame.transfer, frame.offset_bytes, frame.total_bytes) == (transfer, offset, total)
@@ -73,7 +73,7 @@ def assert_read_alike(raw: bytes) -> None:
         ours = message_from_bytes(raw + checksum_of(raw))
     except (DataLoss, DecodeError):
         return
-    assert not isinstance(ours, Damaged)
+    assert not isinstance(ours, CorruptMessage)
     theirs = stage_pb2.LinkRequest.FromString(raw)
     frame = as_frame(ours)
     if frame is None:

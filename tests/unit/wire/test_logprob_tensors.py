@@ -7,7 +7,7 @@ from antiphon.chunk import Tensor, concatenate
 from antiphon.errors import DataLoss
 from antiphon.logprobs import TokenLogprob
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.session.outlet import Outlet
+from antiphon.runtime.session.output_edge import OutputEdge
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.wire.logprobs import logprobs_from_tensors, logprobs_to_tensors
 
@@ -46,7 +46,7 @@ def test_logprobs_tensors_are_those_that_the_edge_declares() -> None:
 def test_logprobs_stay_with_their_text_when_the_outlet_joins(delivery: Delivery) -> None:
     """Three ids, of which two are held back and leave with the third."""
     policy = ChunkPolicy(first=2, ramp=(), steady=3)
-    outlet = Outlet(PIPELINE.edge("text"), delivery, policy)
+    outlet = OutputEdge(PIPELINE.edge("text"), delivery, policy)
     parts: list[tuple[str, list[TokenLogprob]]] = [("H", TOKENS[:1]), ("", []), ("eé", TOKENS[1:])]
     pieces = []
     for position, (text, tokens) in enumerate(parts):

@@ -27,7 +27,7 @@ from antiphon.transport.payload.registry import FALLBACK, Attach
 from antiphon.transport.payload.transport import PayloadLost
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.checksum import Damaged
+from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import CameOnLink, as_frame
 
@@ -112,7 +112,7 @@ class IncomingConnection:
 
     async def _receive(self) -> None:
         async for request in self._incoming:
-            if isinstance(request, Damaged):
+            if isinstance(request, CorruptMessage):
                 # What it was cannot be known: the producer sends all again that is not confirmed.
                 log.warning("a message of link %s came damaged", self._link.link_id)
                 self._link.state.counts["damaged"] += 1

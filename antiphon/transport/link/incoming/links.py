@@ -22,7 +22,7 @@ from antiphon.transport.link.incoming.link import IncomingLink
 from antiphon.transport.payload.registry import Attach, attach_best
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.checksum import Damaged
+from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.frames import CameOnLink
 from antiphon.wire.status import abort
 
@@ -75,7 +75,7 @@ class IncomingLinks:
         """Serve one stream until its producer ends it or it breaks."""
         incoming = aiter(requests)
         first = await anext(incoming, None)
-        if isinstance(first, Damaged):
+        if isinstance(first, CorruptMessage):
             log.warning("a hello came damaged: its producer will try again")
             return
         if not isinstance(first, stage_pb2.LinkRequest) or not first.HasField("hello"):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from antiphon.patience import Patience
 from antiphon.transport.link.outgoing.agreement import ProducerAgreement
 from antiphon.transport.link.outgoing.payloads import Payloads
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.transport.payload.registry import MakeSenders, is_reason
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
+from antiphon.wait_deadline import WaitDeadline
 from antiphon.wire.frames import LinkCall, LinkMessage
 
 MAX_BATCH_BYTES = 1 << 20
@@ -51,7 +51,7 @@ class OutgoingConnection:
         self._writing = asyncio.Lock()
         self._leaving = False
         self._answer_within_s = settings.answer_within_s
-        self._patience = Patience(settings.answer_within_s)
+        self._patience = WaitDeadline(settings.answer_within_s)
 
     async def open(self, hello: stage_pb2.LinkHello) -> stage_pb2.LinkAccept:
         """Say hello with offers; the consumer's answer.

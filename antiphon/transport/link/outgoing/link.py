@@ -28,7 +28,7 @@ from antiphon.transport.payload.registry import MakeSenders, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
 from antiphon.v1 import stage_pb2
 from antiphon.wire.blob import Encoding
-from antiphon.wire.checksum import Damaged
+from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.chunks import address_to_proto
 from antiphon.wire.convert import error_from_proto
 from antiphon.wire.frames import LinkCall, link_call
@@ -199,7 +199,7 @@ class OutgoingLink:
                     key = SegmentKey(credit.session_id, credit.segment)
                     self._events.credited(self._peer, key, credit.edge, credit.positions)
             connection.heard()
-        if isinstance(response, Damaged):
+        if isinstance(response, CorruptMessage):
             self.state.counts["damaged"] += 1
             raise asyncio.InvalidStateError("an answer came damaged")
         raise asyncio.InvalidStateError("the peer closed the link")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.testing.fake_kubernetes import endpoint
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.discovery.reflector import Reflector
-from gateway.fleet.discovery.slices import EndpointSlice
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.reflector import Reflector
+from antiphon_gateway.fleet.discovery.slices import EndpointSlice
+from antiphon_testkit.fake_kubernetes import endpoint
 
 SERVICES = {"talker": "a-talker", "code2wav": "a-code2wav"}
 

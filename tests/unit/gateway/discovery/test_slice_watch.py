@@ -18,10 +18,10 @@ import yaml
 
 from antiphon.deployment.schema import DiscoveryConfig
 from antiphon.errors import InvalidArgument
-from antiphon.testing.fake_kubernetes import FakeApi, endpoint, serve_api
-from gateway.fleet.discovery import kubernetes_api
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.discovery.kubernetes import KubernetesEndpoints
+from antiphon_gateway.fleet.discovery import kubernetes_api
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.kubernetes import KubernetesEndpoints
+from antiphon_testkit.fake_kubernetes import FakeApi, endpoint, serve_api
 
 FOREVER_S = 300.0
 SOON_S = 0.2

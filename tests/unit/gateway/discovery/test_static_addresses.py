@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.fleet.discovery.endpoint import Discovery, Endpoint
-from gateway.fleet.discovery.static import StaticAddresses
+from antiphon_gateway.fleet.discovery.endpoint import Discovery, Endpoint
+from antiphon_gateway.fleet.discovery.static import StaticAddresses
 
 
 async def test_static_discovery_tells_every_address_once_and_then_nothing() -> None:

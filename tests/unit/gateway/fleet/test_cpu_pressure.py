@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.fleet import cpu_pressure
-from gateway.fleet.cpu_pressure import CpuPressure
+from antiphon_gateway.fleet import cpu_pressure
+from antiphon_gateway.fleet.cpu_pressure import CpuPressure
 
 
 def test_share_is_what_the_kernel_counts_between_two_looks(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.fleet.failure_detector import (
+from antiphon_gateway.fleet.failure_detector import (
     MISSES_TO_LOSE,
     REPORTS_EXCUSE,
     STARVED_PRESSURE,

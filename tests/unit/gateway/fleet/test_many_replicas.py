@@ -7,8 +7,8 @@ import itertools
 from dataclasses import replace
 
 from antiphon.deployment.schema import GatewayConfig
-from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.replicated_stage import AT_ONCE, ReplicatedStage
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.replicated_stage import AT_ONCE, ReplicatedStage
 
 MANY = [
     Endpoint("talker", f"uid-{number}", f"127.0.0.1:{number + 1}") for number in range(3 * AT_ONCE)

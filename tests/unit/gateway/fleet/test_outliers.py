@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.fleet.outliers import Outliers
+from antiphon_gateway.fleet.outliers import Outliers
 
 KNOWN = 8
 

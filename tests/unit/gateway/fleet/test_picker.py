@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.fleet.picker import CLOSE, IndexedSet, Location, PickReason, Pool, nearness
+from antiphon_gateway.fleet.picker import CLOSE, IndexedSet, Location, PickReason, Pool, nearness
 
 
 def pool_of(

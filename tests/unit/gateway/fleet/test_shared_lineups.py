@@ -9,9 +9,9 @@ import pytest
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import Unavailable
 from antiphon.v1 import stage_pb2
-from gateway.fleet import fleet as fleet_module
-from gateway.fleet.fleet import Fleet
-from gateway.fleet.replica import Replica
+from antiphon_gateway.fleet import fleet as fleet_module
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.fleet.replica import Replica
 
 TEXT = frozenset({"text"})
 REPLICAS = 4

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.voice_activity.endpointing import Endpointing, EndpointRule, SpeechEdge
-from gateway.voice_activity.network import FRAME_S
+from antiphon_gateway.voice_activity.endpointing import Endpointing, EndpointRule, SpeechEdge
+from antiphon_gateway.voice_activity.network import FRAME_S
 
 
 def edges(probabilities: list[float], threshold: float = 0.5, frames: int = 4) -> list[SpeechEdge]:

@@ -11,9 +11,9 @@ import pytest
 
 from antiphon.chunk import Tensor
 from antiphon.errors import Unavailable
-from gateway.voice_activity.ear import Ear
-from gateway.voice_activity.endpointing import EndpointRule, SpeechEdge
-from gateway.voice_activity.listener import MOST_FRAMES, VoiceListener
+from antiphon_gateway.voice_activity.endpointing import EndpointRule, SpeechEdge
+from antiphon_gateway.voice_activity.listener import MOST_FRAMES, VoiceListener
+from antiphon_gateway.voice_activity.vad_stream import VadStream
 
 RULE = EndpointRule(silence_s=0.2)
 
@@ -32,7 +32,7 @@ def recording() -> bytes:
 
 
 async def in_pieces(listener: VoiceListener, size: int) -> list[SpeechEdge]:
-    ear, pcm16 = Ear(16_000, RULE), recording()
+    ear, pcm16 = VadStream(16_000, RULE), recording()
     edges = []
     for start in range(0, len(pcm16), size):
         edges += await listener.listen(ear, pcm16[start : start + size])
@@ -49,7 +49,7 @@ async def test_many_conversations_hear_what_one_hears(listener: VoiceListener) -
 
 
 async def test_fault_in_one_conversations_audio_is_not_the_others(listener: VoiceListener) -> None:
-    half_a_sample = listener.listen(Ear(16_000, RULE), b"x")
+    half_a_sample = listener.listen(VadStream(16_000, RULE), b"x")
     broken, whole = await asyncio.gather(
         half_a_sample, in_pieces(listener, 6400), return_exceptions=True
     )
@@ -58,18 +58,18 @@ async def test_fault_in_one_conversations_audio_is_not_the_others(listener: Voic
 
 
 async def test_closing_tells_those_who_wait_and_those_who_come(listener: VoiceListener) -> None:
-    waiting = asyncio.create_task(listener.listen(Ear(16_000, RULE), recording() * 50))
-    await listener.listen(Ear(16_000, RULE), b"")
+    waiting = asyncio.create_task(listener.listen(VadStream(16_000, RULE), recording() * 50))
+    await listener.listen(VadStream(16_000, RULE), b"")
     listener.close()
     with pytest.raises(Unavailable):
         await waiting
     with pytest.raises(Unavailable):
-        await listener.listen(Ear(16_000, RULE), b"")
+        await listener.listen(VadStream(16_000, RULE), b"")
 
 
 async def test_one_who_left_is_heard_no_further(listener: VoiceListener) -> None:
-    leaving = asyncio.create_task(listener.listen(Ear(16_000, RULE), recording() * 500))
-    await listener.listen(Ear(16_000, RULE), b"")
+    leaving = asyncio.create_task(listener.listen(VadStream(16_000, RULE), recording() * 500))
+    await listener.listen(VadStream(16_000, RULE), b"")
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
@@ -79,7 +79,7 @@ async def test_one_who_left_is_heard_no_further(listener: VoiceListener) -> None
 async def test_closing_tells_those_who_come_while_others_are_heard(listener: VoiceListener) -> None:
     entered, come = threading.Event(), threading.Event()
 
-    class Closing(Ear):
+    class Closing(VadStream):
         """Has the listener closed while it is heard itself."""
 
         def frames(self, pcm16: bytes) -> Tensor:
@@ -92,7 +92,7 @@ async def test_closing_tells_those_who_come_while_others_are_heard(listener: Voi
 
     heard = asyncio.create_task(listener.listen(Closing(16_000, RULE), recording()))
     await asyncio.to_thread(entered.wait, 60)
-    late = asyncio.create_task(listener.listen(Ear(16_000, RULE), recording()))
+    late = asyncio.create_task(listener.listen(VadStream(16_000, RULE), recording()))
     await asyncio.sleep(0)
     come.set()
     async with asyncio.timeout(60):
@@ -110,6 +110,6 @@ async def test_thread_that_cannot_start_is_started_with_the_next_audio(
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", none_left)
         with pytest.raises(RuntimeError):
-            await listener.listen(Ear(16_000, RULE), recording())
+            await listener.listen(VadStream(16_000, RULE), recording())
     async with asyncio.timeout(60):
         assert len(await in_pieces(listener, 6400)) == 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from gateway.voice_activity.network import (
+from antiphon_gateway.voice_activity.network import (
     CONTEXT_SAMPLES,
     FRAME_SAMPLES,
     SEEN_SAMPLES,

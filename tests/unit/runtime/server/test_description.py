@@ -4,8 +4,8 @@ from collections import Counter
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server.description import MAX_COUNT, StageIdentity, describe
-from antiphon.testing.qwen3_omni.fake_engine import FACTS
 from antiphon.transport.settings import LinkState
+from antiphon_testkit.qwen3_omni.fake_engine import FACTS
 
 
 def test_description_holds_counts_to_what_its_message_can_say() -> None:

@@ -33,7 +33,7 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(
     slots=1, stall_timeout_s=5.0, hold_timeout_s=3.0, hold_bytes=4000, idle_session_timeout_s=20.0

@@ -15,8 +15,8 @@ from antiphon.runtime.session.facts import (
     ChunkArrived,
     EngineStepped,
     SegmentRequested,
+    SegmentStatus,
     SessionRequested,
-    Standing,
     TimePassed,
 )
 from antiphon.runtime.session.instructions import Destination, End
@@ -24,7 +24,7 @@ from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageL
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 STALL_S, SPEAKING_S, IDLE_S = 5.0, 30.0, 100.0
 LIMITS = StageLimits(
@@ -97,7 +97,7 @@ def test_segment_ends_at_the_first_of_its_deadline_and_its_stall(
     asked.opened(table)
     codes = Chunk("s", "codes", tensors={"codes": np.zeros((1, 16), np.uint16)})
     table.handle(ChunkArrived(codes, "link"), 0.0)
-    table.handle(EngineStepped(standing={KEY: Standing(asked.awaits, 1)}), 0.0)
+    table.handle(EngineStepped(standing={KEY: SegmentStatus(asked.awaits, 1)}), 0.0)
     moment, error = end_of(table)
     assert moment == ends_at
     assert isinstance(error, DeadlineExceeded)

@@ -21,11 +21,11 @@ from antiphon.runtime.session.facts import (
     TimePassed,
 )
 from antiphon.runtime.session.instructions import Destination, End, Limit, Release, Report
-from antiphon.runtime.session.outlet import Outlet
+from antiphon.runtime.session.output_edge import OutputEdge
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
+from antiphon_testkit.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
 
 HERE, THERE = Destination("here:1"), Destination("there:2")
 CODES, AUDIO = PIPELINE.edge("codes"), PIPELINE.edge("audio")
@@ -84,8 +84,8 @@ def test_intake_grants_all_that_was_taken_and_says_it_once() -> None:
 # -- at an outlet --------------------------------------------------------------------------
 
 
-def outlet(delivery: Delivery = Delivery.STREAM, window: int = 8) -> Outlet:
-    return Outlet(CODES, delivery, POLICY, Credit(window, [HERE]))
+def outlet(delivery: Delivery = Delivery.STREAM, window: int = 8) -> OutputEdge:
+    return OutputEdge(CODES, delivery, POLICY, Credit(window, [HERE]))
 
 
 def test_outlet_keeps_what_has_no_credit_in_order() -> None:
@@ -107,7 +107,7 @@ def test_outlet_lets_the_engine_complete_the_chunk_that_it_is_at() -> None:
 
 
 def test_outlet_of_an_ungrouped_edge_stops_the_engine_at_the_grant() -> None:
-    out = Outlet(AUDIO, Delivery.STREAM, POLICY, Credit(100, [HERE]))
+    out = OutputEdge(AUDIO, Delivery.STREAM, POLICY, Credit(100, [HERE]))
     samples = {"samples": np.zeros(70, np.float32)}
     assert out.limit == 100
     assert len(out.push(0, samples, None)) == 1
@@ -149,7 +149,7 @@ def test_outlet_uses_no_credit_when_delivery_is_whole() -> None:
 
 def test_outlet_lets_the_engine_complete_the_chunk_with_its_look_ahead() -> None:
     edge = replace(CODES, look_ahead=3)
-    out = Outlet(edge, Delivery.STREAM, POLICY, Credit(2, [HERE]))
+    out = OutputEdge(edge, Delivery.STREAM, POLICY, Credit(2, [HERE]))
     assert out.limit == 4
     assert out.push(0, codes(0, 3), None) == []
     assert not out.held

@@ -20,8 +20,8 @@ from antiphon.runtime.session.facts import (
     LinkLost,
     SegmentCancelled,
     SegmentRequested,
+    SegmentStatus,
     SessionRequested,
-    Standing,
     StreamLost,
     TimePassed,
 )
@@ -41,7 +41,7 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 NAMES = ("a", "b", "c")
 LIMITS = StageLimits(
@@ -184,7 +184,7 @@ class Table(RuleBasedStateMachine):
             ]
         else:
             events = [Failed(key, Internal("broken"))]
-        standing = {key: Standing(awaited, self.fed[key])}
+        standing = {key: SegmentStatus(awaited, self.fed[key])}
         self.take(self.table.handle(EngineStepped(events, standing), self.now))
 
     @invariant()

@@ -15,8 +15,8 @@ from antiphon.runtime.session.facts import (
     InputFinished,
     SegmentCancelled,
     SegmentRequested,
+    SegmentStatus,
     SessionRequested,
-    Standing,
     TimePassed,
 )
 from antiphon.runtime.session.instructions import (
@@ -35,7 +35,7 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 STALL_S, SPEAKING_S, IDLE_S = 5.0, 30.0, 100.0
 LIMITS = StageLimits(
@@ -157,7 +157,7 @@ def test_stage_that_hears_waits_longer_while_its_user_pauses() -> None:
     table = stage("thinker")
     ask(table, output="text")
     table.handle(said(), 1.0)
-    table.handle(EngineStepped(standing={SegmentKey("s", 0): Standing("input", 1)}), 1.0)
+    table.handle(EngineStepped(standing={SegmentKey("s", 0): SegmentStatus("input", 1)}), 1.0)
     assert table.handle(TimePassed(), 1.0 + SPEAKING_S - 0.1) == []
     # Each piece starts the clock again.
     table.handle(said(1), 30.0)
@@ -195,7 +195,7 @@ def test_deadline_counts_from_the_end_of_the_input() -> None:
     table.handle(said(), 1.0)
     assert table.handle(TimePassed(), 20.0) == []
     assert kinds(list(table.handle(InputFinished("s", 0), 20.0))) == [Feed]
-    table.handle(EngineStepped(standing={SegmentKey("s", 0): Standing(None, 2)}), 20.0)
+    table.handle(EngineStepped(standing={SegmentKey("s", 0): SegmentStatus(None, 2)}), 20.0)
     assert table.handle(TimePassed(), 29.9) == []
     _, end = table.handle(TimePassed(), 30.0)
     assert isinstance(end, End)

@@ -21,7 +21,7 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(slots=2, stall_timeout_s=30.0, hold_timeout_s=10.0, hold_bytes=1000)
 

@@ -21,7 +21,7 @@ from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.session.tally import Stalls
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 RATE_HZ = 10
 LIMITS = StageLimits(slots=4, stall_timeout_s=1e4, hold_timeout_s=5.0, hold_bytes=4000)

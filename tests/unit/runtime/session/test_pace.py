@@ -15,18 +15,18 @@ from antiphon.runtime.engine import Completed, Emitted
 from antiphon.runtime.session.facts import (
     EngineStepped,
     SegmentRequested,
+    SegmentStatus,
     SessionFaulted,
     SessionRequested,
-    Standing,
     TimePassed,
 )
 from antiphon.runtime.session.instructions import Destination, End, Instruction, Report, Send
-from antiphon.runtime.session.outlet import Outlet, Piece
+from antiphon.runtime.session.output_edge import OutputEdge, Piece
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 TEXT = PIPELINE.edge("text")
 TALKER = "talker:1"
@@ -43,8 +43,8 @@ def carried(pieces: list[Piece] | list[Chunk]) -> list[list[int]]:
     return [piece.tensors["ids"].tolist() if piece.tensors else [] for piece in pieces]
 
 
-def paced(delivery: Delivery = Delivery.STREAM, pace_s: float = 1.0) -> Outlet:
-    return Outlet(replace(TEXT, pace_s=pace_s), delivery, PIPELINE.chunk_policy)
+def paced(delivery: Delivery = Delivery.STREAM, pace_s: float = 1.0) -> OutputEdge:
+    return OutputEdge(replace(TEXT, pace_s=pace_s), delivery, PIPELINE.chunk_policy)
 
 
 def test_the_first_goes_at_once_and_what_comes_too_soon_goes_together() -> None:
@@ -111,7 +111,7 @@ def thinker() -> SessionTable:
 
 def emit(table: SessionTable, at: int, now: float) -> list[Instruction]:
     events = [Emitted(KEY, edge, at, ids(at)) for edge in ("text", "tokens")]
-    return table.handle(EngineStepped(events, {KEY: Standing(None, 0)}), now)
+    return table.handle(EngineStepped(events, {KEY: SegmentStatus(None, 0)}), now)
 
 
 def sent(done: list[Instruction], address: str = "") -> list[Chunk]:

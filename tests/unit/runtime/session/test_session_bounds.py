@@ -17,19 +17,19 @@ from antiphon.runtime.session.facts import (
     EngineStepped,
     SegmentCancelled,
     SegmentRequested,
+    SegmentStatus,
     SessionRequested,
-    Standing,
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.session.inbox import CHUNK_BYTES, Holding
+from antiphon.runtime.session.inbox import CHUNK_BYTES, EarlyChunks
 from antiphon.runtime.session.instructions import Destination, End, Feed, Instruction, Refuse
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(
     slots=2,
@@ -117,7 +117,7 @@ class Moment(float):
 
 
 def test_next_expiry_does_not_look_at_every_held_session() -> None:
-    holding = Holding(limit_bytes=1 << 30, timeout_s=5.0)
+    holding = EarlyChunks(limit_bytes=1 << 30, timeout_s=5.0)
     for number in range(1000):
         holding.hold(bare(f"unknown-{number}"), Moment(number))
     Moment.looks = 0
@@ -128,7 +128,7 @@ def test_next_expiry_does_not_look_at_every_held_session() -> None:
 
 
 def test_ids_of_ended_sessions_are_remembered_up_to_a_bound() -> None:
-    holding = Holding(limit_bytes=1 << 30, timeout_s=5.0, remembered=2)
+    holding = EarlyChunks(limit_bytes=1 << 30, timeout_s=5.0, remembered=2)
     for name in ("a", "b", "c"):
         holding.close(name)
     assert [holding.is_closed(name) for name in ("a", "b", "c")] == [False, True, True]
@@ -194,7 +194,7 @@ def test_idle_clock_stands_while_a_segment_is_open_and_starts_again_after_it() -
     sessions = table()
     register(sessions, "s", 0.0)
     sessions.handle(SegmentRequested("s", turn()), 50.0)
-    sessions.handle(EngineStepped([], {KEY: Standing(None, 0)}), 50.0)
+    sessions.handle(EngineStepped([], {KEY: SegmentStatus(None, 0)}), 50.0)
     assert sessions.handle(TimePassed(), 1000.0) == []
     assert sessions.next_deadline() is None
     ending = [Emitted(KEY, "audio", 0, {}, STOP), Completed(KEY, STOP, 0, 0)]

@@ -16,8 +16,8 @@ from antiphon.runtime.session.facts import (
     ChunkMalformed,
     EngineStepped,
     SegmentRequested,
+    SegmentStatus,
     SessionRequested,
-    Standing,
     StreamLost,
 )
 from antiphon.runtime.session.instructions import Destination, End, Instruction, Release, Send
@@ -35,7 +35,7 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(slots=2, stall_timeout_s=30.0, hold_timeout_s=5.0, hold_bytes=4096)
 ROUTES = {"audio": (Destination(),)}
@@ -77,7 +77,7 @@ def test_unexpected_exception_ends_its_session_and_the_rest_of_the_step_is_taken
         Emitted(b, "audio", 0, SAMPLES, FinishReason.STOP),
         Completed(b, FinishReason.STOP, 1, 4),
     ]
-    standing = {a: Standing(None, 0), b: Standing(None, 0)}
+    standing = {a: SegmentStatus(None, 0), b: SegmentStatus(None, 0)}
     done = sessions.handle(EngineStepped(events, standing), 1.0)
     assert reported == ["a: TypeError"]
     assert ends(done) == {"a": Internal}

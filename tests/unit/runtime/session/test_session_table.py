@@ -29,8 +29,8 @@ from antiphon.runtime.session.facts import (
     LinkLost,
     SegmentCancelled,
     SegmentRequested,
+    SegmentStatus,
     SessionRequested,
-    Standing,
     StreamLost,
     TimePassed,
 )
@@ -52,7 +52,7 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(
     slots=2,
@@ -112,7 +112,7 @@ def end_error(instructions: list[Instruction]) -> Exception | None:
 def stepped(
     sessions: SessionTable, *events: object, awaited: Mapping[SegmentKey, str | None] | None = None
 ) -> list[Instruction]:
-    standing = {key: Standing(edge, 0) for key, edge in (awaited or {}).items()}
+    standing = {key: SegmentStatus(edge, 0) for key, edge in (awaited or {}).items()}
     return sessions.handle(EngineStepped(events, standing), 1.0)  # type: ignore[arg-type]
 
 

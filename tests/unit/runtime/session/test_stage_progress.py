@@ -12,8 +12,8 @@ from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
 from antiphon.runtime.session.facts import (
     EngineStepped,
     SegmentRequested,
+    SegmentStatus,
     SessionRequested,
-    Standing,
     TimePassed,
     UpstreamProgressed,
 )
@@ -23,10 +23,10 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
 IN_STEP = frozenset({KEY})
-KNOWN = {KEY: Standing(None, 1)}
+KNOWN = {KEY: SegmentStatus(None, 1)}
 SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))
 
 
@@ -132,7 +132,7 @@ def test_those_that_are_still_prepared_move_up_when_another_is_ready() -> None:
 
 def test_progress_upstream_starts_the_stall_clock_again() -> None:
     sessions = opened()
-    sessions.handle(EngineStepped([], {KEY: Standing("codes", 0)}), 0.0)
+    sessions.handle(EngineStepped([], {KEY: SegmentStatus("codes", 0)}), 0.0)
     assert sessions.state("s") is State.OPEN
     stall_s = LIMITS.stall_timeout_s
     sessions.handle(UpstreamProgressed(KEY), stall_s - 1)
@@ -149,6 +149,6 @@ def test_stall_clock_of_a_turn_that_stepped_for_long_starts_when_it_waits(
     stall_s = LIMITS.stall_timeout_s
     assert not working.handle(TimePassed(), 10 * stall_s)
     assert working.next_deadline() is None
-    working.handle(EngineStepped([], {KEY: Standing("codes", 1)}), 10 * stall_s)
+    working.handle(EngineStepped([], {KEY: SegmentStatus("codes", 1)}), 10 * stall_s)
     assert working.next_deadline() == 11 * stall_s
     assert kinds(working.handle(TimePassed(), 11 * stall_s))[-1] is End

@@ -14,7 +14,7 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server.metrics import tally_families
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.runtime.session.tally import STEP_SECONDS, Histogram, Outcome, Tally
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(slots=1, stall_timeout_s=1.0, hold_timeout_s=1.0, hold_bytes=1)
 PLAN = StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS, sample_rate_hz=24_000)

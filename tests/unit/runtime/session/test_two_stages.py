@@ -13,7 +13,7 @@ from two_stages import FRAMES, KEY, POLICY, WINDOWS, TwoStages
 from antiphon.runtime.session.instructions import Report
 from antiphon.runtime.session.states import State
 from antiphon.segment import ChunkPolicy, Delivery
-from antiphon.testing.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
+from antiphon_testkit.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
 
 
 def bound(windows: dict[str, int], policy: ChunkPolicy) -> int:

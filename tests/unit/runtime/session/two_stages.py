@@ -39,8 +39,8 @@ from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, SAMPLES_PER_FRAME, FakeEngine
-from antiphon.testing.qwen3_omni.fake_talker import FakeTalker
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, SAMPLES_PER_FRAME, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
 
 LIMITS = StageLimits(slots=4, stall_timeout_s=5.0, hold_timeout_s=3.0, hold_bytes=1 << 20)
 DOWNSTREAM = "code2wav:1"

@@ -14,7 +14,7 @@ from antiphon.runtime.session.instructions import Admit, Release
 from antiphon.runtime.stepping.rounds import FAILURES_TO_GIVE_UP
 from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
 TIMEOUT_S = 30.0
 SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))

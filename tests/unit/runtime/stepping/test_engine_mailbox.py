@@ -17,7 +17,7 @@ from antiphon.runtime.session.facts import EngineStepped
 from antiphon.runtime.session.instructions import Admit, Feed, Release
 from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import GROUPS, NEUTRAL_SAMPLING, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_engine import GROUPS, NEUTRAL_SAMPLING, FakeEngine
 
 TIMEOUT_S = 60.0
 SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))

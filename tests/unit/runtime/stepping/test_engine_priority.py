@@ -14,7 +14,7 @@ from antiphon.runtime.session.instructions import Admit
 from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import FakeEngine
+from antiphon_testkit.qwen3_omni.fake_engine import FakeEngine
 
 TIMEOUT_S = 30.0
 SETTINGS = SegmentSettings("", Sampling(0.0, 0, 1.0, 1.0, 0, 1), frozenset())

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.runtime.session.facts import Standing
+from antiphon.runtime.session.facts import SegmentStatus
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Release
 from antiphon.runtime.stepping.mailbox import EngineMailbox
 from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
+from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
 ONE, OTHER = SegmentKey("one", 0), SegmentKey("other", 0)
 SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))
@@ -47,10 +47,10 @@ def test_time_of_a_segment_is_its_share_of_every_step_that_it_took_part_in(
 
 
 def test_standing_is_told_when_it_has_changed_and_no_more(rounds: EngineRounds) -> None:
-    assert rounds.run([Admit(ONE, SETTINGS)]).standing == {ONE: Standing("codes", 0)}
+    assert rounds.run([Admit(ONE, SETTINGS)]).standing == {ONE: SegmentStatus("codes", 0)}
     for accepted in (1, 2):
-        assert rounds.run([frame(ONE)]).standing == {ONE: Standing("codes", accepted)}
-    assert rounds.run([Admit(OTHER, SETTINGS)]).standing == {OTHER: Standing("codes", 0)}
+        assert rounds.run([frame(ONE)]).standing == {ONE: SegmentStatus("codes", accepted)}
+    assert rounds.run([Admit(OTHER, SETTINGS)]).standing == {OTHER: SegmentStatus("codes", 0)}
 
 
 def test_segment_that_is_cancelled_before_the_engine_has_seen_it_is_told_as_released() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from services.clips.features import kaldi_fbank, resampled, whisper_mel
+from antiphon_services.clips.features import kaldi_fbank, resampled, whisper_mel
 
 Samples = npt.NDArray[np.float32]
 RATE_HZ = 16_000

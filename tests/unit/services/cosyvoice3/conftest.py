@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.testing.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

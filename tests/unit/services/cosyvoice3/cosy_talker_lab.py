@@ -15,9 +15,9 @@ from antiphon.pipelines.cosyvoice3 import CODES, INPUT, TALKER, VOICE
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling, stream_key
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segments
-from services.cosyvoice3.talker.engine import SpeechTalkerEngine
-from services.cosyvoice3.talker.load import load
+from antiphon_services.cosyvoice3.talker.engine import SpeechTalkerEngine
+from antiphon_services.cosyvoice3.talker.load import load
+from antiphon_testkit.drive_engine import SegmentOutput, run_segments
 from tests.equality.cosyvoice3.cosy_cases import (
     CROSS_LINGUAL,
     INSTRUCT,

@@ -14,9 +14,9 @@ from antiphon.errors import AntiphonError, DataLoss, InvalidArgument, ResourceEx
 from antiphon.pipelines.cosyvoice3 import AUDIO, CODES, FIRST, MEL_BINS, SPEAKER_WIDTH, VOICE
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
-from services.cosyvoice3.code2wav.load import NO_SAMPLING, load
-from services.cosyvoice3.code2wav.vocoder import noise_of
+from antiphon_services.cosyvoice3.code2wav.load import NO_SAMPLING, load
+from antiphon_services.cosyvoice3.code2wav.vocoder import noise_of
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 
 SETTINGS = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}), whole_inputs=frozenset({CODES}))
 SLOTS = 4

@@ -13,10 +13,10 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import AUDIO, CODES, FIRST, MEL_BINS, SPEAKER_WIDTH, VOICE
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
-from services.cosyvoice3.code2wav.decoder import SpeechDecoder
-from services.cosyvoice3.code2wav.engine import Code2WavEngine
-from services.cosyvoice3.code2wav.load import NO_SAMPLING, load_decoder
+from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
+from antiphon_services.cosyvoice3.code2wav.engine import Code2WavEngine
+from antiphon_services.cosyvoice3.code2wav.load import NO_SAMPLING, load_decoder
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 
 STREAMED = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}))
 WHOLE = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}), whole_inputs=frozenset({CODES}))

@@ -19,14 +19,14 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.cosyvoice3 import CODES, FIRST, LEAST_CODES, SPEECH_IDS, VOICE
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.chi_square import chi_square_p
-from antiphon.testing.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
-from antiphon.testing.drive_engine import SegmentOutput, advance
-from services.cosyvoice3.talker.load import load
-from services.cosyvoice3.talker.prompt import END, MOST_SILENT, SILENT_IDS, SOS, TASK
-from services.cosyvoice3.talker.tokenizer import END_OF_PROMPT
-from services.cosyvoice3.talker.voice_options import VoiceRequest
-from services.lm.repetition_aware import choose_aware
+from antiphon_services.cosyvoice3.talker.load import load
+from antiphon_services.cosyvoice3.talker.prompt import END, MOST_SILENT, SILENT_IDS, SOS, TASK
+from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT
+from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
+from antiphon_services.lm.repetition_aware import choose_aware
+from antiphon_testkit.chi_square import chi_square_p
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
+from antiphon_testkit.drive_engine import SegmentOutput, advance
 from tests.equality.cosyvoice3.cosy_cases import (
     CROSS_LINGUAL,
     INSTRUCT,
@@ -156,7 +156,7 @@ def test_first_draws_have_the_vendors_distribution(
             logits.append(torch.tensor(made[0].tolist()))
         return made
 
-    monkeypatch.setattr("services.cosyvoice3.talker.talker.linear", watched)
+    monkeypatch.setattr("antiphon_services.cosyvoice3.talker.talker.linear", watched)
     count = 600
     drawn: Counter[int] = Counter()
     for seed in range(count):
@@ -257,7 +257,7 @@ def test_draws_have_the_vendors_distribution_at_every_step(
         drawn.append((logits[0].clone(), int(made[0][0])))
         return made
 
-    monkeypatch.setattr("services.cosyvoice3.talker.talker.choose_aware", watched)
+    monkeypatch.setattr("antiphon_services.cosyvoice3.talker.talker.choose_aware", watched)
     jitter = np.random.default_rng(4)
     places, pairs, repeated = [], [], 0
     for seed in range(150):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.cosyvoice3.talker.sentences import MOST, spell_numbers, split_text
+from antiphon_services.cosyvoice3.talker.sentences import MOST, spell_numbers, split_text
 
 pytest.importorskip("inflect")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from services.flow.block_cache import BlockCache, BlockCausalRows, BlockPages, BlockShape
+from antiphon_services.flow.block_cache import BlockCache, BlockCausalRows, BlockPages, BlockShape
 
 CPU = torch.device("cpu")
 SHAPE = BlockShape(evaluations=2, layers=1, sequences=2, frames=4, heads=1, head_dim=3)

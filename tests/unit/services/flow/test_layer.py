@@ -10,7 +10,7 @@ from torch.nn.functional import silu
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniDiTConfig
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import DiTDecoderLayer
 
-from services.flow.layer import AllRows, LayerWeights, TimedLayer, rotation_of
+from antiphon_services.flow.layer import AllRows, LayerWeights, TimedLayer, rotation_of
 
 WIDTH, HEADS, HEAD_DIM, EVALUATIONS, SEQUENCES = 24, 3, 8, 4, 2
 CPU = torch.device("cpu")

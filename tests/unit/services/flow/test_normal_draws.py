@@ -7,7 +7,7 @@ from math import erf
 import numpy as np
 import pytest
 
-from services.flow.normal_draws import normal_draws
+from antiphon_services.flow.normal_draws import normal_draws
 
 KEY = (1 << 127) + 12_345
 COUNT = 200_000

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import RungeKutta4ODESolver
 
-from services.flow.euler import EulerSteps
-from services.flow.runge_kutta import RungeKuttaSteps
-from services.flow.work import Velocity, Work, run_to_end
+from antiphon_services.flow.euler import EulerSteps
+from antiphon_services.flow.runge_kutta import RungeKuttaSteps
+from antiphon_services.flow.work import Velocity, Work, run_to_end
 
 Slope = Callable[[Tensor, Tensor], Tensor]
 

@@ -32,10 +32,10 @@ from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
-from antiphon.testing.chi_square import chi_square_p
-from antiphon.testing.drive_engine import SegmentOutput, advance
-from antiphon.testing.stage_settings import stage_settings
-from services.lm.sampler import choose_each, uniform_each
+from antiphon_services.lm.sampler import choose_each, uniform_each
+from antiphon_testkit.chi_square import chi_square_p
+from antiphon_testkit.drive_engine import SegmentOutput, advance
+from antiphon_testkit.stage_settings import stage_settings
 
 REQUESTS, TOGETHER = 1024, 64
 BINS = 6

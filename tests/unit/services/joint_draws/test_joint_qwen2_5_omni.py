@@ -27,13 +27,13 @@ from antiphon.pipelines.qwen2_5_omni import PIPELINE, TALKER, THINKER, TOKEN2WAV
 from antiphon.runtime.engine import InputChunk
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
-from services.lm import sampling
-from services.qwen2_5_omni.talker import model
-from services.qwen2_5_omni.talker.ids import TalkerIds
-from services.qwen2_5_omni.talker.load import load as load_talker
-from services.qwen2_5_omni.thinker.load import load as load_thinker
+from antiphon_services.lm import sampling
+from antiphon_services.qwen2_5_omni.talker import model
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.load import load as load_talker
+from antiphon_services.qwen2_5_omni.thinker.load import load as load_thinker
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 
 TOKENS, CODES, NOISE = 3, 3, 4
 THINKS = Sampling(1.2, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=0, max_tokens=TOKENS + 1)

@@ -26,11 +26,11 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import InputChunk
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
-from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
-from services.lm import codebooks, grouped_frames, sampling
-from services.qwen3_omni.talker.load import load as load_talker
-from services.qwen3_omni.talker.model import CONTROL_IDS, PREDICTOR_SAMPLING
-from services.qwen3_omni.thinker.load import load as load_thinker
+from antiphon_services.lm import codebooks, grouped_frames, sampling
+from antiphon_services.qwen3_omni.talker.load import load as load_talker
+from antiphon_services.qwen3_omni.talker.model import CONTROL_IDS, PREDICTOR_SAMPLING
+from antiphon_services.qwen3_omni.thinker.load import load as load_thinker
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
 
 TOKENS, FRAMES, GROUPS = 3, 3, (1, 2, 3)
 THINKS = Sampling(1.2, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=0, max_tokens=TOKENS + 1)

@@ -25,11 +25,11 @@ from antiphon.pipelines.qwen3_tts import PIPELINE, TALKER
 from antiphon.runtime.engine import InputChunk
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen3_tts.tiny_checkpoint import CUSTOM_VOICE, build_tiny_tts
-from services.lm import codebooks, grouped_frames
-from services.qwen3_tts.talker.load import PREDICTOR_SAMPLING, load
-from services.qwen3_tts.talker.talker import CONTROL_IDS, LEAST_DRAWS
+from antiphon_services.lm import codebooks, grouped_frames
+from antiphon_services.qwen3_tts.talker.load import PREDICTOR_SAMPLING, load
+from antiphon_services.qwen3_tts.talker.talker import CONTROL_IDS, LEAST_DRAWS
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import CUSTOM_VOICE, build_tiny_tts
 
 FRAMES, GROUPS = 4, (1, 2, 3)
 TALKS = Sampling(3.0, top_k=30, top_p=0.9, repetition_penalty=1.3, seed=0, max_tokens=FRAMES + 1)

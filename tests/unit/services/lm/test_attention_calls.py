@@ -14,10 +14,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from antiphon.testing.launches import meta_as_a_gpu
-from services.lm import attention, attention_calls
-from services.lm.attention import AttentionPlan, Span, span_order
-from services.lm.kv_cache import CacheShape, KVCache
+from antiphon_services.lm import attention, attention_calls
+from antiphon_services.lm.attention import AttentionPlan, Span, span_order
+from antiphon_services.lm.kv_cache import CacheShape, KVCache
+from antiphon_testkit.launches import meta_as_a_gpu
 
 HEADS, KEY_HEADS, DIM = 6, 2, 16
 HALF = (torch.bfloat16, torch.float16)

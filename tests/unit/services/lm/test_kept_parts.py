@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.lm.kept_parts import KeptParts, part_name
-from services.lm.slots import Slots
+from antiphon_services.lm.kept_parts import KeptParts, part_name
+from antiphon_services.lm.slots import Slots
 
 
 def test_session_gets_its_own_slot_and_others_those_that_are_nobodys() -> None:

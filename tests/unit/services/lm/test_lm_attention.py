@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.lm.attention import AttentionPlan, Span, span_order
-from services.lm.kv_cache import FIRST_CAPACITY, CacheShape, KVCache
+from antiphon_services.lm.attention import AttentionPlan, Span, span_order
+from antiphon_services.lm.kv_cache import FIRST_CAPACITY, CacheShape, KVCache
 
 HEADS, KEY_HEADS, DIM = 6, 2, 16
 

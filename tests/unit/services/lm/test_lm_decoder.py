@@ -15,10 +15,10 @@ from transformers import (
     Qwen3MoeModel,
 )
 
-from services.lm.attention import Span
-from services.lm.decoder import Decoder
-from services.lm.graphs import Bucketing, Eager
-from services.lm.kv_cache import KVCache
+from antiphon_services.lm.attention import Span
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.graphs import Bucketing, Eager
+from antiphon_services.lm.kv_cache import KVCache
 
 ROWS, HIDDEN, LAYERS = 30, 48, 3
 SHAPE: dict[str, Any] = {

@@ -9,9 +9,15 @@ import pytest
 import torch
 
 from antiphon.errors import InvalidArgument
-from services.lm import memory
-from services.lm.kv_cache import CacheShape, KVCache
-from services.lm.memory import WORKING_BYTES, SlotMemory, free_bytes, module_bytes, say_memory
+from antiphon_services.lm import memory
+from antiphon_services.lm.kv_cache import CacheShape, KVCache
+from antiphon_services.lm.memory import (
+    WORKING_BYTES,
+    SlotMemory,
+    free_bytes,
+    module_bytes,
+    say_memory,
+)
 
 # A stand-in for a GPU: nothing is taken of it, and torch says of it what the tests want.
 GPU = torch.device("meta")
@@ -102,7 +108,7 @@ def test_one_line_says_what_is_taken_by_part(
     gpu.reserved = 7_300_000_000
     slots = SlotMemory(4, 10_000, A_POSITION, GPU)
     parts = {"weights": 3_000_000_000, "encoders": 200_000_000, "none": 0}
-    with caplog.at_level(logging.INFO, "services.lm.memory"):
+    with caplog.at_level(logging.INFO, "antiphon_services.lm.memory"):
         say_memory("talker", slots, parts, there=slots.bytes)
         say_memory("thinker", SlotMemory(2, 10, 1_000, CPU), {"weights": 10_000_000}, there=0)
     on_gpu, on_cpu = caplog.messages

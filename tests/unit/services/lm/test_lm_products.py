@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.lm.experts import LEAST_ROWS
-from services.lm.products import PACKED_FROM, Product
+from antiphon_services.lm.experts import LEAST_ROWS
+from antiphon_services.lm.products import PACKED_FROM, Product
 
 SHAPES = [(48, 128), (1024, 96), (1024, 4096), (2048, 1024), (3072, 1024), (384, 1024)]
 COUNTS = [LEAST_ROWS, 5, 7, 12, 15, 16, 17, 33, 64, 65, 128, 200]

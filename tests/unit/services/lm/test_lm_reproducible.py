@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.lm.experts import LEAST_ROWS
-from services.lm.reproducible import SETTING, ask_for_equal_digits
+from antiphon_services.lm.experts import LEAST_ROWS
+from antiphon_services.lm.reproducible import SETTING, ask_for_equal_digits
 
 MOST_ROWS = 48
 
@@ -28,7 +28,7 @@ def test_rows_have_the_same_digits_in_any_company(inputs: int, outputs: int) -> 
 
 def test_talkers_process_asks_before_torch_is_imported() -> None:
     """Later would be too late; the module that runs it imports no torch before its main."""
-    check = "import sys, services.__main__; sys.exit('torch' in sys.modules)"
+    check = "import sys, antiphon_services.__main__; sys.exit('torch' in sys.modules)"
     root = Path(__file__).parents[4]
     subprocess.run([sys.executable, "-c", check], cwd=root, check=True)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.lm.slots import MIN_REUSED, Claim, Content, Kept, Slots, shared_length
+from antiphon_services.lm.slots import MIN_REUSED, Claim, Content, Kept, Slots, shared_length
 
 LONG = 2 * MIN_REUSED
 

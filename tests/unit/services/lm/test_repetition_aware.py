@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from antiphon.sampling import Sampling
-from antiphon.testing.chi_square import chi_square_p
-from services.lm.repetition_aware import RepetitionRule, choose_aware
-from services.lm.sampler import SamplingRows, uniform_each
+from antiphon_services.lm.repetition_aware import RepetitionRule, choose_aware
+from antiphon_services.lm.sampler import SamplingRows, uniform_each
+from antiphon_testkit.chi_square import chi_square_p
 
 CPU = torch.device("cpu")
 RULE = RepetitionRule(10, repeats=1.0)

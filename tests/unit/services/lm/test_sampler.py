@@ -16,8 +16,8 @@ from transformers import (
 
 from antiphon.errors import Internal
 from antiphon.sampling import Sampling
-from services.lm import sampler
-from services.lm.sampler import (
+from antiphon_services.lm import sampler
+from antiphon_services.lm.sampler import (
     SamplingRows,
     choose,
     choose_each,

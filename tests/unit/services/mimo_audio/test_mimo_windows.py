@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.mimo_audio.code2wav.windows import SEGMENT_FRAMES, DecodeWindow, WindowPlan
+from antiphon_services.mimo_audio.code2wav.windows import SEGMENT_FRAMES, DecodeWindow, WindowPlan
 
 STREAMED = WindowPlan(20, 250, 40)
 COUNTS = (1, 19, 20, 21, 40, 59, 60, 61, 80, 1499, 1500, 1501, 1540, 3000, 3010)

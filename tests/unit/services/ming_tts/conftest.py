@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.testing.ming_tts.tiny_checkpoint import PRESETS, build_tiny_ming
+from antiphon_testkit.ming_tts.tiny_checkpoint import PRESETS, build_tiny_ming
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

@@ -16,9 +16,9 @@ from antiphon.pipelines.ming_tts import INPUT, LATENTS, TALKER
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling, stream_key
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segments
-from services.ming_tts.talker.engine import MingTalkerEngine
-from services.ming_tts.talker.load import load
+from antiphon_services.ming_tts.talker.engine import MingTalkerEngine
+from antiphon_services.ming_tts.talker.load import load
+from antiphon_testkit.drive_engine import SegmentOutput, run_segments
 
 SLOTS, LIMIT = 8, 512
 

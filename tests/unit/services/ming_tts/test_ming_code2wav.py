@@ -15,10 +15,10 @@ from antiphon.errors import DataLoss, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.ming_tts import AUDIO, FRAME_SAMPLES, FRAME_WIDTH, LATENTS
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segments
-from services.ming_tts.code2wav.engine import LatentDecoderEngine
-from services.ming_tts.code2wav.load import load
-from services.vocoder.stage import NO_SAMPLING
+from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
+from antiphon_services.ming_tts.code2wav.load import load
+from antiphon_services.vocoder.stage import NO_SAMPLING
+from antiphon_testkit.drive_engine import SegmentOutput, run_segments
 
 SETTINGS = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}))
 TOLERANCE = 2e-6

@@ -11,7 +11,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, PIPELINE, SAMPLE_RATE_HZ
 from antiphon.pipelines.registry import pipeline_of
-from services.loading import load_stage
+from antiphon_services.loading import load_stage
 
 
 def changed(source: Path, folder: Path, path: str, value: object) -> Path:

@@ -13,7 +13,7 @@ from ming_talker_lab import Asked, TalkerLab, latents_of, message
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_WIDTH, SAMPLE_RATE_HZ
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import run_segments
+from antiphon_testkit.drive_engine import run_segments
 
 TOLERANCE = 1e-4
 WARM = {"temperature": 1.0}

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 
 
 @pytest.fixture(scope="session")

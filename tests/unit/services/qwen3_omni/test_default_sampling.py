@@ -10,9 +10,9 @@ import pytest
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.generation_config import FILE
-from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
-from services.qwen3_omni.talker import load as talker
-from services.qwen3_omni.thinker import load as thinker
+from antiphon_services.qwen3_omni.talker import load as talker
+from antiphon_services.qwen3_omni.thinker import load as thinker
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 
 
 @pytest.fixture

@@ -38,15 +38,15 @@ from antiphon.runtime.engine import (
 )
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import live_chunks
-from antiphon.testing.drive_engine import await_ready
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen3_omni.reference import Case, Reference, ReferenceOutput
-from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
-from services.qwen3_omni.talker.engine import TalkerEngine
-from services.qwen3_omni.talker.load import load as load_talker
-from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING
-from services.qwen3_omni.thinker.load import load as load_thinker
+from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_services.qwen3_omni.talker.load import load as load_talker
+from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING
+from antiphon_services.qwen3_omni.thinker.load import load as load_thinker
+from antiphon_testkit.conversations import live_chunks
+from antiphon_testkit.drive_engine import await_ready
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen3_omni.reference import Case, Reference, ReferenceOutput
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
 
 pytestmark = [
     # vLLM's imports alone take long on a busy machine; and it and they warn of their own futures.

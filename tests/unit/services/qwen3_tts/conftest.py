@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from antiphon.chunk import Tensors
-from antiphon.testing.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
-from services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
-from services.vocoder.stream import StreamDecoder
+from antiphon_services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
+from antiphon_services.vocoder.stream import StreamDecoder
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
 
 RECORDED = Path(__file__).parents[3] / "equality" / "qwen3_tts" / "recorded.npz"
 

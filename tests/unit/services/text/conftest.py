@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from antiphon.errors import FailedPrecondition
-from services.text.detokenizer import Detokenizer, Vocabulary
+from antiphon_services.text.detokenizer import Detokenizer, Vocabulary
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.conversation import ConversationMessage, TextPart
-from services.text.chat import load_chat_tokenizer
-from services.text.literal import LiteralTokenizer, load_tokenizer
+from antiphon_services.text.chat import load_chat_tokenizer
+from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 
 LONG = "a" * 400_000
 LEAST_TURNS = 20

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from antiphon.conversation import ToolCall
 from antiphon.errors import ErrorCode
-from antiphon.testing.conversations import ended_calls
 from antiphon.wire.tool_calls import CallPiece
-from services.text.calls import CallRules, ReplyCalls
-from services.text.tool_format import CLOSE, OPEN
-from services.text.written_call import MalformedCall
+from antiphon_services.text.calls import CallRules, ReplyCalls
+from antiphon_services.text.tool_format import CLOSE, OPEN
+from antiphon_services.text.written_call import MalformedCall
+from antiphon_testkit.conversations import ended_calls
 
 NAMES = ("look", "say_it")
 RULES = CallRules(NAMES)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.segment import FinishReason
-from services.text.detokenizer import Detokenizer
-from services.text.stopping import ReleasedText, ReplyText
+from antiphon_services.text.detokenizer import Detokenizer
+from antiphon_services.text.stopping import ReleasedText, ReplyText
 
 END = 1
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH

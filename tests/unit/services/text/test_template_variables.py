@@ -18,7 +18,7 @@ from antiphon.conversation import (
 )
 from antiphon.errors import InvalidArgument
 from antiphon.template import MAX_VALUE_CHARS, TemplateValue
-from services.text.chat import ChatTokenizer, load_chat_tokenizer
+from antiphon_services.text.chat import ChatTokenizer, load_chat_tokenizer
 
 TEMPLATE = """{%- if tone is defined %}<|im_start|>system
 {{ tone }}<|im_end|>

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import NotFound
-from services.thinker.known_recordings import KnownRecording, KnownRecordings, MadeOnce
+from antiphon_services.thinker.known_recordings import KnownRecording, KnownRecordings, MadeOnce
 
 
 def recording(name: bytes, size_bytes: int) -> KnownRecording:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
 from antiphon.segment import FinishReason
-from services.text.stopping import ReleasedText
-from services.thinker.reply_rows import ReplyRows
+from antiphon_services.text.stopping import ReleasedText
+from antiphon_services.thinker.reply_rows import ReplyRows
 
 
 def row(index: int, count: int = 1) -> Tensor:

@@ -17,11 +17,11 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.sampling import Sampling
-from antiphon.testing.launches import meta_as_a_gpu
-from services.lm import sampling
-from services.lm.sampling import LogitsRow, Sampled, score_together
-from services.qwen3_omni.thinker.towers import Omni3Towers
-from services.thinker.model import ThinkerFeed, ThinkerModel
+from antiphon_services.lm import sampling
+from antiphon_services.lm.sampling import LogitsRow, Sampled, score_together
+from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
+from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
+from antiphon_testkit.launches import meta_as_a_gpu
 
 META = torch.device("meta")
 WIDTH, VOCABULARY, SLOTS = 64, 90, 16

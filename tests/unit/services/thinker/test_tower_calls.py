@@ -23,15 +23,15 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeAudioEncoder
 
-from antiphon.testing.launches import launches_on_meta
-from services.lm.memory import WORKING_BYTES
-from services.qwen2_5_omni.thinker.audio import audio_tower as omni25_tower
-from services.qwen2_5_omni.thinker.towers import Omni25Towers
-from services.qwen3_omni.thinker import towers as omni3_towers
-from services.qwen3_omni.thinker.audio import audio_tower as omni3_tower
-from services.thinker.audio import AudioFeatures
-from services.thinker.model import ThinkerModel
-from services.thinker.patches import VisualPatches
+from antiphon_services.lm.memory import WORKING_BYTES
+from antiphon_services.qwen2_5_omni.thinker.audio import audio_tower as omni25_tower
+from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
+from antiphon_services.qwen3_omni.thinker import towers as omni3_towers
+from antiphon_services.qwen3_omni.thinker.audio import audio_tower as omni3_tower
+from antiphon_services.thinker.audio import AudioFeatures
+from antiphon_services.thinker.model import ThinkerModel
+from antiphon_services.thinker.patches import VisualPatches
+from antiphon_testkit.launches import launches_on_meta
 
 OMNI3 = Qwen3OmniMoeAudioEncoderConfig(
     num_mel_bins=16, encoder_layers=2, encoder_attention_heads=2, d_model=16, encoder_ffn_dim=16,

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from services.vllm import environment
-from services.vllm.row_receiver import RowReceiver
-from services.vllm.spans import TAP_LAYER, RowSpan, StepRows, wanted
+from antiphon_services.vllm import environment
+from antiphon_services.vllm.row_receiver import RowReceiver
+from antiphon_services.vllm.spans import TAP_LAYER, RowSpan, StepRows, wanted
 
 pytest.importorskip("vllm")
 
@@ -33,7 +33,7 @@ class Scheduler:
         environment.prepare(StageConfig(engine="vllm"), {})
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
-        from services.vllm.connector import ROW_STEPS, RowConnector
+        from antiphon_services.vllm.connector import ROW_STEPS, RowConnector
 
         address = receiver.address
         extra = {
@@ -78,7 +78,7 @@ class Scheduler:
 
     def behind(self, size_bytes: int) -> None:
         """A worker tells how much waits."""
-        from services.vllm.connector import RowsWaiting
+        from antiphon_services.vllm.connector import RowsWaiting
 
         told: Any = SimpleNamespace(kv_connector_worker_meta=RowsWaiting(size_bytes))
         self.connector.update_connector_output(told)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidArgument
-from services.vllm.media import MediaLimits, media_limits
+from antiphon_services.vllm.media import MediaLimits, media_limits
 
 ALL = MediaLimits()
 

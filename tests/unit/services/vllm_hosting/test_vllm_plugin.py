@@ -11,27 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from services.vllm.plugin import MODELS, announce, register
+from antiphon_services.vllm.plugin import MODELS, announce, register
 
 TIMEOUT_S = 60.0
 SEEN = """
 from importlib.metadata import entry_points
 for each in entry_points(group="vllm.general_plugins"):
-    if each.value.startswith("services."):
+    if each.value.startswith("antiphon_services."):
         print(each.name, each.load().__module__)
 """
 
 
 REPLACES_PATH = """
 import sys
-from services.vllm.plugin import announce
+from antiphon_services.vllm.plugin import announce
 sys.path = list(sys.path)
 announce({})
 """
 
 LEAVES = """
 import sys
-from services.vllm.plugin import _leave_with
+from antiphon_services.vllm.plugin import _leave_with
 _leave_with(int(sys.argv[1]))
 """
 
@@ -76,7 +76,7 @@ def test_plugin_is_announced_once_and_behind_what_the_operator_has() -> None:
         announce({}, environment, search)
     assert environment["PYTHONPATH"].split(os.pathsep) == ["/theirs", *search[1:]]
     assert search[0] == "/mine"
-    assert len(search) == len(set(search)) == 3
+    assert len(search) == len(set(search)) == 4
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import torch
 
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
-from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import UNIT_BYTES, Staging
-from services.vllm.row_messages import decode_rows, encode_rows
-from services.vllm.row_receiver import RowReceiver
-from services.vllm.row_sender import RowSender
-from services.vllm.spans import RowSpan
+from antiphon_services.vllm.row_messages import decode_rows, encode_rows
+from antiphon_services.vllm.row_receiver import RowReceiver
+from antiphon_services.vllm.row_sender import RowSender
+from antiphon_services.vllm.spans import RowSpan
+from antiphon_testkit.late_copies import LateCopies
 
 SPANS = [RowSpan(4, 10, 2), RowSpan(5, 0, 1)]
 SLOTS = torch.tensor([5, 6, 1])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.vllm.spans import NO_END, RowSpan, StepRows, Wanted, share, wanted
+from antiphon_services.vllm.spans import NO_END, RowSpan, StepRows, Wanted, share, wanted
 
 
 def spans_of(request: Wanted, computed: int, room: int = NO_END) -> list[RowSpan]:

@@ -9,10 +9,10 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, Internal, InvalidArgument
-from services.vllm import environment
-from services.vllm.aside import aside
-from services.vllm.mailbox import Ended, Mailbox
-from services.vllm.restarts import Restarts
+from antiphon_services.vllm import environment
+from antiphon_services.vllm.background_thread import on_background_thread
+from antiphon_services.vllm.mailbox import Ended, Mailbox
+from antiphon_services.vllm.restarts import Restarts
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def test_engine_is_refused_with_the_remedy_when_vllm_is_not_installed(
 
 
 async def test_work_aside_brings_what_it_returns_or_raises() -> None:
-    assert await aside("work", lambda: 3) == 3
+    assert await on_background_thread("work", lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
-        await aside("work", lambda: 1 // 0)
+        await on_background_thread("work", lambda: 1 // 0)
 
 
 async def test_work_aside_is_left_to_itself_when_nobody_waits_any_more() -> None:
@@ -93,7 +93,7 @@ async def test_work_aside_is_left_to_itself_when_nobody_waits_any_more() -> None
         go.wait()
         went.set()
 
-    task = asyncio.create_task(aside("work", work))
+    task = asyncio.create_task(on_background_thread("work", work))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

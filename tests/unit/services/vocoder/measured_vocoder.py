@@ -26,9 +26,9 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.heap import keep_freed_memory
-from services.lm.warm_up import run_to_the_end
-from services.qwen3_omni.code2wav.load import EDGES, load
-from services.vocoder.stage import NO_SAMPLING
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.qwen3_omni.code2wav.load import EDGES, load
+from antiphon_services.vocoder.stage import NO_SAMPLING
 
 CONCURRENT = (1, 1, 1, 2, 4, 8, 16, 16, 16, 16, 1)
 FRAMES = 48

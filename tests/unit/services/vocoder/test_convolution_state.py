@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from services.vocoder.convolution_state import ConvolutionState
-from services.vocoder.spectrum_stream import StreamingIstft, StreamingStft
+from antiphon_services.vocoder.convolution_state import ConvolutionState
+from antiphon_services.vocoder.spectrum_stream import StreamingIstft, StreamingStft
 
 WIDTH, OUTPUTS, COUNT = 3, 5, 97
 CUTS: Sequence[int] = (1, 2, 3, 10, 50, 97)

@@ -19,13 +19,13 @@ from vocoder_modules import (
 )
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.testing.graph_watch import GraphWatch
-from services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
-from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.vocoder.batch import StreamStates
-from services.vocoder.buckets import Buckets
-from services.vocoder.pace import DecodePace
-from services.vocoder.stream import StreamDecoder
+from antiphon_services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.batch import StreamStates
+from antiphon_services.vocoder.buckets import Buckets
+from antiphon_services.vocoder.pace import DecodePace
+from antiphon_services.vocoder.stream import StreamDecoder
+from antiphon_testkit.graph_watch import GraphWatch
 
 SLOTS = 5
 SIZES = (1, 1, 2, 3, 5, 8, 14)

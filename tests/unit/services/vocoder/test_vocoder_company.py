@@ -23,9 +23,9 @@ from vocoder_modules import (
 
 from antiphon.runtime.engine import Completed, Emitted
 from antiphon.segment import FinishReason, SegmentKey
-from services.lm.graphs import Bucketing, Eager
-from services.vocoder.engine import VocoderEngine
-from services.vocoder.pace import ACCELERATOR, CPU, DecodePace
+from antiphon_services.lm.graphs import Bucketing, Eager
+from antiphon_services.vocoder.engine import VocoderEngine
+from antiphon_services.vocoder.pace import ACCELERATOR, CPU, DecodePace
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from torch import Tensor
 from vocoder_modules import decoder_of, make_codes, piece_of
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from services.lm.graphs import Bucketing, Eager
-from services.vocoder.buckets import Buckets
-from services.vocoder.pace import DecodePace
+from antiphon_services.lm.graphs import Bucketing, Eager
+from antiphon_services.vocoder.buckets import Buckets
+from antiphon_services.vocoder.pace import DecodePace
 
 SLOTS, FRAMES = 2, 2
 STEADY = PIPELINE.chunk_policy.steady

@@ -29,12 +29,12 @@ from antiphon.errors import (
 )
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
-from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.vocoder.batch import StreamStates
-from services.vocoder.engine import VocoderEngine
-from services.vocoder.pace import CPU
-from services.vocoder.stream import Run, StreamDecoder, StreamPiece
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.batch import StreamStates
+from antiphon_services.vocoder.engine import VocoderEngine
+from antiphon_services.vocoder.pace import CPU
+from antiphon_services.vocoder.stream import Run, StreamDecoder, StreamPiece
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 
 STOP = FinishReason.STOP
 KEY = SegmentKey("session", 0)

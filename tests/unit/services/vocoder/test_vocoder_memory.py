@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tools.launcher.plan import application_root
+from antiphon_tools.launcher.plan import application_root, import_path
 
 PROGRAM = Path(__file__).parent / "measured_vocoder.py"
 DEMO = "models/antiphon-demo"
@@ -48,7 +48,7 @@ def measured() -> Measured:
         text=True,
         check=False,
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": import_path(root)},
     )
     if "not glibc" in done.stderr:
         pytest.skip("this malloc is not glibc's")

@@ -26,10 +26,10 @@ from vocoder_modules import (
 )
 
 from antiphon.errors import FailedPrecondition
-from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.vocoder.kernels import Snake
-from services.vocoder.stream import StreamDecoder
-from services.vocoder.transformer import window_mask
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.kernels import Snake
+from antiphon_services.vocoder.stream import StreamDecoder
+from antiphon_services.vocoder.transformer import window_mask
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 

@@ -1,4 +1,4 @@
-"""Tiny `Qwen3OmniMoeCode2Wav` modules for the tests of `services.vocoder`, and what they decode."""
+"""Tiny `Qwen3OmniMoeCode2Wav` modules for the tests of the vocoder, and what they decode."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from antiphon.chunk import Tensors
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
-from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.vocoder.batch import StreamStates
-from services.vocoder.segment import VocoderEdges
-from services.vocoder.stream import StreamDecoder, StreamPiece
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.batch import StreamStates
+from antiphon_services.vocoder.segment import VocoderEdges
+from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
 
 ENTRIES = 32
 FRAMES = 60

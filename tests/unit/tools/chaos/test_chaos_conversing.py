@@ -20,8 +20,8 @@ from antiphon.client.conversation_events import (
     TalkEvent,
 )
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
-from tools.chaos.conversing import MOST_LOST, KnownTalk, hear_turns
-from tools.chaos.heard import Heard
+from antiphon_tools.chaos.conversing import MOST_LOST, KnownTalk, hear_turns
+from antiphon_tools.chaos.heard import Heard
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

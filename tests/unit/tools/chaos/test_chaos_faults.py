@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from antiphon.testing.cut_wire import CutWire
-from tools.chaos import faults
-from tools.chaos.faults import Victim
+from antiphon_testkit.cut_wire import CutWire
+from antiphon_tools.chaos import faults
+from antiphon_tools.chaos.faults import Victim
 
 
 @pytest.fixture

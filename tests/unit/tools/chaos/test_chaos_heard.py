@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import Unavailable
-from tools.chaos.heard import TOLERANCE, Heard
+from antiphon_tools.chaos.heard import TOLERANCE, Heard
 
 EXPECTED = Heard(
     ids=[1, 2, 3],

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from antiphon.deployment.discovery import DiscoveryConfig
-from gateway.fleet.discovery.kubernetes import KubernetesEndpoints
-from tools.chaos import registry as chaos_registry
-from tools.chaos.registry import NAMESPACE, WAYS, replica_registry
+from antiphon_gateway.fleet.discovery.kubernetes import KubernetesEndpoints
+from antiphon_tools.chaos import registry as chaos_registry
+from antiphon_tools.chaos.registry import NAMESPACE, WAYS, replica_registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

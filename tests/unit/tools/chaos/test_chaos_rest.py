@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from antiphon.testing.fake_kubernetes import FakeApi
-from tools.chaos import fleet as chaos_fleet
-from tools.chaos.fleet import MOST_DESCRIPTORS_MORE, TargetFleet
-from tools.chaos.registry import ReplicaRegistry
-from tools.launcher.plan import GATEWAY
+from antiphon_testkit.fake_kubernetes import FakeApi
+from antiphon_tools.chaos import fleet as chaos_fleet
+from antiphon_tools.chaos.fleet import MOST_DESCRIPTORS_MORE, TargetFleet
+from antiphon_tools.chaos.registry import ReplicaRegistry
+from antiphon_tools.launcher.plan import GATEWAY
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

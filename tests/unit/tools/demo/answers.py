@@ -6,8 +6,8 @@ import numpy as np
 
 import antiphon
 from antiphon.client.events import StageReport
-from tools.demo.measure import MeasuredAnswer
-from tools.demo.script import ScriptTurn
+from antiphon_tools.demo.measure import MeasuredAnswer
+from antiphon_tools.demo.script import ScriptTurn
 
 RATE_HZ = 24_000
 

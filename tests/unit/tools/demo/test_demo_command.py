@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.demo.__main__ import main
-from tools.demo.keyboard import read_line
+from antiphon_tools.demo.__main__ import main
+from antiphon_tools.demo.keyboard import read_line
 
 
 def test_demo_fails_with_the_reason_when_the_model_is_missing(

@@ -18,10 +18,10 @@ from antiphon.client.events import AudioDelta, Event, Finished, FunctionCallDelt
 from antiphon.client.request import Message
 from antiphon.client.tools import FunctionCall
 from antiphon.deployment.schema import GatewayConfig
-from tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
-from tools.demo.display import Display
-from tools.demo.script import DONE, SCRIPT, SET_LIGHT, SPOKEN, Question
-from tools.speaking_checkpoint.functions import FUNCTIONS
+from antiphon_tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
+from antiphon_tools.demo.display import Display
+from antiphon_tools.demo.script import DONE, SCRIPT, SET_LIGHT, SPOKEN, Question
+from antiphon_tools.speaking_checkpoint.functions import FUNCTIONS
 
 STAGES = ("thinker", "talker", "code2wav")
 
@@ -149,7 +149,7 @@ async def test_picture_is_left_out_with_a_reason_when_matplotlib_is_missing(
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "tools.demo.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "antiphon_tools.demo.picture", raising=False)
     talk = conversation(FakeClient(), tmp_path)
     await talk.say(Question("a"))
     said = talk.save(STAGES)

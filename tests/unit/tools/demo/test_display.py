@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from answers import RATE_HZ, pcm16, turn
 
-from tools.demo.display import Display
-from tools.demo.measure import AnswerProgress
+from antiphon_tools.demo.display import Display
+from antiphon_tools.demo.measure import AnswerProgress
 
 
 class Terminal(io.StringIO):

@@ -8,9 +8,9 @@ import numpy as np
 from answers import RATE_HZ, pcm16, turn
 from matplotlib.image import imread
 
-from tools.demo.picture import DYNAMIC_RANGE_DB, HOP, draw_conversation, spectrogram_db
-from tools.demo.timeline import conversation_pcm16, place_turns
-from tools.demo.waveform import from_pcm16
+from antiphon_tools.demo.picture import DYNAMIC_RANGE_DB, HOP, draw_conversation, spectrogram_db
+from antiphon_tools.demo.timeline import conversation_pcm16, place_turns
+from antiphon_tools.demo.waveform import from_pcm16
 
 STAGES = ("thinker", "talker", "code2wav")
 

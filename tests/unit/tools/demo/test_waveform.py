@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tools.demo.waveform import from_pcm16, waveform_rows
+from antiphon_tools.demo.waveform import from_pcm16, waveform_rows
 
 RATE_HZ = 1_000
 COLUMN = 40

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.launcher.plan import EMBEDDED_MODEL
+from antiphon_tools.launcher.plan import EMBEDDED_MODEL
 
 ROLES = ("thinker", "talker", "code2wav")
 EXIT_WAIT_S = 60
@@ -57,10 +57,11 @@ STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" + STAGE.replace(
 )
 
 
-# `python -m services ROLE`: runs the fake of that role, which finds its arguments as usual.
+# `python -m antiphon_services ROLE`: runs the fake of that role, which finds its arguments as
+# usual.
 _ENTRY_POINT = """
 import runpy, sys
-runpy.run_module(f"services.{sys.argv.pop(1)}", run_name="__main__")
+runpy.run_module(f"antiphon_services.{sys.argv.pop(1)}", run_name="__main__")
 """
 
 
@@ -82,10 +83,12 @@ class Checkout:
 
     def write(self, name: str, program: str) -> None:
         """Put a program in the place of a service."""
-        package = self.root / "gateway" if name == "gateway" else self.root / "services" / name
+        package = self.root / "services" / "antiphon_services" / name
+        if name == "gateway":
+            package = self.root / "gateway" / "antiphon_gateway"
         package.mkdir(parents=True, exist_ok=True)
         # Regular packages, which the path of the real checkout does not add to.
-        for folder in {package, self.root / package.relative_to(self.root).parts[0]}:
+        for folder in {package, self.root.joinpath(*package.relative_to(self.root).parts[:2])}:
             (folder / "__init__.py").touch()
         (package / "__main__.py").write_text(_HEAD + program)
         if name != "gateway":

@@ -13,20 +13,20 @@ from contextlib import contextmanager
 import pytest
 from fake_services import EXIT_WAIT_S, ROLES, STUBBORN, Checkout, Pids
 
-from tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL
+from antiphon_tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL, import_path
 
 PATIENT = """
 import asyncio, sys
 from pathlib import Path
-from tools.launcher.__main__ import up
-from tools.launcher.console import Console
-from tools.launcher.launcher import Launcher
-from antiphon.testing.local_deployment import local_deployment
+from antiphon_tools.launcher.__main__ import up
+from antiphon_tools.launcher.console import Console
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_testkit.local_deployment import local_deployment
 console = Console(sys.stdout)
 launcher = Launcher(local_deployment(Path("model")), report=console, stop_timeout_s=10_000)
 sys.exit(asyncio.run(up(launcher, console)))
 """
-UP = ("-m", "tools.launcher", "up", "--port", "0", "--grpc-port", "0")
+UP = ("-m", "antiphon_tools.launcher", "up", "--port", "0", "--grpc-port", "0")
 COMMAND = (*UP, "--model", "model")
 
 
@@ -38,7 +38,7 @@ def running(
     with subprocess.Popen(
         [sys.executable, *arguments],
         cwd=checkout.root,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        env={**os.environ, "PYTHONPATH": import_path(CHECKOUT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

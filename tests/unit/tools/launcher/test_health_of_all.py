@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from antiphon.errors import Unavailable
 from antiphon.runtime.server.health import Health
 from antiphon.runtime.server.health_door import health_door
-from tools.launcher.health import HealthOfAll
+from antiphon_tools.launcher.health import HealthOfAll
 
 Status = health_pb2.HealthCheckResponse
 WELL, ILL = Status.SERVING, Status.NOT_SERVING

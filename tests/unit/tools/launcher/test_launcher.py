@@ -13,10 +13,17 @@ from fake_services import DRAINING_GATEWAY, GATEWAY, ROLES, STAGE, STUBBORN, Che
 
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import DeadlineExceeded, Unavailable
-from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.events import Exited, LaunchEvent, Listening, Loaded, Output, ProcessStarted
-from tools.launcher.launcher import Launcher
-from tools.launcher.plan import with_addresses, with_gateway
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.events import (
+    Exited,
+    LaunchEvent,
+    Listening,
+    Loaded,
+    Output,
+    ProcessStarted,
+)
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.plan import with_addresses, with_gateway
 
 SILENT = "signal.pause()"
 ALL = (*ROLES, "gateway")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.launcher.__main__ import command_line, deployment_of_options
-from tools.launcher.plan import CHECKOUT
+from antiphon_tools.launcher.__main__ import command_line, deployment_of_options
+from antiphon_tools.launcher.plan import CHECKOUT
 
 FILE = "gateway: {http_listen: '0.0.0.0:9000', grpc_listen: '0.0.0.0:9001'}"
 
@@ -28,7 +28,7 @@ def command_of(*variables: str) -> str:
         text=True,
         check=True,
     ).stdout.replace("\\\n", " ")
-    (command,) = [line for line in said.splitlines() if " -m tools.launcher up" in line]
+    (command,) = [line for line in said.splitlines() if " -m antiphon_tools.launcher up" in line]
     return command
 
 
@@ -70,7 +70,7 @@ def test_doors_are_where_the_file_has_them_unless_a_port_is_given(
     file = tmp_path / "deployment.yaml"
     file.write_text(FILE)
     config = (f"ARGS=--config {shlex.quote(str(file))}",) if from_file else ()
-    _, _, arguments = command_of(*variables, *config).partition(" -m tools.launcher ")
+    _, _, arguments = command_of(*variables, *config).partition(" -m antiphon_tools.launcher ")
     options = command_line().parse_args(shlex.split(arguments))
     gateway = deployment_of_options(options).gateway
     assert (gateway.http_listen, gateway.grpc_listen) == (http, grpc)

@@ -12,9 +12,9 @@ from fake_services import Checkout
 from antiphon.deployment.schema import Deployment, StageConfig, check_roles, load_deployment
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from gateway.conversations.seal import read_keys
-from tools.launcher.lines import MAX_LINE_BYTES, LineBuffer
-from tools.launcher.plan import (
+from antiphon_gateway.conversations.seal import read_keys
+from antiphon_tools.launcher.lines import MAX_LINE_BYTES, LineBuffer
+from antiphon_tools.launcher.plan import (
     EMBEDDED_MODEL,
     application_root,
     embedded_model,
@@ -30,7 +30,7 @@ from tools.launcher.plan import (
     with_replicas,
     with_resume_key,
 )
-from tools.launcher.ports import check_free
+from antiphon_tools.launcher.ports import check_free
 
 
 def test_overrides_take_the_schemas_types_when_written_as_text() -> None:
@@ -267,10 +267,13 @@ def test_application_root_is_the_checkout_when_started_elsewhere(
 def test_application_root_needs_no_gateway_for_stages_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "services").mkdir()
+    (tmp_path / "services" / "antiphon_services").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert application_root(tmp_path, gateway=False) == tmp_path
-    with pytest.raises(FailedPrecondition, match="`services` and `gateway` are not in"):
+    with pytest.raises(
+        FailedPrecondition,
+        match="`services/antiphon_services` and `gateway/antiphon_gateway` are not in",
+    ):
         application_root(tmp_path)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotFound
-from tools.launcher.plan import application_root, resolve
-from tools.launcher.preflight import check_checkpoint, check_devices
+from antiphon_tools.launcher.plan import application_root, resolve
+from antiphon_tools.launcher.preflight import check_checkpoint, check_devices
 
 INDEX = "model.safetensors.index.json"
 TENSOR_BYTES = 32

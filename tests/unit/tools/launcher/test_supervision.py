@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.launcher.supervision import Backoff
+from antiphon_tools.launcher.supervision import Backoff
 
 
 def test_pause_doubles_up_to_the_longest_when_a_service_ends_again_and_again() -> None:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidArgument
-from tools.load import figures
-from tools.load.arrivals import poisson_arrivals
-from tools.load.capacity import CapacitySearch
-from tools.load.measured import FedAmounts, Measured, OwnDelay, Trace
-from tools.load.objectives import Objective, good, goodput
-from tools.load.player import Piece, plays_on, underrun
-from tools.load.statistics import distribution, percentile, slope
+from antiphon_tools.load import figures
+from antiphon_tools.load.arrivals import poisson_arrivals
+from antiphon_tools.load.capacity import CapacitySearch
+from antiphon_tools.load.measured import FedAmounts, Measured, OwnDelay, Trace
+from antiphon_tools.load.objectives import Objective, good, goodput
+from antiphon_tools.load.player import Piece, plays_on, underrun
+from antiphon_tools.load.statistics import distribution, percentile, slope
 
 TIMES = st.floats(min_value=0, max_value=10, allow_nan=False)
 

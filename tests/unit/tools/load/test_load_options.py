@@ -15,12 +15,12 @@ from antiphon.errors import InvalidArgument
 from antiphon.options import Option, OptionKind
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.segment import ChunkPolicy, Delivery
-from tools.launcher.plan import EMBEDDED_MODEL, application_root
-from tools.load.__main__ import main
-from tools.load.objectives import Objective, default_objectives
-from tools.load.options import read_options
-from tools.load.request_options import to_client, to_json, to_stage
-from tools.load.target import Target, target_at
+from antiphon_tools.launcher.plan import EMBEDDED_MODEL, application_root
+from antiphon_tools.load.__main__ import main
+from antiphon_tools.load.objectives import Objective, default_objectives
+from antiphon_tools.load.options import read_options
+from antiphon_tools.load.request_options import to_client, to_json, to_stage
+from antiphon_tools.load.target import Target, target_at
 
 
 def groups(*arguments: str) -> ChunkPolicy:

@@ -17,18 +17,18 @@ import pytest
 
 from antiphon.errors import Unavailable
 from antiphon.v1 import stage_pb2
-from tools.load.capacity import CapacitySearch
-from tools.load.machine import commit, machine
-from tools.load.measured import StageTimes, Trace
-from tools.load.objectives import Objective
-from tools.load.page import page
-from tools.load.plots import Axis, Series, cumulative, plot, thinned, ticks
-from tools.load.processes import usage_of, watching
-from tools.load.result import LeftOpen, Result
-from tools.load.run import Load, run_load
-from tools.load.stage_states import left_open, link_counts
-from tools.load.summary import Observed, capacity_of, summarize
-from tools.load.tables import capacity_in_words, lines, tables
+from antiphon_tools.load.capacity import CapacitySearch
+from antiphon_tools.load.machine import commit, machine
+from antiphon_tools.load.measured import StageTimes, Trace
+from antiphon_tools.load.objectives import Objective
+from antiphon_tools.load.page import page
+from antiphon_tools.load.plots import Axis, Series, cumulative, plot, thinned, ticks
+from antiphon_tools.load.processes import usage_of, watching
+from antiphon_tools.load.result import LeftOpen, Result
+from antiphon_tools.load.run import Load, run_load
+from antiphon_tools.load.stage_states import left_open, link_counts
+from antiphon_tools.load.summary import Observed, capacity_of, summarize
+from antiphon_tools.load.tables import capacity_in_words, lines, tables
 
 FAILS = "unavailable (stage talker)"
 STAGE_TIMES = StageTimes(0.001, 0.02, 0.4, 0.3, 10, 20)
@@ -182,8 +182,8 @@ def test_machine_names_the_commit_of_the_services(
 ) -> None:
     assert set(machine()) == {"antiphon", "commit", "machine"}
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "services").mkdir()
-    (tmp_path / "gateway").mkdir()
+    (tmp_path / "services" / "antiphon_services").mkdir(parents=True)
+    (tmp_path / "gateway" / "antiphon_gateway").mkdir(parents=True)
     assert commit() == "unknown: not in a checkout"
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
     for step in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"]):

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from antiphon.errors import InvalidArgument, ResourceExhausted, Unavailable
-from tools.load.live import progress_line
-from tools.load.measured import NOT_SENT, UNFINISHED, Trace
-from tools.load.objectives import Objective
-from tools.load.run import Load, LoadRun, run_load
+from antiphon_tools.load.live import progress_line
+from antiphon_tools.load.measured import NOT_SENT, UNFINISHED, Trace
+from antiphon_tools.load.objectives import Objective
+from antiphon_tools.load.run import Load, LoadRun, run_load
 
 Work = Callable[[Trace], Awaitable[None]]
 

@@ -19,14 +19,14 @@ from antiphon.errors import (
     ResourceExhausted,
 )
 from antiphon.v1 import chunk_pb2
-from tools.load.content import LEAD, Content
-from tools.load.gateway_driver import HttpDriver
-from tools.load.http_stream import HttpAddress, get, server_sent_events
-from tools.load.measured import Trace
-from tools.load.openai_stream import ChatPiece, error_of, read_event
-from tools.load.recording import feeds_of, read_recording, write_recording
-from tools.load.served import ModelUnderLoad
-from tools.load.upstream import Timed
+from antiphon_tools.load.content import LEAD, Content
+from antiphon_tools.load.gateway_driver import HttpDriver
+from antiphon_tools.load.http_stream import HttpAddress, get, server_sent_events
+from antiphon_tools.load.measured import Trace
+from antiphon_tools.load.openai_stream import ChatPiece, error_of, read_event
+from antiphon_tools.load.recording import feeds_of, read_recording, write_recording
+from antiphon_tools.load.served import ModelUnderLoad
+from antiphon_tools.load.upstream import Timed
 
 
 def test_prompt_asks_to_repeat_words_that_depend_on_the_number_only() -> None:

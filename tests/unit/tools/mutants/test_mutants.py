@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants.__main__ import main
-from tools.mutants.mutations import Mutant, draw, mutants_of, settings_of
-from tools.mutants.selection import LikelyTests
-from tools.mutants.trial import ScratchTree, Verdict
+from antiphon_tools.mutants.__main__ import main
+from antiphon_tools.mutants.mutations import Mutant, draw, mutants_of, settings_of
+from antiphon_tools.mutants.selection import LikelyTests
+from antiphon_tools.mutants.trial import ScratchTree, Verdict
 
 SOURCE = '''"""Says ü, which is two bytes."""
 
@@ -102,22 +102,23 @@ def test_draw_is_the_same_for_a_seed_and_takes_every_file_before_any_twice() -> 
 
 
 FILES = {
-    "gateway/__init__.py": "",
-    "gateway/gate.py": "def opens(age: int) -> bool:\n    return age >= 18\n",
-    "gateway/door.py": "from gateway.gate import opens\n\n\ndef enter(age: int) -> str:\n"
+    "gateway/antiphon_gateway/__init__.py": "",
+    "gateway/antiphon_gateway/gate.py": "def opens(age: int) -> bool:\n    return age >= 18\n",
+    "gateway/antiphon_gateway/door.py": "from antiphon_gateway.gate import opens\n\n\n"
+    "def enter(age: int) -> str:\n"
     "    return 'in' if opens(age) else 'out'\n",
-    "gateway/apart.py": "def apart(age: int) -> bool:\n    return age > 1\n",
-    "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['.']\n"
+    "gateway/antiphon_gateway/apart.py": "def apart(age: int) -> bool:\n    return age > 1\n",
+    "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['.', 'gateway']\n"
     "markers = ['gpu: a', 'slow: b']\n",
-    "tests/unit/test_gate.py": "from gateway.gate import opens\n\n\n"
+    "tests/unit/test_gate.py": "from antiphon_gateway.gate import opens\n\n\n"
     "def test_gate() -> None:\n    assert opens(20)\n    assert not opens(3)\n",
-    "tests/contract/doors.py": "from gateway.door import enter\n\nENTER = enter\n",
+    "tests/contract/doors.py": "from antiphon_gateway.door import enter\n\nENTER = enter\n",
     "tests/contract/test_door.py": "from doors import ENTER\n\n\n"
     "def test_door() -> None:\n    assert ENTER(18) == 'in'\n",
-    "tests/unit/test_ages.py": "import pytest\nfrom gateway.gate import opens\n\n\n"
+    "tests/unit/test_ages.py": "import pytest\nfrom antiphon_gateway.gate import opens\n\n\n"
     "@pytest.mark.parametrize('age', [18], ids=['just - so'])\n"
     "def test_age(age: int) -> None:\n    assert opens(age)\n",
-    "tests/unit/test_apart.py": "from gateway.apart import apart\n\n\n"
+    "tests/unit/test_apart.py": "from antiphon_gateway.apart import apart\n\n\n"
     "def test_apart() -> None:\n    assert apart(5)\n",
     "antiphon/deployment/schema.py": "",
     "antiphon/runtime/session/plan.py": "",
@@ -135,12 +136,14 @@ def tree(tmp_path: Path) -> Path:
 
 def test_tests_are_those_that_import_a_file_nearest_first(tree: Path) -> None:
     selection = LikelyTests(tree, ("gateway",))
-    assert selection.ranked(Path("gateway/gate.py")) == [
+    assert selection.ranked(Path("gateway/antiphon_gateway/gate.py")) == [
         Path("tests/unit/test_gate.py"),
         Path("tests/unit/test_ages.py"),
         Path("tests/contract/test_door.py"),
     ]
-    assert selection.ranked(Path("gateway/apart.py")) == [Path("tests/unit/test_apart.py")]
+    assert selection.ranked(Path("gateway/antiphon_gateway/apart.py")) == [
+        Path("tests/unit/test_apart.py")
+    ]
 
 
 def mutant(tree: Path, path: str, before: str, after: str) -> Mutant:
@@ -152,22 +155,26 @@ def mutant(tree: Path, path: str, before: str, after: str) -> Mutant:
 def test_trial_runs_tests_until_one_fails_and_changes_nothing_in_the_tree(tree: Path) -> None:
     tests = [Path("tests/unit/test_gate.py"), Path("tests/contract/test_door.py")]
     with ScratchTree(tree, limit_s=100) as scratch:
-        boundary = mutant(tree, "gateway/gate.py", ">=", "> ")
+        boundary = mutant(tree, "gateway/antiphon_gateway/gate.py", ">=", "> ")
         outcome = scratch.try_mutant(boundary, tests)
         assert (outcome.verdict, outcome.test) == (
             Verdict.KILLED, "tests/contract/test_door.py::test_door",
         )  # fmt: skip
         assert scratch.try_mutant(boundary, tests[:1]).verdict is Verdict.SURVIVED
-        assert (scratch.root / "gateway/gate.py").read_text() == FILES["gateway/gate.py"]
-        broken = mutant(tree, "gateway/gate.py", "return age", "return")
+        assert (scratch.root / "gateway/antiphon_gateway/gate.py").read_text() == FILES[
+            "gateway/antiphon_gateway/gate.py"
+        ]
+        broken = mutant(tree, "gateway/antiphon_gateway/gate.py", "return age", "return")
         assert scratch.try_mutant(broken, tests).verdict is Verdict.KILLED
     assert not scratch.root.exists()
-    assert (tree / "gateway/gate.py").read_text() == FILES["gateway/gate.py"]
+    assert (tree / "gateway/antiphon_gateway/gate.py").read_text() == FILES[
+        "gateway/antiphon_gateway/gate.py"
+    ]
 
 
 def test_test_whose_name_has_spaces_kills(tree: Path) -> None:
     with ScratchTree(tree, limit_s=100) as scratch:
-        boundary = mutant(tree, "gateway/gate.py", ">=", "> ")
+        boundary = mutant(tree, "gateway/antiphon_gateway/gate.py", ">=", "> ")
         outcome = scratch.try_mutant(boundary, [Path("tests/unit/test_ages.py")])
         assert outcome.verdict is Verdict.KILLED
         assert outcome.test.startswith("tests/unit/test_ages.py::test_age[just")
@@ -176,14 +183,16 @@ def test_test_whose_name_has_spaces_kills(tree: Path) -> None:
 def test_test_that_fails_without_the_fault_kills_nothing(tree: Path) -> None:
     (tree / "tests/unit/test_gate.py").write_text("def test_gate() -> None:\n    assert False\n")
     with ScratchTree(tree, limit_s=100) as scratch:
-        boundary = mutant(tree, "gateway/gate.py", ">=", "> ")
+        boundary = mutant(tree, "gateway/antiphon_gateway/gate.py", ">=", "> ")
         tests = [Path("tests/unit/test_gate.py")]
         assert scratch.try_mutant(boundary, tests).verdict is Verdict.SURVIVED
 
 
 def test_loop_ends_at_the_limit(tree: Path) -> None:
     with ScratchTree(tree, limit_s=3) as scratch:
-        endless = mutant(tree, "gateway/gate.py", "return age >= 18", "while True: pass")
+        endless = mutant(
+            tree, "gateway/antiphon_gateway/gate.py", "return age >= 18", "while True: pass"
+        )
         outcome = scratch.try_mutant(endless, [Path("tests/unit/test_gate.py")])
         assert outcome.verdict is Verdict.LIMIT
 
@@ -192,11 +201,26 @@ def test_command_line_prints_the_seed_each_mutant_and_the_survivors(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tree)
-    assert main(["--seed", "3", "--count", "2", "--files", "gateway/apart.py", "--list"]) == 0
+    assert (
+        main(
+            [
+                "--seed",
+                "3",
+                "--count",
+                "2",
+                "--files",
+                "gateway/antiphon_gateway/apart.py",
+                "--list",
+            ]
+        )
+        == 0
+    )
     assert "tests/unit/test_apart.py" in capsys.readouterr().out
-    status = main(["--seed", "3", "--count", "20", "--files", "gateway/apart.py"])
+    status = main(["--seed", "3", "--count", "20", "--files", "gateway/antiphon_gateway/apart.py"])
     printed = capsys.readouterr().out
     assert status == 1
     assert "seed 3: 4 of 4 mutants of 1 files" in printed
     assert "seed 3: 1 of 4 killed" in printed
-    assert "survived: gateway/apart.py:2 comparison: age > 1 -> (age >= 1)" in printed
+    assert (
+        "survived: gateway/antiphon_gateway/apart.py:2 comparison: age > 1 -> (age >= 1)" in printed
+    )

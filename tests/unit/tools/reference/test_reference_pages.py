@@ -9,8 +9,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.text_format import Parse
 
 import antiphon
-from tools.reference.page import proto_page
-from tools.reference.sdk import write_sdk_pages
+from antiphon_tools.reference.page import proto_page
+from antiphon_tools.reference.sdk import write_sdk_pages
 
 FILE = """
 name: "a.proto" package: "p"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.sizing.measured import MeasuredPipeline, measured_of
-from tools.sizing.offered import Lengths, OfferedCall, OfferedLoad
+from antiphon_tools.sizing.measured import MeasuredPipeline, measured_of
+from antiphon_tools.sizing.offered import Lengths, OfferedCall, OfferedLoad
 
 
 def reading_fleet(**gateway: Any) -> MeasuredPipeline:

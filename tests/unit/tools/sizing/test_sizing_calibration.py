@@ -11,20 +11,20 @@ import pytest
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from tests.unit.tools.sizing.fleets import answering_fleet
-from tools.load.result import EdgeTotals, RequestCounts, RequestPoint, Result, StageSummary
-from tools.load.statistics import Distribution, distribution
-from tools.sizing.__main__ import main
-from tools.sizing.calibration import calibrated, measured_from
-from tools.sizing.comparison import (
+from antiphon_tools.load.result import EdgeTotals, RequestCounts, RequestPoint, Result, StageSummary
+from antiphon_tools.load.statistics import Distribution, distribution
+from antiphon_tools.sizing.__main__ import main
+from antiphon_tools.sizing.calibration import calibrated, measured_from
+from antiphon_tools.sizing.comparison import (
     Comparison,
     compared,
     comparison_lines,
     offered_by,
     pooled,
 )
-from tools.sizing.offered import OfferedCall
-from tools.sizing.simulation.steps import FleetSimulation
+from antiphon_tools.sizing.offered import OfferedCall
+from antiphon_tools.sizing.simulation.steps import FleetSimulation
+from tests.unit.tools.sizing.fleets import answering_fleet
 
 MODEL = Path(__file__).parents[4] / "models" / "antiphon-demo"
 FRAMES, TOKENS, CHUNKS = 100, 20, 5
@@ -104,7 +104,7 @@ def test_noise_never_makes_a_step_shorter_for_more_sessions() -> None:
 
 @pytest.mark.parametrize("role", ["thinker", "talker", "code2wav"])
 def test_error_tells_which_run_is_missing(role: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"tools.load {role} --sessions 1"):
+    with pytest.raises(InvalidArgument, match=f"antiphon_tools.load {role} --sessions 1"):
         measured_from([run for run in ALL_RUNS if run.service != role], PIPELINE, slots=8)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from antiphon_tools.sizing.measured import MeasuredPipeline
+from antiphon_tools.sizing.offered import OfferedCall
+from antiphon_tools.sizing.plan import simulated
+from antiphon_tools.sizing.simulation.fluid import REPORT_S, FluidFleet
+from antiphon_tools.sizing.simulation.outcome import ANSWERED, FleetOutcome
+from antiphon_tools.sizing.simulation.steps import FleetSimulation
 from tests.unit.tools.sizing.fleets import answering_fleet, calls_at, load, reading_fleet
-from tools.sizing.measured import MeasuredPipeline
-from tools.sizing.offered import OfferedCall
-from tools.sizing.plan import simulated
-from tools.sizing.simulation.fluid import REPORT_S, FluidFleet
-from tools.sizing.simulation.outcome import ANSWERED, FleetOutcome
-from tools.sizing.simulation.steps import FleetSimulation
 
 GRANULARITIES = ("steps", "calls")
 

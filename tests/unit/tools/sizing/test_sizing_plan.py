@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon_tools.sizing.__main__ import main
+from antiphon_tools.sizing.curve import Curve
+from antiphon_tools.sizing.measured import measured_of
+from antiphon_tools.sizing.offered import Lengths
+from antiphon_tools.sizing.plan import Goal, Planner, gateways_needed
 from tests.unit.tools.sizing.fleets import answering_fleet, load
-from tools.sizing.__main__ import main
-from tools.sizing.curve import Curve
-from tools.sizing.measured import measured_of
-from tools.sizing.offered import Lengths
-from tools.sizing.plan import Goal, Planner, gateways_needed
 
 SPEAKER = {"makes": "frames", "slots": 4, "step_s": {1: 0.02}}
 WRITER = {"makes": "tokens", "slots": 4, "step_s": {1: 0.02}}

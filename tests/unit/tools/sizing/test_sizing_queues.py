@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon_tools.sizing.curve import Curve
+from antiphon_tools.sizing.measured import measured_of
+from antiphon_tools.sizing.offered import OfferedCall
+from antiphon_tools.sizing.simulation.clock import SimulatedClock
+from antiphon_tools.sizing.simulation.outcome import ANSWERED, SimulatedCall
+from antiphon_tools.sizing.simulation.processor import WEIGHT_PER_NICE, SerialThread, SharedCores
+from antiphon_tools.sizing.simulation.shared_rate import SharedRateReplica
+from antiphon_tools.sizing.simulation.steps import FleetSimulation
 from tests.unit.tools.sizing.fleets import calls_at, load, reading_fleet
-from tools.sizing.curve import Curve
-from tools.sizing.measured import measured_of
-from tools.sizing.offered import OfferedCall
-from tools.sizing.simulation.clock import SimulatedClock
-from tools.sizing.simulation.outcome import ANSWERED, SimulatedCall
-from tools.sizing.simulation.processor import WEIGHT_PER_NICE, SerialThread, SharedCores
-from tools.sizing.simulation.shared_rate import SharedRateReplica
-from tools.sizing.simulation.steps import FleetSimulation
 
 ONE_EACH = {"speaker": 1, "decoder": 1}
 # A step with the prompt and the frame, and one that finds the end.

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.testing.tiny_tokenizer import TinyVocabulary
-from tools.speaking_checkpoint import codes as coding
-from tools.speaking_checkpoint.acoustics import BANDS, HOPS
-from tools.speaking_checkpoint.codes import Codebooks
-from tools.speaking_checkpoint.repertoire import spoken_words
-from tools.speaking_checkpoint.units import PAUSES, Lexicon, Unit
-from tools.speaking_checkpoint.vocabulary import write_tokenizer
+from antiphon_testkit.tiny_tokenizer import TinyVocabulary
+from antiphon_tools.speaking_checkpoint import codes as coding
+from antiphon_tools.speaking_checkpoint.acoustics import BANDS, HOPS
+from antiphon_tools.speaking_checkpoint.codes import Codebooks
+from antiphon_tools.speaking_checkpoint.repertoire import spoken_words
+from antiphon_tools.speaking_checkpoint.units import PAUSES, Lexicon, Unit
+from antiphon_tools.speaking_checkpoint.vocabulary import write_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -13,13 +13,13 @@ from safetensors import safe_open
 
 from antiphon.errors import FailedPrecondition
 from antiphon.runtime.checkpoint.weights import INDEX_FILE
-from tools.speaking_checkpoint import build, code2wav_training, lessons, tower_training
-from tools.speaking_checkpoint.__main__ import main
-from tools.speaking_checkpoint.build import PARTS, STEPS, Recipe, Workshop
-from tools.speaking_checkpoint.recordings import MelRecording, save_recordings
-from tools.speaking_checkpoint.requests import Request
-from tools.speaking_checkpoint.training import TrainingRun
-from tools.speaking_checkpoint.units import Lexicon, save_lexicon
+from antiphon_tools.speaking_checkpoint import build, code2wav_training, lessons, tower_training
+from antiphon_tools.speaking_checkpoint.__main__ import main
+from antiphon_tools.speaking_checkpoint.build import PARTS, STEPS, Recipe, Workshop
+from antiphon_tools.speaking_checkpoint.recordings import MelRecording, save_recordings
+from antiphon_tools.speaking_checkpoint.requests import Request
+from antiphon_tools.speaking_checkpoint.training import TrainingRun
+from antiphon_tools.speaking_checkpoint.units import Lexicon, save_lexicon
 
 RECIPE = Recipe(seed=3, code2wav=2, talker=1, thinker=1, tower=1, lessons=1)
 
@@ -198,7 +198,7 @@ def test_part_that_was_trained_again_replaces_the_one_that_is_kept(
 def test_code2wav_hears_no_difference_in_codes_that_say_nothing_about_sound(
     made: tuple[Path, Path], made_up_lexicon: Lexicon
 ) -> None:
-    from tools.speaking_checkpoint.asking import load_code2wav
+    from antiphon_tools.speaking_checkpoint.asking import load_code2wav
 
     module = load_code2wav(made[1])
     codes = made_up_lexicon.encode(["the", "red", "fox", "."], 1)

@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 
-from tools.speaking_checkpoint import codes as coding
-from tools.speaking_checkpoint.acoustics import BANDS, FRAME, HOPS, LOG_FLOOR
-from tools.speaking_checkpoint.codes import CLOCK_GROUP, PITCH_GROUP, TEXT_OVER, TOKEN_GROUP
-from tools.speaking_checkpoint.units import Lexicon, Unit, make_lexicon, names_of, pitches
-from tools.speaking_checkpoint.vocoder import synthesise
+from antiphon_tools.speaking_checkpoint import codes as coding
+from antiphon_tools.speaking_checkpoint.acoustics import BANDS, FRAME, HOPS, LOG_FLOOR
+from antiphon_tools.speaking_checkpoint.codes import (
+    CLOCK_GROUP,
+    PITCH_GROUP,
+    TEXT_OVER,
+    TOKEN_GROUP,
+)
+from antiphon_tools.speaking_checkpoint.units import Lexicon, Unit, make_lexicon, names_of, pitches
+from antiphon_tools.speaking_checkpoint.vocoder import synthesise
 
 LENGTHS = {"red": 4, "fox": 5, "the": 2, ".": 3, "?": 3}
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.testing.tiny_tokenizer import TinyVocabulary
-from tools.speaking_checkpoint import lessons
-from tools.speaking_checkpoint.functions import (
+from antiphon_testkit.tiny_tokenizer import TinyVocabulary
+from antiphon_tools.speaking_checkpoint import lessons
+from antiphon_tools.speaking_checkpoint.functions import (
     CITIES,
     FUNCTIONS,
     GET_TIME,
@@ -22,7 +22,7 @@ from tools.speaking_checkpoint.functions import (
     draw_call,
     function_requests,
 )
-from tools.speaking_checkpoint.lessons import (
+from antiphon_tools.speaking_checkpoint.lessons import (
     ASIDES,
     IGNORED,
     HeardRows,
@@ -31,18 +31,18 @@ from tools.speaking_checkpoint.lessons import (
     listen_to,
     write_call,
 )
-from tools.speaking_checkpoint.model import make_configuration, make_part
-from tools.speaking_checkpoint.recordings import LEAD, TAIL, MelRecording
-from tools.speaking_checkpoint.repertoire import (
+from antiphon_tools.speaking_checkpoint.model import make_configuration, make_part
+from antiphon_tools.speaking_checkpoint.recordings import LEAD, TAIL, MelRecording
+from antiphon_tools.speaking_checkpoint.repertoire import (
     NOT_UNDERSTOOD,
     UNKNOWN,
     UNSPOKEN,
     load_repertoire,
     spoken_words,
 )
-from tools.speaking_checkpoint.tower_training import collapse, rows_of
-from tools.speaking_checkpoint.transcripts import INSTRUCTIONS
-from tools.speaking_checkpoint.units import names_of
+from antiphon_tools.speaking_checkpoint.tower_training import collapse, rows_of
+from antiphon_tools.speaking_checkpoint.transcripts import INSTRUCTIONS
+from antiphon_tools.speaking_checkpoint.units import names_of
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import FailedPrecondition
-from tools.speaking_checkpoint.recogniser import Recogniser, normalise, word_errors
+from antiphon_tools.speaking_checkpoint.recogniser import Recogniser, normalise, word_errors
 
 INSTALLED = importlib.util.find_spec("pocketsphinx") is not None
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tools.speaking_checkpoint.functions import function_requests
-from tools.speaking_checkpoint.recordings import (
+from antiphon_tools.speaking_checkpoint.functions import function_requests
+from antiphon_tools.speaking_checkpoint.recordings import (
     FLOOR,
     HEARING_RATE,
     LEAD,
@@ -110,7 +110,7 @@ def test_every_sentence_is_drawn_and_most_as_they_are() -> None:
 
 
 def test_manners_of_training_are_not_the_judges() -> None:
-    from tools.speaking_checkpoint.recordings import UNHEARD_MANNERS
+    from antiphon_tools.speaking_checkpoint.recordings import UNHEARD_MANNERS
 
     voices = {draw_manner(random.Random(seed)).voice for seed in range(400)}
     assert len(voices) > 30

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.testing.tiny_tokenizer import TinyVocabulary
-from tools.speaking_checkpoint.assemble import SETTINGS
-from tools.speaking_checkpoint.circuits import wire_pointer
-from tools.speaking_checkpoint.codes import (
+from antiphon_testkit.tiny_tokenizer import TinyVocabulary
+from antiphon_tools.speaking_checkpoint.assemble import SETTINGS
+from antiphon_tools.speaking_checkpoint.circuits import wire_pointer
+from antiphon_tools.speaking_checkpoint.codes import (
     BOOKS,
     CLOCK_GROUP,
     COUNTDOWNS,
@@ -18,10 +18,10 @@ from tools.speaking_checkpoint.codes import (
     TOKEN_GROUP,
     VOICES,
 )
-from tools.speaking_checkpoint.model import SHAPE, make_configuration, make_part
-from tools.speaking_checkpoint.rehearsal import Rehearsal, rehearse
-from tools.speaking_checkpoint.requests import Request, repeat_requests
-from tools.speaking_checkpoint.talker_training import (
+from antiphon_tools.speaking_checkpoint.model import SHAPE, make_configuration, make_part
+from antiphon_tools.speaking_checkpoint.rehearsal import Rehearsal, rehearse
+from antiphon_tools.speaking_checkpoint.requests import Request, repeat_requests
+from antiphon_tools.speaking_checkpoint.talker_training import (
     ASSISTANT_ROWS,
     IGNORED,
     LONG,
@@ -33,8 +33,8 @@ from tools.speaking_checkpoint.talker_training import (
     _corrupt,
     _penalise,
 )
-from tools.speaking_checkpoint.units import Lexicon, names_of
-from tools.speaking_checkpoint.vocabulary import embed, meanings
+from antiphon_tools.speaking_checkpoint.units import Lexicon, names_of
+from antiphon_tools.speaking_checkpoint.vocabulary import embed, meanings
 
 TEXTS = ["The red fox.", "Water!"]
 
@@ -155,7 +155,7 @@ def test_talker_by_itself_says_what_it_would_choose_after_its_own_words(
     talker = loss._talker.eval()
     rehearsal = rehearse(talker, loss, [loss.script.answer(request) for request in requests])
     monkeypatch.setattr(
-        "tools.speaking_checkpoint.talker_training._corrupt", lambda codes, _: codes
+        "antiphon_tools.speaking_checkpoint.talker_training._corrupt", lambda codes, _: codes
     )
     penalty = SETTINGS["talker_repetition_penalty"]
     for speech, codes in zip(rehearsal.speeches, rehearsal.spoken, strict=True):

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.testing.tiny_tokenizer import TinyVocabulary
-from tools.speaking_checkpoint import thinker_training
-from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues, DialogueTurn
-from tools.speaking_checkpoint.model import make_configuration, make_part
-from tools.speaking_checkpoint.repertoire import HEARD
-from tools.speaking_checkpoint.thinker_training import IGNORED, ThinkerLoss, listen
+from antiphon_testkit.tiny_tokenizer import TinyVocabulary
+from antiphon_tools.speaking_checkpoint import thinker_training
+from antiphon_tools.speaking_checkpoint.dialogues import AUDIO, Dialogues, DialogueTurn
+from antiphon_tools.speaking_checkpoint.model import make_configuration, make_part
+from antiphon_tools.speaking_checkpoint.repertoire import HEARD
+from antiphon_tools.speaking_checkpoint.thinker_training import IGNORED, ThinkerLoss, listen
 
 EARLIER = 2
 

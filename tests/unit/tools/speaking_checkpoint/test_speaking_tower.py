@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.testing.tiny_tokenizer import TinyVocabulary
-from tools.speaking_checkpoint import tower_training
-from tools.speaking_checkpoint.model import SHAPE, make_configuration, make_part
-from tools.speaking_checkpoint.recordings import MelRecording
-from tools.speaking_checkpoint.tower_training import (
+from antiphon_testkit.tiny_tokenizer import TinyVocabulary
+from antiphon_tools.speaking_checkpoint import tower_training
+from antiphon_tools.speaking_checkpoint.model import SHAPE, make_configuration, make_part
+from antiphon_tools.speaking_checkpoint.recordings import MelRecording
+from antiphon_tools.speaking_checkpoint.tower_training import (
     BLANK,
     HeardWords,
     TowerLoss,
@@ -20,7 +20,7 @@ from tools.speaking_checkpoint.tower_training import (
     rows_of,
     spread,
 )
-from tools.speaking_checkpoint.vocabulary import embed
+from antiphon_tools.speaking_checkpoint.vocabulary import embed
 
 TEXTS = ("what is antiphon", "what is code2wav", "hello there", "turn on the light in the hall")
 

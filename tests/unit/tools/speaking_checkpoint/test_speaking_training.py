@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from antiphon.errors import FailedPrecondition
-from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues
-from tools.speaking_checkpoint.repertoire import (
+from antiphon_tools.speaking_checkpoint.dialogues import AUDIO, Dialogues
+from antiphon_tools.speaking_checkpoint.repertoire import (
     HEARD,
     UNKNOWN,
     UNSPOKEN,
     load_repertoire,
     spoken_words,
 )
-from tools.speaking_checkpoint.training import Plan, TrainingRun
-from tools.speaking_checkpoint.vocabulary import _learn, _split
+from antiphon_tools.speaking_checkpoint.training import Plan, TrainingRun
+from antiphon_tools.speaking_checkpoint.vocabulary import _learn, _split
 
 
 def make_run(state: Path, steps: int) -> tuple[torch.nn.Linear, TrainingRun]:

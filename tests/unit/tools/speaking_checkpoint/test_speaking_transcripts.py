@@ -6,9 +6,9 @@ import re
 import pytest
 
 from antiphon.deployment.schema import GatewayConfig
-from tools.speaking_checkpoint.functions import function_requests
-from tools.speaking_checkpoint.recordings import spoken_questions
-from tools.speaking_checkpoint.transcripts import INSTRUCTION, draw_instruction, write_down
+from antiphon_tools.speaking_checkpoint.functions import function_requests
+from antiphon_tools.speaking_checkpoint.recordings import spoken_questions
+from antiphon_tools.speaking_checkpoint.transcripts import INSTRUCTION, draw_instruction, write_down
 
 
 @pytest.mark.parametrize(

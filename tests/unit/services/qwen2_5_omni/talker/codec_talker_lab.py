@@ -17,14 +17,14 @@ from antiphon.pipelines.qwen2_5_omni import CODES, PROMPT, TOKENS, PlaceholderId
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
-from antiphon.testing.late_copies import late_to_host
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
-from services.lm.graphs import Bucketing
-from services.lm.readback import Readback
-from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
-from services.qwen2_5_omni.talker.ids import TalkerIds
-from services.qwen2_5_omni.talker.model import CodecTalker
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.readback import Readback
+from antiphon_services.qwen2_5_omni.talker.engine import CodecTalkerEngine
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
+from antiphon_testkit.late_copies import late_to_host
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
 
 GREEDY = Sampling(0.0, 40, 0.8, 1.05, seed=0, max_tokens=60)
 SAMPLED = replace(GREEDY, temperature=0.9)

@@ -15,10 +15,10 @@ from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet, Resour
 from antiphon.pipelines.qwen2_5_omni import CODES, PROMPT, TOKENS
 from antiphon.runtime.engine import Emitted, InputChunk
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 
 PROMPTS = ("Tell me about water.", "Count the days", "find the number")
 LONG = "find the number of days " * 40

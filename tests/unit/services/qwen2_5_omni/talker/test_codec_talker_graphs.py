@@ -12,9 +12,9 @@ from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.runtime.engine import Engine
 from antiphon.segment import SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import run_segments
-from services.qwen2_5_omni.talker.load import load
+from antiphon_services.qwen2_5_omni.talker.load import load
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import run_segments
 from tests.replayed_graphs import ReplayPool
 
 PROMPTS = ("Tell me about water.", "Count the days", "find the number")

@@ -17,12 +17,12 @@ from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.runtime.engine import SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from services.lm import frames as frames_module
-from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
+from antiphon_services.lm import frames as frames_module
+from antiphon_services.qwen2_5_omni.talker.engine import CodecTalkerEngine
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 
 
 @pytest.fixture(params=[False, True], ids=["in turn", "ahead"])

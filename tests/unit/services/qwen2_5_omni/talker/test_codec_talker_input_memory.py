@@ -7,8 +7,8 @@ from lent_slots import LentSlots
 
 from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.segment import SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import SegmentOutput, advance
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, advance
 
 KEY = SegmentKey("s", 0)
 

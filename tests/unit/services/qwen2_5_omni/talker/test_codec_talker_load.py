@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from services.qwen2_5_omni.talker.load import load
+from antiphon_services.qwen2_5_omni.talker.load import load
 
 
 def test_rows_of_a_step_are_those_of_the_setting(omni25_directory: Path) -> None:

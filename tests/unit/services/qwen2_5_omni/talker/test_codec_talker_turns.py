@@ -9,10 +9,10 @@ from codec_talker_lab import GREEDY, Lab, Question, settings
 
 from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.segment import SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import run_segment
-from services.lm.frames import PART_ROWS
-from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
+from antiphon_services.lm.frames import PART_ROWS
+from antiphon_services.qwen2_5_omni.talker.engine import CodecTalkerEngine
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import run_segment
 
 TOKENS = 12
 SAMPLING = replace(GREEDY, max_tokens=TOKENS)

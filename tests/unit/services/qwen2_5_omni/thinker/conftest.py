@@ -5,9 +5,9 @@ import torch
 from omni25_thinker_lab import CONVERSATIONS, Answer, answer
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
-from services.qwen2_5_omni.thinker.load import load
-from services.thinker.engine import ThinkerEngine
+from antiphon_services.qwen2_5_omni.thinker.load import load
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -15,11 +15,11 @@ from antiphon.conversation import Conversation, to_tensors
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import Pixels, conversation
-from antiphon.testing.drive_engine import SegmentOutput
-from antiphon.testing.margins import MIN_MARGIN
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
-from services.thinker.loading import DEFAULT_SAMPLING
+from antiphon_services.thinker.loading import DEFAULT_SAMPLING
+from antiphon_testkit.conversations import Pixels, conversation
+from antiphon_testkit.drive_engine import SegmentOutput
+from antiphon_testkit.margins import MIN_MARGIN
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
 
 TEXT = "text"
 SPOKEN = frozenset({TEXT, PROMPT, TOKENS})

@@ -10,8 +10,8 @@ from omni25_thinker_lab import CONVERSATIONS, MAX_TOKENS, Answer, assert_equal, 
 
 from antiphon.history import History
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
-from services.thinker.engine import ThinkerEngine
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 
 
 def gone_on(engine: ThinkerEngine, wanted: Answer, known: int) -> SegmentOutput:

@@ -28,12 +28,12 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.runtime.engine import Completed, Emitted
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import SegmentOutput, run_segment
-from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
-from services.qwen2_5_omni.thinker.load import load
-from services.thinker.engine import ThinkerEngine
+from antiphon_services.qwen2_5_omni.thinker.load import load
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
 
 TEXT_ONLY = frozenset({TEXT})
 

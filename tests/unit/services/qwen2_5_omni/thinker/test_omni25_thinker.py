@@ -32,16 +32,16 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import conversation, live_chunks
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from antiphon.testing.margins import LOGPROB_TOLERANCE
-from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
 from antiphon.wire.logprobs import logprobs_from_tensors
-from services.lm.graphs import Eager, RowFunction
-from services.qwen2_5_omni.thinker.load import load, load_intake
-from services.thinker.engine import ThinkerEngine
-from services.thinker.patches import VisualPatches
-from services.thinker.vision import Visual
+from antiphon_services.lm.graphs import Eager, RowFunction
+from antiphon_services.qwen2_5_omni.thinker.load import load, load_intake
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_services.thinker.patches import VisualPatches
+from antiphon_services.thinker.vision import Visual
+from antiphon_testkit.conversations import conversation, live_chunks
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
+from antiphon_testkit.margins import LOGPROB_TOLERANCE
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
 
 TEXT_ONLY = frozenset({TEXT})
 

@@ -17,12 +17,12 @@ from omni25_thinker_lab import (
 )
 
 from antiphon.pipelines.qwen2_5_omni import PROMPT
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import run_segment
-from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
-from services.thinker.engine import ThinkerEngine
-from services.thinker.vision import Visual
-from services.thinker.vision_loading import load_patch_maker
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_services.thinker.vision import Visual
+from antiphon_services.thinker.vision_loading import load_patch_maker
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import run_segment
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
 
 cv2 = pytest.importorskip("cv2")
 

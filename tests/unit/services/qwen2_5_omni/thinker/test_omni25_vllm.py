@@ -33,12 +33,12 @@ from antiphon.history import History
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.runtime.engine import DetachedEngine, InputChunk, LoadedStage, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
-from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from services.qwen2_5_omni.thinker.load import load
+from antiphon_services.qwen2_5_omni.thinker.load import load
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
+from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 
 pytest.importorskip("vllm")
 psutil = pytest.importorskip("psutil")

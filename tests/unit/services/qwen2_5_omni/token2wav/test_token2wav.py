@@ -9,10 +9,15 @@ from token2wav_rig import TOLERANCE, Rig, Speech, difference, speech
 
 from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
 from antiphon.sampling import stream_key
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Reference
-from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockSpan, BlockWindow
-from services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from antiphon_services.qwen2_5_omni.token2wav.blocks import (
+    HALVES,
+    BlockPlan,
+    BlockSpan,
+    BlockWindow,
+)
+from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Reference
 
 torch.set_num_threads(1)
 BLOCK_CODES = 12

@@ -12,13 +12,17 @@ from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
-from antiphon.testing.late_copies import LateCopies, late_to_host
 from antiphon.transport.device_edge import ToHost
-from services.flow.layer import TimedLayer
-from services.qwen2_5_omni.token2wav.decoder import ROWS_AT_A_TIME
-from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
-from services.qwen2_5_omni.token2wav.vocoder import CALL_FRAMES, ROWS_OF_A_FRAME, MelVocoder
+from antiphon_services.flow.layer import TimedLayer
+from antiphon_services.qwen2_5_omni.token2wav.decoder import ROWS_AT_A_TIME
+from antiphon_services.qwen2_5_omni.token2wav.engine import Token2WavEngine
+from antiphon_services.qwen2_5_omni.token2wav.vocoder import (
+    CALL_FRAMES,
+    ROWS_OF_A_FRAME,
+    MelVocoder,
+)
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from antiphon_testkit.late_copies import LateCopies, late_to_host
 
 SAMPLING = Sampling(0.0, 0, 1.0, 1.0, seed=0, max_tokens=1)
 KEY = SegmentKey("one", 0)

@@ -14,15 +14,15 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
-from antiphon.testing.drive_engine import run_segment
-from antiphon.testing.graph_watch import GraphWatch
-from services.lm.graphs import Bucketing, Eager, RowFunction
-from services.qwen2_5_omni.token2wav.blocks import BlockPlan
-from services.qwen2_5_omni.token2wav.decoder import Token2Wav
-from services.qwen2_5_omni.token2wav.flow_graphs import ReplayedPlan
-from services.qwen2_5_omni.token2wav.load import ONLY_SEED, load
-from services.qwen2_5_omni.token2wav.solver import EVALUATIONS
-from services.qwen2_5_omni.token2wav.vocoder import stream_lengths
+from antiphon_services.lm.graphs import Bucketing, Eager, RowFunction
+from antiphon_services.qwen2_5_omni.token2wav.blocks import BlockPlan
+from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from antiphon_services.qwen2_5_omni.token2wav.flow_graphs import ReplayedPlan
+from antiphon_services.qwen2_5_omni.token2wav.load import ONLY_SEED, load
+from antiphon_services.qwen2_5_omni.token2wav.solver import EVALUATIONS
+from antiphon_services.qwen2_5_omni.token2wav.vocoder import stream_lengths
+from antiphon_testkit.drive_engine import run_segment
+from antiphon_testkit.graph_watch import GraphWatch
 
 
 class Watched:

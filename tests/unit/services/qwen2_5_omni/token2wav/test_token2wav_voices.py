@@ -6,7 +6,7 @@ import torch
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen2_5_omni import VOICES_FILE
-from services.qwen2_5_omni.token2wav.voices import read_voices
+from antiphon_services.qwen2_5_omni.token2wav.voices import read_voices
 
 GOOD = {"bos_token": 7, "cond": torch.zeros(1, 4), "ref_mel": torch.zeros(1, 5, 80)}
 

@@ -14,11 +14,11 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniTo
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.testing.qwen2_5_omni.noise import KeyedNoise
-from services.qwen2_5_omni.token2wav.decoder import Token2Wav
-from services.qwen2_5_omni.token2wav.load import STORED_BUFFERS
-from services.qwen2_5_omni.token2wav.utterance import Utterance
-from services.qwen2_5_omni.token2wav.voices import read_voices
+from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from antiphon_services.qwen2_5_omni.token2wav.load import STORED_BUFFERS
+from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
+from antiphon_services.qwen2_5_omni.token2wav.voices import read_voices
+from antiphon_testkit.qwen2_5_omni.noise import KeyedNoise
 from tests.replayed_graphs import ReplayPool
 
 TOLERANCE = 1e-5

@@ -16,14 +16,14 @@ from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
-from antiphon.testing.drive_engine import run_segment
-from antiphon.testing.qwen3_omni.tiny_checkpoint import (
+from antiphon_services.qwen3_omni.code2wav.load import load
+from antiphon_testkit.drive_engine import run_segment
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import (
     OTHER,
     SMALL,
     TinyShape,
     build_tiny_checkpoint,
 )
-from services.qwen3_omni.code2wav.load import load
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 import pytest
 from talker_lab import Lab, make_lab
 
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, SMALL
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, SMALL
 
 
 @pytest.fixture(scope="session")

@@ -28,14 +28,14 @@ from antiphon.pipelines.qwen3_omni import (
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
-from antiphon.testing.drive_engine import SegmentOutput
-from antiphon.testing.late_copies import LateCopies, late_to_host
-from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from services.lm.graphs import Bucketing
-from services.lm.readback import Readback
-from services.qwen3_omni.talker.engine import TalkerEngine
-from services.qwen3_omni.talker.load import load
-from services.qwen3_omni.talker.model import Talker
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.readback import Readback
+from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_services.qwen3_omni.talker.load import load
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_testkit.drive_engine import SegmentOutput
+from antiphon_testkit.late_copies import LateCopies, late_to_host
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 
 Ids = npt.NDArray[np.int32]
 

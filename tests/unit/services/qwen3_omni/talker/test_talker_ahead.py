@@ -18,11 +18,11 @@ from antiphon.runtime.engine import Emitted, EngineEvent, Failed
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Limit, Release
 from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment
-from antiphon.testing.late_copies import LateCopies
-from services.qwen3_omni.talker.engine import TalkerEngine
-from services.qwen3_omni.talker.prompt import TalkerPrompt
-from services.qwen3_omni.talker.segment import TalkerSegment
+from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
+from antiphon_services.qwen3_omni.talker.segment import TalkerSegment
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment
+from antiphon_testkit.late_copies import LateCopies
 
 KEY, OTHER_KEY = SegmentKey("one", 0), SegmentKey("other", 0)
 

@@ -7,9 +7,9 @@ import torch
 from talker_lab import GREEDY, SAMPLED, Lab
 
 from antiphon.sampling import Sampling
-from services.lm.codebooks import CodePredictor, predictor_sampling
-from services.lm.sampler import SamplingRows, choose, uniform_each
-from services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
+from antiphon_services.lm.codebooks import CodePredictor, predictor_sampling
+from antiphon_services.lm.sampler import SamplingRows, choose, uniform_each
+from antiphon_services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
 
 SESSIONS = 5
 

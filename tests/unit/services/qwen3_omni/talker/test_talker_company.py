@@ -15,13 +15,13 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment
-from services.lm.attention import Span
-from services.lm.decoder import Decoder
-from services.lm.frames import PART_ROWS
-from services.lm.graphs import Eager
-from services.lm.kv_cache import KVCache
-from services.qwen3_omni.talker.load import load
+from antiphon_services.lm.attention import Span
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.frames import PART_ROWS
+from antiphon_services.lm.graphs import Eager
+from antiphon_services.lm.kv_cache import KVCache
+from antiphon_services.qwen3_omni.talker.load import load
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment
 
 SLOTS = 64
 

@@ -10,10 +10,10 @@ from talker_lab import Lab, codes_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import run_segments
-from services.lm.experts import Sparse
-from services.lm.graphs import Bucketing, Eager
-from services.qwen3_omni.talker.load import load
+from antiphon_services.lm.experts import Sparse
+from antiphon_services.lm.graphs import Bucketing, Eager
+from antiphon_services.qwen3_omni.talker.load import load
+from antiphon_testkit.drive_engine import run_segments
 
 IN_BFLOAT16 = StageConfig(slots=4, dtype="bfloat16")
 KEY = SegmentKey("session", 0)

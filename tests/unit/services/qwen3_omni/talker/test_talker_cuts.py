@@ -6,7 +6,7 @@ from talker_lab import NEWLINE, Lab, Turn
 
 from antiphon.pipelines.qwen3_omni import window_positions
 from antiphon.runtime.engine import InputChunk
-from services.qwen3_omni.talker.prompt import TalkerPrompt
+from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
 
 WINDOW = 40
 

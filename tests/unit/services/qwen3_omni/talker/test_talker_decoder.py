@@ -8,9 +8,9 @@ from talker_lab import Lab
 
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from services.lm.attention import Span
-from services.lm.decoder import Decoder
-from services.lm.kv_cache import KVCache
+from antiphon_services.lm.attention import Span
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.kv_cache import KVCache
 
 ROWS = 40
 

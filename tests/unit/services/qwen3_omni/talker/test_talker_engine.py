@@ -15,9 +15,9 @@ from antiphon.errors import (
 )
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from services.budgets import PREFILL_ROWS
-from services.qwen3_omni.talker.load import load
+from antiphon_services.budgets import PREFILL_ROWS
+from antiphon_services.qwen3_omni.talker.load import load
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 
 KEY = SegmentKey("session", 3)
 

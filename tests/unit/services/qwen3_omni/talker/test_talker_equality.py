@@ -23,7 +23,7 @@ from talker_lab import (
 
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import run_segment, run_segments
+from antiphon_testkit.drive_engine import run_segment, run_segments
 
 Schedule = Callable[[Turn], Sequence[InputChunk]]
 

@@ -17,17 +17,17 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import run_segments
-from antiphon.testing.graph_watch import GraphWatch
-from services.lm.attention import Span
-from services.lm.codebooks import CodePredictor
-from services.lm.decoder import Decoder
-from services.lm.experts import LEAST_ROWS, Sparse
-from services.lm.graphs import Eager, RowFunction, bucket_sizes
-from services.lm.kv_cache import KVCache
-from services.lm.sampler import SamplingRows
-from services.qwen3_omni.talker.load import load
-from services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
+from antiphon_services.lm.attention import Span
+from antiphon_services.lm.codebooks import CodePredictor
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.experts import LEAST_ROWS, Sparse
+from antiphon_services.lm.graphs import Eager, RowFunction, bucket_sizes
+from antiphon_services.lm.kv_cache import KVCache
+from antiphon_services.lm.sampler import SamplingRows
+from antiphon_services.qwen3_omni.talker.load import load
+from antiphon_services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
+from antiphon_testkit.drive_engine import run_segments
+from antiphon_testkit.graph_watch import GraphWatch
 from tests.replayed_graphs import ReplayPool
 
 ROWS = 16

@@ -15,9 +15,9 @@ from antiphon.errors import InvalidArgument
 from antiphon.history import History
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
-from services.lm import frames as frames_module
-from services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_services.lm import frames as frames_module
+from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 
 PART_ROWS = 16
 LONG = replace(SAMPLED, max_tokens=400, seed=2)

@@ -10,7 +10,7 @@ from test_talker_vision import IMAGE, turn_with
 
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 
 KEY = SegmentKey("s", 0)
 

@@ -13,13 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToDevice, ToHost
-from services.lm.frames import FrameDraw, PromptPart
-from services.lm.graphs import Bucketing, Eager
-from services.lm.readback import Readback
-from services.qwen3_omni.talker.load import load
-from services.qwen3_omni.talker.model import Talker
+from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.lm.graphs import Bucketing, Eager
+from antiphon_services.lm.readback import Readback
+from antiphon_services.qwen3_omni.talker.load import load
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_testkit.late_copies import LateCopies
 
 aten = torch.ops.aten
 

@@ -11,8 +11,8 @@ from talker_lab import Lab
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from services.lm.experts import LEAST_ROWS
-from services.lm.lockstep import Lockstep
+from antiphon_services.lm.experts import LEAST_ROWS
+from antiphon_services.lm.lockstep import Lockstep
 
 SEQUENCES = 64
 aten = torch.ops.aten

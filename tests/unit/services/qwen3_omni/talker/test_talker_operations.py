@@ -14,15 +14,15 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.testing.late_copies import LateCopies
-from antiphon.testing.launches import launches_on_meta
-from antiphon.testing.qwen3_omni.tiny_config import make_config
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToHost
-from services.lm.frames import FrameDraw
-from services.lm.readback import Readback
-from services.qwen3_omni.talker.model import Talker
+from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.lm.readback import Readback
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_testkit.late_copies import LateCopies
+from antiphon_testkit.launches import launches_on_meta
+from antiphon_testkit.qwen3_omni.tiny_config import make_config
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
+from antiphon_testkit.qwen3_omni.tiny_tokenizer import TOKENIZER
 
 # The numbers of layers and groups are the released checkpoint's; widths do not count.
 SHAPE = replace(SMALL, talker_layers=20, code_groups=16, predictor_layers=5)

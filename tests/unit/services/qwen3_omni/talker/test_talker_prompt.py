@@ -15,7 +15,7 @@ from antiphon.errors import (
     NotImplementedYet,
 )
 from antiphon.runtime.engine import InputChunk
-from services.qwen3_omni.talker.prompt import TalkerPrompt
+from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
 
 
 def make_prompt(lab: Lab) -> TalkerPrompt:

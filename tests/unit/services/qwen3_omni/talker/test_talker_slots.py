@@ -11,16 +11,16 @@ from talker_lab import Lab, codes_of
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import run_segment
-from services.lm.experts import LEAST_ROWS, Sparse
-from services.qwen3_omni.talker.load import load
+from antiphon_services.lm.experts import LEAST_ROWS, Sparse
+from antiphon_services.qwen3_omni.talker.load import load
+from antiphon_testkit.drive_engine import run_segment
 
 
 def test_memory_is_that_of_all_slots_when_it_is_stated(
     small: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     shape = small.shape
-    with caplog.at_level(logging.INFO, "services.lm.memory"):
+    with caplog.at_level(logging.INFO, "antiphon_services.lm.memory"):
         load(small.directory, StageConfig(slots=50, context_limit=4000))
     position = 2 * 4 * shape.talker_layers * shape.talker_kv_heads * shape.talker_head_dim
     assert f"keys and values {position * 2e5 / 1e9:.2f}; " in caplog.text

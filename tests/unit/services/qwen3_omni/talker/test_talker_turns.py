@@ -12,12 +12,12 @@ from talker_lab import GREEDY, LEAST_MARGIN, NEWLINE, Lab, Turn, codes_of, make_
 
 from antiphon.errors import ResourceExhausted
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
-from services.lm.frames import LEAST_PART_ROWS, FrameDraw, PromptPart
-from services.lm.known_frames import KnownPart
-from services.lm.readback import PendingDraw
-from services.qwen3_omni.talker.engine import TalkerEngine
-from services.qwen3_omni.talker.prompt import TalkerPrompt
+from antiphon_services.lm.frames import LEAST_PART_ROWS, FrameDraw, PromptPart
+from antiphon_services.lm.known_frames import KnownPart
+from antiphon_services.lm.readback import PendingDraw
+from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 
 TURNS = 20
 ANSWER_ROWS = 9

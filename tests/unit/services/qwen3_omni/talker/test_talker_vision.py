@@ -10,9 +10,9 @@ from talker_lab import NEWLINE, Lab, Turn, codes_of, make_late_engine
 
 from antiphon.runtime.engine import Engine
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import run_segment, run_segments
-from services.lm.frames import PART_ROWS
-from services.lm.graphs import Eager
+from antiphon_services.lm.frames import PART_ROWS
+from antiphon_services.lm.graphs import Eager
+from antiphon_testkit.drive_engine import run_segment, run_segments
 
 Content = Callable[[Lab, int], list[int]]
 

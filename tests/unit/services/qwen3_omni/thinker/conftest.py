@@ -9,8 +9,8 @@ from thinker_reference import MAX_TOKENS, Cases, Reference, clear_replies
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
-from services.qwen3_omni.thinker.load import load
+from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -29,12 +29,12 @@ from antiphon.runtime.engine import (
     SegmentSettings,
 )
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from services.lm.graphs import Eager, RowFunction
-from services.qwen3_omni.thinker.load import load
-from services.thinker import engine as engine_module
-from services.thinker.engine import ThinkerEngine
-from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
+from antiphon_services.lm.graphs import Eager, RowFunction
+from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_services.thinker import engine as engine_module
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_services.thinker.model import Fed, ThinkerFeed, ThinkerModel
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 
 LONG = ask("the time of the water " * 40)
 DRAWN: list[dict[str, Any]] = [

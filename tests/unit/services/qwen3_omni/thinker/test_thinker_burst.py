@@ -14,19 +14,19 @@ from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import await_ready
-from services.budgets import (
+from antiphon_services.budgets import (
     ENCODED_AT_LEAST,
     GPU_PREPARED_AT_ONCE,
     GPU_TEXT_ROWS,
     PREFILL_ROWS,
 )
-from services.lm.memory import SlotMemory
-from services.preparation import SHORT_TEXT_BYTES
-from services.qwen3_omni.thinker.load import load
-from services.thinker.engine import ThinkerEngine, ThinkerPreparations
-from services.thinker.model import ThinkerModel
-from services.thinker.prompt import PromptFactory
+from antiphon_services.lm.memory import SlotMemory
+from antiphon_services.preparation import SHORT_TEXT_BYTES
+from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_services.thinker.engine import ThinkerEngine, ThinkerPreparations
+from antiphon_services.thinker.model import ThinkerModel
+from antiphon_services.thinker.prompt import PromptFactory
+from antiphon_testkit.drive_engine import await_ready
 
 BURST = 64
 KEYS = [SegmentKey(f"session {index}", 0) for index in range(BURST)]

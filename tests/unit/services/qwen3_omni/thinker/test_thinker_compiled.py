@@ -11,10 +11,10 @@ from thinker_conversations import ask, segment
 
 from antiphon.chunk import Tensor
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.drive_engine import run_segment
-from services.lm.experts import Sparse
-from services.lm.graphs import Bucketing, Eager
-from services.qwen3_omni.thinker.load import load
+from antiphon_services.lm.experts import Sparse
+from antiphon_services.lm.graphs import Bucketing, Eager
+from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_testkit.drive_engine import run_segment
 
 IN_BFLOAT16 = StageConfig(slots=2, dtype="bfloat16")
 TOKENS = 5

@@ -15,9 +15,9 @@ from antiphon.errors import ErrorCode, InvalidArgument, NotImplementedYet
 from antiphon.runtime.engine import Completed, Failed, InputChunk, LoadedStage
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
-from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
+from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 
 TEXT_ONLY = frozenset({"text"})
 KEY = SegmentKey("engine test", 0)

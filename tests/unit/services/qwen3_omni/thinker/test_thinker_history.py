@@ -16,9 +16,9 @@ from antiphon.errors import ErrorCode, InvalidArgument
 from antiphon.history import History
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
-from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
-from services.thinker.model import Fed, ThinkerFeed
+from antiphon_services.thinker.engine import PREFILL_ROWS, ThinkerEngine
+from antiphon_services.thinker.model import Fed, ThinkerFeed
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 
 SAMPLED = {"temperature": 0.9, "top_k": 0, "seed": 7, "repetition_penalty": 1.3}
 

@@ -16,13 +16,13 @@ from antiphon.conversation import Conversation
 from antiphon.logprobs import TokenLogprob
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
 from antiphon.wire.logprobs import logprobs_from_tensors
-from services.lm.sampling import Sampled, score_together
-from services.text.detokenizer import Detokenizer, Vocabulary
-from services.text.logprobs import ReplyLogprobs
-from services.text.stopping import ReplyText
-from services.thinker import engine as engine_module
+from antiphon_services.lm.sampling import Sampled, score_together
+from antiphon_services.text.detokenizer import Detokenizer, Vocabulary
+from antiphon_services.text.logprobs import ReplyLogprobs
+from antiphon_services.text.stopping import ReplyText
+from antiphon_services.thinker import engine as engine_module
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 
 TEXT_ONLY = frozenset({"text"})
 

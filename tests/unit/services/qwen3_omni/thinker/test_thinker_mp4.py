@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidArgument
-from services.thinker.mp4 import MAX_BOXES, MAX_INDEX_BYTES, MAX_TRACKS, check_samples
+from antiphon_services.thinker.mp4 import MAX_BOXES, MAX_INDEX_BYTES, MAX_TRACKS, check_samples
 
 MOST = 28_800  # two minutes at 240 frames a second
 HEAD = b"\x00\x00\x00\x10ftypisom\x00\x00\x00\x00"

@@ -23,13 +23,13 @@ from antiphon.runtime.session.facts import EngineStepped
 from antiphon.runtime.session.instructions import Admit, Feed, Release
 from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready, run_segment
-from services.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
-from services.qwen3_omni.thinker.load import load_intake
-from services.text.chat import NOTHING, ChatTokenizer, TemplateValue
-from services.thinker.engine import ThinkerEngine
-from services.thinker.intake import PromptIntake
-from services.thinker.model import Fed, ThinkerFeed
+from antiphon_services.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
+from antiphon_services.qwen3_omni.thinker.load import load_intake
+from antiphon_services.text.chat import NOTHING, ChatTokenizer, TemplateValue
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_services.thinker.intake import PromptIntake
+from antiphon_services.thinker.model import Fed, ThinkerFeed
+from antiphon_testkit.drive_engine import SegmentOutput, advance, await_ready, run_segment
 
 TIMEOUT_S = 120.0
 LONG = ask("water " * (LARGE_TEXT_BYTES // 6 + 1))

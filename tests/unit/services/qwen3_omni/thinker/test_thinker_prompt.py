@@ -19,13 +19,13 @@ from antiphon.conversation import Conversation
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from services.qwen3_omni.thinker.audio import audio_tower, encoder_positions
-from services.qwen3_omni.thinker.prompt import need_user
-from services.text.chat import ChatTokenizer, load_chat_tokenizer
-from services.thinker.audio import AudioFrontEnd
-from services.thinker.loading import with_media
-from services.thinker.prompt import PromptFactory
-from services.vllm.media import MediaLimits
+from antiphon_services.qwen3_omni.thinker.audio import audio_tower, encoder_positions
+from antiphon_services.qwen3_omni.thinker.prompt import need_user
+from antiphon_services.text.chat import ChatTokenizer, load_chat_tokenizer
+from antiphon_services.thinker.audio import AudioFrontEnd
+from antiphon_services.thinker.loading import with_media
+from antiphon_services.thinker.prompt import PromptFactory
+from antiphon_services.vllm.media import MediaLimits
 
 CONTROL = ("<|im_end|>", "<|im_start|>", "<|audio_pad|>", "<tts_text_bos>", "<|endoftext|>")
 

@@ -15,13 +15,13 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import AUDIO_CHUNK_POSITIONS
 from antiphon.runtime.engine import Engine, LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.conversations import live_chunks
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
-from services.qwen3_omni.thinker.load import load
-from services.thinker.audio import AudioFeatures
-from services.thinker.engine import ThinkerEngine
-from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
-from services.thinker.patches import VisualPatches
+from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_services.thinker.audio import AudioFeatures
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_services.thinker.model import Fed, ThinkerFeed, ThinkerModel
+from antiphon_services.thinker.patches import VisualPatches
+from antiphon_testkit.conversations import live_chunks
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 
 TURN_TOKENS = 12
 SYSTEM = say("You are the voice of the water and of the time.", role="system")

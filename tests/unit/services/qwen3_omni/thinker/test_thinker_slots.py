@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from thinker_conversations import recording
 from transformers import WhisperFeatureExtractor
 
-from services.lm.slots import shared_length
-from services.qwen3_omni.thinker.audio import audio_tower
-from services.thinker.audio import AudioFeatures, AudioFrontEnd
-from services.thinker.generation import prompt_content
-from services.thinker.schedule import prefill_shares
+from antiphon_services.lm.slots import shared_length
+from antiphon_services.qwen3_omni.thinker.audio import audio_tower
+from antiphon_services.thinker.audio import AudioFeatures, AudioFrontEnd
+from antiphon_services.thinker.generation import prompt_content
+from antiphon_services.thinker.schedule import prefill_shares
 
 
 @pytest.fixture(scope="module")

@@ -18,16 +18,16 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.testing.conversations import conversation
-from antiphon.testing.qwen3_omni.reference import Reference
-from services.qwen3_omni.thinker.load import load_intake
-from services.thinker.prompt import PromptFactory
-from services.thinker.vision import Visual
+from antiphon_services.qwen3_omni.thinker.load import load_intake
+from antiphon_services.thinker.prompt import PromptFactory
+from antiphon_services.thinker.vision import Visual
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.qwen3_omni.reference import Reference
 
 cv2 = pytest.importorskip("cv2")
 
-from services.thinker.video import MAX_VIDEO_S  # noqa: E402
-from services.thinker.vision_loading import load_vision  # noqa: E402 - it needs OpenCV
+from antiphon_services.thinker.video import MAX_VIDEO_S  # noqa: E402
+from antiphon_services.thinker.vision_loading import load_vision  # noqa: E402 - it needs OpenCV
 
 SEEN = (320, 448)
 

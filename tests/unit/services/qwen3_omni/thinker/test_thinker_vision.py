@@ -20,16 +20,16 @@ from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import run_segment
-from antiphon.testing.qwen3_omni.reference import Reference
-from services.qwen3_omni.thinker.audio import audio_tower
-from services.text.chat import load_chat_tokenizer
-from services.thinker import vision
-from services.thinker.audio import AudioFrontEnd
-from services.thinker.patches import PatchMaker
-from services.thinker.prompt import PromptFactory
-from services.thinker.vision import Sizes, VisionFrontEnd, Visual, measure_image
+from antiphon_services.qwen3_omni.thinker.audio import audio_tower
+from antiphon_services.text.chat import load_chat_tokenizer
+from antiphon_services.thinker import vision
+from antiphon_services.thinker.audio import AudioFrontEnd
+from antiphon_services.thinker.patches import PatchMaker
+from antiphon_services.thinker.prompt import PromptFactory
+from antiphon_services.thinker.vision import Sizes, VisionFrontEnd, Visual, measure_image
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import run_segment
+from antiphon_testkit.qwen3_omni.reference import Reference
 
 NAME = "image.0"
 

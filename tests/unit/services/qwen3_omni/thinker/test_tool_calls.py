@@ -14,16 +14,16 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import chat_messages, chat_tools, ended_calls
-from antiphon.testing.drive_engine import SegmentOutput, run_segment
-from antiphon.testing.qwen3_omni.scripted_checkpoint import (
+from antiphon.wire.logprobs import logprobs_from_tensors
+from antiphon.wire.tool_calls import CallPiece, call_pieces_from_tensors
+from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_testkit.conversations import chat_messages, chat_tools, ended_calls
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment
+from antiphon_testkit.qwen3_omni.scripted_checkpoint import (
     BEGINNING,
     END,
     build_scripted_checkpoint,
 )
-from antiphon.wire.logprobs import logprobs_from_tensors
-from antiphon.wire.tool_calls import CallPiece, call_pieces_from_tensors
-from services.qwen3_omni.thinker.load import load
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -21,9 +21,9 @@ from antiphon.conversation import (
     to_tensors,
 )
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.testing.conversations import chat_messages, chat_tools
-from antiphon.testing.qwen3_omni.scripted_checkpoint import build_scripted_checkpoint
-from services.text.chat import ChatTokenizer, load_chat_tokenizer
+from antiphon_services.text.chat import ChatTokenizer, load_chat_tokenizer
+from antiphon_testkit.conversations import chat_messages, chat_tools
+from antiphon_testkit.qwen3_omni.scripted_checkpoint import build_scripted_checkpoint
 
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>")
 
@@ -243,7 +243,7 @@ def test_from_tensors_raises_when_tools_make_no_sense(
 
 
 def test_the_other_familys_template_takes_no_tools(tmp_path: Path) -> None:
-    from antiphon.testing.qwen2_5_omni.tiny_tokenizer import TOKENIZER
+    from antiphon_testkit.qwen2_5_omni.tiny_tokenizer import TOKENIZER
 
     TOKENIZER.write(tmp_path)
     assert not load_chat_tokenizer(tmp_path).takes_tools

@@ -22,13 +22,13 @@ from antiphon.runtime.engine import (
     Failed,
 )
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import run_segment
 from antiphon.wire.logprobs import logprobs_from_tensors
-from services.qwen3_omni.thinker.load import load, load_intake
-from services.thinker.intake import PromptIntake
-from services.thinker.vllm_engine import engine as engine_module
-from services.vllm.mailbox import Ended, Rows, Tokens
-from services.vllm.scores import scores_at
+from antiphon_services.qwen3_omni.thinker.load import load, load_intake
+from antiphon_services.thinker.intake import PromptIntake
+from antiphon_services.thinker.vllm_engine import engine as engine_module
+from antiphon_services.vllm.mailbox import Ended, Rows, Tokens
+from antiphon_services.vllm.scores import scores_at
+from antiphon_testkit.drive_engine import run_segment
 
 
 @pytest.fixture(scope="module")

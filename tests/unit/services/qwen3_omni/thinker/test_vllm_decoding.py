@@ -15,13 +15,13 @@ from PIL import Image
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.sampling import Sampling
-from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
-from services.thinker.vision import Visual
-from services.thinker.vllm_engine.prompt_media import PromptMedia
-from services.vllm import environment
-from services.vllm.mailbox import Delivery, Ended, Mailbox, Tokens
-from services.vllm.order import VllmOrder
-from services.vllm.restarts import Restarts
+from antiphon_services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
+from antiphon_services.thinker.vision import Visual
+from antiphon_services.thinker.vllm_engine.prompt_media import PromptMedia
+from antiphon_services.vllm import environment
+from antiphon_services.vllm.mailbox import Delivery, Ended, Mailbox, Tokens
+from antiphon_services.vllm.order import VllmOrder
+from antiphon_services.vllm.restarts import Restarts
 
 pytestmark = [
     pytest.mark.skipif(not environment.is_installed(), reason="needs vLLM"),
@@ -62,7 +62,7 @@ class Bench:
         self.engine, self.mailbox = Answering(), Mailbox()
         self._numbers = itertools.count()
         environment.prepare(StageConfig(engine="vllm"), MODELS)
-        from services.vllm.host import DECODED_AT_ONCE, VllmHost
+        from antiphon_services.vllm.host import DECODED_AT_ONCE, VllmHost
 
         self.at_once = DECODED_AT_ONCE
         start: Any = lambda: self.engine  # noqa: E731

@@ -27,13 +27,13 @@ from antiphon.history import History
 from antiphon.runtime.engine import DetachedEngine, Engine, InputChunk, SegmentSettings
 from antiphon.sampling import stream_key
 from antiphon.segment import SegmentKey
-from antiphon.testing.conversations import conversation
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, TinyShape, build_tiny_checkpoint
 from antiphon.wire.logprobs import logprobs_from_tensors
-from services.qwen3_omni.thinker.load import load
-from services.text.detokenizer import Vocabulary
-from services.vllm.scores import scores_at
+from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_services.text.detokenizer import Vocabulary
+from antiphon_services.vllm.scores import scores_at
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, TinyShape, build_tiny_checkpoint
 
 psutil = pytest.importorskip("psutil")
 prometheus = pytest.importorskip("prometheus_client")

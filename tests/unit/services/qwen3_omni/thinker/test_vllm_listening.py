@@ -14,10 +14,10 @@ from vllm_bench import KEY, Bench, ids_of
 from antiphon.conversation import AudioPart, Conversation, ConversationMessage
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
-from antiphon.testing.conversations import live_chunks
-from services.qwen3_omni.thinker.load import load_intake
-from services.vllm.mailbox import Rows, Tokens
-from services.vllm.order import VllmOrder
+from antiphon_services.qwen3_omni.thinker.load import load_intake
+from antiphon_services.vllm.mailbox import Rows, Tokens
+from antiphon_services.vllm.order import VllmOrder
+from antiphon_testkit.conversations import live_chunks
 
 SAID = [5, 6, 7]
 

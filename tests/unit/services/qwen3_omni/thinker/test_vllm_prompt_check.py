@@ -12,8 +12,8 @@ from PIL import Image
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from services.thinker.vision import Visual
-from services.thinker.vllm_engine.prompt_check import PromptCheck
+from antiphon_services.thinker.vision import Visual
+from antiphon_services.thinker.vllm_engine.prompt_check import PromptCheck
 
 AUDIO, IMAGE, VIDEO, VOCABULARY = 50, 51, 52, 60
 SPECIAL = SpecialIds(40, 41, 42, 43, 44, 45, 46, audio=AUDIO, image=IMAGE, video=VIDEO)

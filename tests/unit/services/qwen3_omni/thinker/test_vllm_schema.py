@@ -13,7 +13,7 @@ from thinker_conversations import TEXT, segment
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import DetachedEngine
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 
 pytestmark = [
     # As in test_vllm_engine.

@@ -18,7 +18,7 @@ from antiphon.conversation import (
 )
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
-from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING
+from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING
 
 SPEECH = frozenset({"text", "prompt", "tokens"})
 

@@ -23,8 +23,8 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 
 from antiphon.conversation import Conversation, TextPart
 from antiphon.logprobs import TokenLogprob
-from antiphon.testing.margins import LOGPROB_TOLERANCE
-from services.text.detokenizer import Vocabulary
+from antiphon_services.text.detokenizer import Vocabulary
+from antiphon_testkit.margins import LOGPROB_TOLERANCE
 
 MARGIN = 1e-4
 MAX_TOKENS = 48

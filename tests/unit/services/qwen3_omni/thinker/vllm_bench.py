@@ -9,11 +9,11 @@ from antiphon.errors import AntiphonError
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Emitted, EngineEvent
 from antiphon.segment import SegmentKey
-from services.thinker.intake import PromptIntake
-from services.thinker.vllm_engine.engine import VllmThinkerEngine
-from services.thinker.vllm_engine.prompt_check import PromptCheck
-from services.vllm.mailbox import Delivery, Mailbox
-from services.vllm.order import VllmOrder
+from antiphon_services.thinker.intake import PromptIntake
+from antiphon_services.thinker.vllm_engine.engine import VllmThinkerEngine
+from antiphon_services.thinker.vllm_engine.prompt_check import PromptCheck
+from antiphon_services.vllm.mailbox import Delivery, Mailbox
+from antiphon_services.vllm.order import VllmOrder
 
 KEY = SegmentKey("s", 0)
 

@@ -16,9 +16,9 @@ from antiphon.pipelines.qwen3_tts import CODE2WAV, CODEC_FOLDER, PIPELINE
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
-from antiphon.testing.drive_engine import run_segment
-from antiphon.testing.qwen3_tts.tiny_checkpoint import PRESETS
-from services.loading import load_stage
+from antiphon_services.loading import load_stage
+from antiphon_testkit.drive_engine import run_segment
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import PRESETS
 
 AUDIO_STEP = 13
 

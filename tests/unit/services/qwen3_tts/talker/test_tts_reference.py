@@ -10,8 +10,8 @@ import torch
 
 from antiphon.chunk import Tensors
 from antiphon.errors import FailedPrecondition
-from services.clips import cache
-from services.qwen3_tts.talker.reference import ReferenceEncoder
+from antiphon_services.clips import cache
+from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
 
 
 def heard(recorded: Tensors) -> np.ndarray:

@@ -11,8 +11,8 @@ from tts_talker_lab import CASES, SAMPLED, SLOTS, Lab, frames_of
 
 from antiphon.chunk import Tensors
 from antiphon.segment import FinishReason
-from services.lm import frames
-from services.qwen3_tts.talker.engine import CODES
+from antiphon_services.lm import frames
+from antiphon_services.qwen3_tts.talker.engine import CODES
 from tests.replayed_graphs import ReplayPool
 
 

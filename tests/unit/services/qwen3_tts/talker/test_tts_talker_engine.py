@@ -17,12 +17,12 @@ from antiphon.chunk import Tensors
 from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
 from antiphon.runtime.engine import Emitted
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready
-from services.budgets import PREFILL_ROWS
-from services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
-from services.qwen3_tts.talker.front_end import SpeechFrontEnd
-from services.qwen3_tts.talker.manner import SpeechManner
-from services.qwen3_tts.talker.prompt import Prompt
+from antiphon_services.budgets import PREFILL_ROWS
+from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
+from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
+from antiphon_services.qwen3_tts.talker.prompt import Prompt
+from antiphon_services.qwen3_tts.talker.voice_options import VoiceOptions
+from antiphon_testkit.drive_engine import SegmentOutput, advance, await_ready
 
 TIMEOUT_S = 120.0
 FIRST, SECOND, THIRD = (SegmentKey("session", number) for number in range(3))
@@ -56,7 +56,7 @@ class OddFrontEnd(SpeechFrontEnd):
     def check_size(self, json_bytes: int) -> None:
         self._inner.check_size(json_bytes)
 
-    def prepare(self, tensors: Tensors, manner: SpeechManner) -> Prompt:
+    def prepare(self, tensors: Tensors, manner: VoiceOptions) -> Prompt:
         made = self._inner.prepare(tensors, manner)
         text = tensors["messages"].tobytes()
         if b"slow" in text:

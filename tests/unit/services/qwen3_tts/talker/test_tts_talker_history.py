@@ -14,11 +14,11 @@ from antiphon.errors import InvalidArgument
 from antiphon.history import History
 from antiphon.runtime.engine import Emitted
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput
-from services.lm import frames as frames_module
-from services.lm.readback import PendingDraw
-from services.qwen3_tts.talker.engine import TtsTalkerEngine
-from services.qwen3_tts.talker.talker import TtsTurn
+from antiphon_services.lm import frames as frames_module
+from antiphon_services.lm.readback import PendingDraw
+from antiphon_services.qwen3_tts.talker.engine import TtsTalkerEngine
+from antiphon_services.qwen3_tts.talker.talker import TtsTurn
+from antiphon_testkit.drive_engine import SegmentOutput
 
 # Of each aspect, one in each mode.
 ASKED = {

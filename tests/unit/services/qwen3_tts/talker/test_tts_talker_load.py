@@ -16,9 +16,9 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.generation_config import FILE
-from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
-from antiphon.testing.qwen3_tts.tiny_shape import CUSTOM_VOICE
-from services.qwen3_tts.talker.load import load
+from antiphon_services.qwen3_tts.talker.load import load
+from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
+from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
 
 SMALL = StageConfig(slots=2, context_limit=64)
 

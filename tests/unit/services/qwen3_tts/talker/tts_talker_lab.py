@@ -17,14 +17,14 @@ from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segments
-from antiphon.testing.late_copies import late_to_host
-from gateway.media.resampling import RecordingResampler
-from services.lm.graphs import Bucketing
-from services.lm.readback import Readback
-from services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
-from services.qwen3_tts.talker.load import load
-from services.qwen3_tts.talker.segment import INPUT
+from antiphon_gateway.media.resampling import RecordingResampler
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.readback import Readback
+from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
+from antiphon_services.qwen3_tts.talker.load import load
+from antiphon_services.qwen3_tts.talker.segment import INPUT
+from antiphon_testkit.drive_engine import SegmentOutput, run_segments
+from antiphon_testkit.late_copies import late_to_host
 from tests.equality.qwen3_tts.cases import (
     REFERENCE,
     REFERENCE_TEXT,

@@ -1,0 +1,265 @@
+"""One output edge of one segment: collects what the engine emits, cuts it into chunks.
+
+`stream` delivery sends what there is (or, on grouped edges, what the chunk policy
+says), `whole` everything at the end. What is there at once and is large, such as the
+hidden rows of a long prompt, leaves as several pieces of about `PIECE_BYTES`, so that
+other sessions' chunks pass between them; one `whole` stays one. Tensors with as many rows as
+each other are cut together; those of other lengths each on their own, unless positions are
+counted beside them (the characters of some ids must not part). Positions are checked
+to be contiguous: an engine that loses or repeats output is caught here.
+
+On an edge with a pace, what comes too soon after the last piece waits until `due_at`; the
+last piece never does.
+
+With credit, what is due and has none waits here, in order, and `limit` tells how far
+the engine may go meanwhile: to the end of the chunk that it is at, so that one is
+ready when credit comes. `whole` delivery uses none: nobody could take a part of it.
+
+What primes the consumer leaves at once, ahead of all positions, whatever the delivery.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from msgspec import Struct, structs
+
+from antiphon.chunk import Tensor, Tensors, concatenate
+from antiphon.errors import Internal
+from antiphon.pipelines.graph import Edge
+from antiphon.runtime.engine import Emitted
+from antiphon.runtime.session.chunking import due, next_boundary
+from antiphon.runtime.session.credit import Credit
+from antiphon.runtime.session.instructions import Destination
+from antiphon.segment import ChunkPolicy, Delivery, FinishReason
+
+CLOCK_S = 0.0005
+"""Half of what an event loop's clock and timers tell apart."""
+
+PIECE_BYTES = (4 << 20) - (64 << 10)
+"""With a blob's header it fits a slab's slot of 4 MiB."""
+
+
+class Piece(Struct, frozen=True):
+    """A chunk without its address."""
+
+    position: int
+    tensors: Tensors
+    finish_reason: FinishReason | None = None
+    prime: bool = False
+
+
+class OutputEdge:
+    """Pure: positions in, pieces out. Ends with exactly one piece that has a finish reason.
+
+    It is `finished` when the engine has ended the edge and `drained` when all has left. `limit` is
+    the number of positions at which the engine must stop; None when there is no bound.
+    """
+
+    def __init__(
+        self, edge: Edge, delivery: Delivery, policy: ChunkPolicy, credit: Credit | None = None
+    ) -> None:
+        self._edge = edge
+        self._delivery = delivery
+        self._policy = replace(policy, first=policy.first + edge.look_ahead)
+        self._credit = None if delivery is Delivery.WHOLE else credit
+        self._pace_s = edge.pace_s if delivery is Delivery.STREAM else 0.0
+        self._rests_until = -math.inf
+        self._pending: list[tuple[int, Tensors]] = []
+        self._begun = False
+        self._total = 0
+        self._sent = 0
+        # Where the chunk that is being filled ends, on a grouped edge.
+        self._full_at = next_boundary(0, self._policy) if edge.grouped else 0
+        self._finish_reason: FinishReason | None = None
+        self.finished = self.drained = False
+        self.limit = self._next_limit()
+
+    @property
+    def paced(self) -> bool:
+        """Whether pieces keep a distance in time."""
+        return self._pace_s > 0
+
+    @property
+    def governed(self) -> bool:
+        """Whether it needs credit."""
+        return self._credit is not None
+
+    @property
+    def total(self) -> int:
+        """Positions emitted so far."""
+        return self._total
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing goes on here until credit comes."""
+        if self.limit is None:
+            return False
+        return not self.drained if self.finished else self._total >= self.limit
+
+    @property
+    def due_at(self) -> float | None:
+        """When what waits for nothing but the pace may go; None when there is none."""
+        return self._rests_until if self._pace_s and self._pending else None
+
+    def prime(self, emitted: Emitted) -> list[Piece]:
+        """What primes the consumer. Raises `Internal` where it may not or comes too late."""
+        if not self._edge.primed:
+            raise Internal(f"{self._edge.name}: not declared `primed`", edge=self._edge.name)
+        if self._begun or self.finished or emitted.position or emitted.finish_reason:
+            raise Internal(
+                f"{self._edge.name}: what primes must come first, at position 0 and without a "
+                "finish reason",
+                edge=self._edge.name,
+            )
+        return self._parts(Piece(0, emitted.tensors, prime=True)) if emitted.tensors else []
+
+    def push(
+        self,
+        position: int,
+        tensors: Tensors,
+        finish_reason: FinishReason | None,
+        now: float = math.inf,
+    ) -> list[Piece]:
+        """Take an emission; return what goes out now. Raises `Internal` on a gap."""
+        if self.finished:
+            raise Internal(f"{self._edge.name}: output after its end", edge=self._edge.name)
+        self._collect(position, tensors)
+        self._finish_reason, self.finished = finish_reason, finish_reason is not None
+        return self._release(now)
+
+    def release_due(self, now: float) -> list[Piece]:
+        """What has waited for the pace."""
+        return self._release(now) if self.due_at is not None else []
+
+    def grant(self, destination: Destination, positions: int) -> list[Piece]:
+        """Credit came: what goes out now."""
+        if self._credit is None or self.drained:
+            return []
+        self._credit.grant(destination, positions)
+        self.limit = self._next_limit()
+        return self._release(math.inf)
+
+    def _next_limit(self) -> int | None:
+        if self._credit is None:
+            return None
+        granted = self._credit.granted
+        return next_boundary(granted, self._policy) if self._edge.grouped else granted
+
+    def _release(self, now: float) -> list[Piece]:
+        """What is due and has credit; the very last piece carries the finish reason."""
+        if self._pace_s and not self.finished and now < self._rests_until - CLOCK_S:
+            return []
+        pieces = self._cut()
+        if pieces and self._pace_s:
+            self._rests_until = now + self._pace_s
+        if self._finish_reason is None or self._pending:
+            return pieces
+        self.drained = True
+        if pieces:
+            last = pieces[-1]
+            return [*pieces[:-1], Piece(last.position, last.tensors, self._finish_reason)]
+        return [Piece(self._sent, {}, self._finish_reason)]
+
+    def _collect(self, position: int, tensors: Tensors) -> None:
+        """Append an emission after checking that it continues the last one."""
+        if not tensors:
+            return
+        self._begun = True
+        counted = tensors.get(self._edge.counted_by)
+        if self._edge.grouped:
+            self._check_rows(tensors, counted)
+        if counted is not None:
+            if position != self._total:
+                raise Internal(
+                    f"{self._edge.name}: emitted position {position}, expected {self._total}",
+                    edge=self._edge.name,
+                )
+            self._total += len(counted)
+        self._pending.append((position, tensors))
+
+    def _check_rows(self, tensors: Tensors, counted: Tensor | None) -> None:
+        """Raise `Internal` for what a cut between positions would cut as well."""
+        rows = -1 if counted is None else len(counted)
+        for name, tensor in tensors.items():
+            if not tensor.ndim or len(tensor) != rows:
+                raise Internal(
+                    f"{self._edge.name}: {name} has no row for each position, and the edge is "
+                    "grouped; emit it with `prime`",
+                    edge=self._edge.name,
+                )
+
+    def _cut(self) -> list[Piece]:
+        """The pieces that are due and have credit."""
+        if not self._pending or (self._delivery is Delivery.WHOLE and not self.finished):
+            return []
+        if self._delivery is Delivery.WHOLE:
+            return self._take_all()
+        if not self._edge.grouped:
+            taken = self._take_all()
+            return self._parts(taken[0]) if taken else []
+        if self._total < self._full_at and not self.finished:
+            return []
+        pieces = []
+        for size in due(self._total, self._sent, finished=self.finished, policy=self._policy):
+            if not self._has_credit(size):
+                break
+            pieces.append(self._take(size))
+        return pieces
+
+    def _has_credit(self, size: int) -> bool:
+        return self._credit is None or self._credit.covers(self._sent, size)
+
+    def _take_all(self) -> list[Piece]:
+        """All that is pending as one piece."""
+        if not self._has_credit(self._total - self._sent):
+            return []
+        position, tensors = self._pending[0]
+        piece = Piece(position, self._joined() if len(self._pending) > 1 else tensors)
+        self._pending.clear()
+        self._sent = self._total
+        return [piece]
+
+    def _parts(self, piece: Piece) -> list[Piece]:
+        """A piece in parts of about `PIECE_BYTES` that join to the same, name by name."""
+        if sum([tensor.nbytes for tensor in piece.tensors.values()]) <= PIECE_BYTES:
+            return [piece]
+        by_rows: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in piece.tensors.items():
+            by_rows.setdefault(len(tensor) if tensor.ndim else 0, {})[name] = tensor
+        counts = self._edge.counted_by in piece.tensors and not piece.prime
+        if counts and len(by_rows) > 1:
+            return [piece]
+        # Rows that are not what positions count are all at the position of their piece.
+        return [
+            structs.replace(piece, position=piece.position + counts * first, tensors=tensors)
+            for rows, alike in by_rows.items()
+            for first, tensors in _slices(rows, alike)
+        ]
+
+    def _take(self, size: int) -> Piece:
+        """Cut `size` positions off the front of what is pending."""
+        joined = self._joined()
+        piece = Piece(self._sent, {name: tensor[:size] for name, tensor in joined.items()})
+        self._sent += size
+        self._full_at = next_boundary(self._sent, self._policy)
+        rest = {name: tensor[size:] for name, tensor in joined.items()}
+        self._pending = [(self._sent, rest)] if self._total > self._sent else []
+        return piece
+
+    def _joined(self) -> dict[str, Tensor]:
+        """All pending tensors, joined name by name."""
+        return concatenate([tensors for _, tensors in self._pending])
+
+
+def _slices(rows: int, tensors: Tensors) -> Iterator[tuple[int, Tensors]]:
+    """Tensors of so many rows in slices of about `PIECE_BYTES`, each with its first row."""
+    step = rows * PIECE_BYTES // max(1, sum(tensor.nbytes for tensor in tensors.values()))
+    if step >= rows:
+        yield 0, tensors
+        return
+    for first in range(0, rows, max(1, step)):
+        stop = first + max(1, step)
+        yield first, {name: tensor[first:stop] for name, tensor in tensors.items()}

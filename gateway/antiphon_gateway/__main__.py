@@ -1,0 +1,92 @@
+"""Runs the gateway, or makes a key: `python -m antiphon_gateway [keys new NAME] --help`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+
+import uvloop
+from msgspec import structs
+
+from antiphon.errors import AntiphonError, Unavailable
+from antiphon.log_format import configure_logging
+from antiphon.transport.heap import leave_out_startup
+from antiphon_gateway.config import GatewayOptions, read_options
+from antiphon_gateway.descriptors import within_limit
+from antiphon_gateway.keys.command import keys_command
+from antiphon_gateway.server import Gateway
+
+log = logging.getLogger("gateway")
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT, or make a key. Returns the exit status."""
+    try:
+        if sys.argv[1:2] == ["keys"]:
+            return keys_command(sys.argv[2:])
+        options = read_options()
+        configure_logging(
+            options.log_level.upper(), "%(asctime)s %(levelname)s %(name)s %(message)s"
+        )
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(options))
+    except AntiphonError as error:
+        print(f"gateway: {error.message}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _serve(options: GatewayOptions) -> None:
+    """Serve until told to stop, then finish what runs; told again, stop at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    began = time.monotonic()
+    config = within_limit(options.deployment.gateway)
+    gateway = Gateway(structs.replace(options.deployment, gateway=config))
+
+    def told() -> None:
+        if stop.is_set():
+            log.info("told again to stop: ending what runs")
+            gateway.force_stop()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    async with gateway:
+        gateway.calls.media.decoder.processes.start()
+        leave_out_startup()
+        log.info("listening: http %s, grpc %s", gateway.http_address, gateway.grpc_address)
+        addresses = {"http": gateway.http_address, "grpc": gateway.grpc_address}
+        if gateway.scaler is not None:
+            log.info("the scaler listens at %s", gateway.scaler.address)
+            addresses["scaler"] = gateway.scaler.address
+        _announce(options, {"event": "listening", **addresses})
+        ready = asyncio.create_task(gateway.wait_ready())
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait((ready, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            seconds = round(time.monotonic() - began, 3)
+            log.info("ready after %s s", seconds)
+            _announce(options, {"event": "ready", "seconds": seconds})
+        ready.cancel()
+        closed = asyncio.create_task(gateway.wait_closed())
+        await asyncio.wait((stopped, closed), return_when=asyncio.FIRST_COMPLETED)
+        closed.cancel()
+        if not stop.is_set():
+            raise Unavailable("the gRPC server has closed by itself; the gateway ends with it")
+        log.info("finishing what runs, for at most %g s", options.deployment.gateway.drain_s)
+
+
+def _announce(options: GatewayOptions, event: dict[str, object]) -> None:
+    """Tell the process that started this one."""
+    if options.announce_fd is not None:
+        os.write(options.announce_fd, json.dumps(event).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Several answers to one order at once, as one stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from antiphon.errors import AntiphonError
+from antiphon_gateway.calls.events import Event
+from antiphon_gateway.calls.failover.segment import FailoverSegment
+from antiphon_gateway.calls.mailbox import EventMailbox
+from antiphon_gateway.calls.order import Order
+
+
+@dataclass(frozen=True, slots=True)
+class OfChoice:
+    """An event of one of several answers, counted from 0."""
+
+    choice: int
+    event: Event
+
+
+class Choices:
+    """The events of several segments as they come, an async iterator. Use as an async context
+    manager. The first failure of a segment is raised, and ends the others with the context."""
+
+    def __init__(self, segments: Sequence[FailoverSegment]) -> None:
+        self._segments = segments
+        self._left = len(segments)
+        self._readers = asyncio.TaskGroup()
+        self._reading: list[asyncio.Task[None]] = []
+        self._events: EventMailbox[OfChoice | None] = EventMailbox(len(segments))
+
+    async def __aenter__(self) -> Choices:
+        await self._readers.__aenter__()
+        self._reading = [
+            self._readers.create_task(self._read(choice, segment))
+            for choice, segment in enumerate(self._segments)
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for reader in self._reading:
+            reader.cancel()
+        await self._readers.__aexit__(None, None, None)
+
+    def __aiter__(self) -> Choices:
+        return self
+
+    async def __anext__(self) -> OfChoice:
+        """The next event of any. Raises `AntiphonError`."""
+        while self._left:
+            if (event := await self._events.get()) is not None:
+                return event
+            self._left -= 1
+        raise StopAsyncIteration
+
+    async def _read(self, choice: int, segment: FailoverSegment) -> None:
+        try:
+            async for event in segment:
+                await self._events.put(OfChoice(choice, event))
+            await self._events.put(None)
+        except AntiphonError as error:
+            self._events.fail(error)
+
+
+def order_of_choice(order: Order, choice: int) -> Order:
+    """The order of one answer alone: with the seeds of the others, and its number."""
+    return replace(order, choices=1, choice=choice)

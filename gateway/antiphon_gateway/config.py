@@ -1,0 +1,62 @@
+"""What the gateway is started with: its command line and the deployment's file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from antiphon.deployment.environment import expanded
+from antiphon.deployment.schema import Deployment, load_deployment
+from antiphon.segment import Delivery
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """The command line, with the deployment already read."""
+
+    deployment: Deployment
+    announce_fd: int | None
+    log_level: str
+
+
+def read_options(arguments: Sequence[str] | None = None) -> GatewayOptions:
+    """Read the command line. Raises `InvalidArgument` for a wrong deployment."""
+    parsed = _parser().parse_args(arguments)
+    deployment = load_deployment(parsed.config)
+    gateway = deployment.gateway
+    listens = {
+        name: expanded(
+            getattr(parsed, name) or getattr(gateway, name), os.environ, field=f"gateway.{name}"
+        )
+        for name in ("http_listen", "grpc_listen")
+    }
+    gateway = msgspec.structs.replace(gateway, **listens)
+    deployment = msgspec.structs.replace(deployment, gateway=gateway)
+    return GatewayOptions(deployment, parsed.announce_fd, parsed.log_level)
+
+
+def delivery_of(deployment: Deployment) -> dict[str, Delivery]:
+    """The deployment's delivery, by edge."""
+    return {edge: Delivery(name) for edge, name in deployment.delivery.items()}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m antiphon_gateway",
+        description="The OpenAI-compatible and gRPC door to the stages.",
+    )
+    parser.add_argument("--config", type=Path, required=True, help="deployment file (YAML)")
+    parser.add_argument("--http-listen", metavar="HOST:PORT", help="overrides gateway.http_listen")
+    parser.add_argument("--grpc-listen", metavar="HOST:PORT", help="overrides gateway.grpc_listen")
+    parser.add_argument(
+        "--announce-fd", type=int, metavar="N", help="write events as JSON lines to this descriptor"
+    )
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info")
+    return parser

@@ -1,0 +1,397 @@
+"""A conversation: its settings, items and input audio, and the responses that are being made.
+
+Commands are carried out one by one. A response runs beside them (`responses.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import assert_never
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, NotFound
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.tools import check_offered
+from antiphon_gateway.conversations import commands
+from antiphon_gateway.conversations.commands import Command
+from antiphon_gateway.conversations.errors import ItemUse, NoSuchItem
+from antiphon_gateway.conversations.event_sender import EventSender, SendEvents
+from antiphon_gateway.conversations.events import (
+    AudioCleared,
+    AudioCommitted,
+    CommandRefused,
+    ConversationBegun,
+    EndReason,
+    GatewayStopping,
+    ItemAdded,
+    ItemDeleted,
+    ItemRetrieved,
+    ItemTruncated,
+    SettingsChanged,
+    SpeechStarted,
+)
+from antiphon_gateway.conversations.forced_end import ForcedEnd
+from antiphon_gateway.conversations.idle_timer import IdleTimer
+from antiphon_gateway.conversations.items import (
+    RECORDED_BYTES,
+    ConversationItem,
+    ItemList,
+    RecordedContent,
+    SpokenContent,
+    item_as_heard,
+    new_id,
+)
+from antiphon_gateway.conversations.responses import Logged, Responses
+from antiphon_gateway.conversations.saved import SavedConversation, lost_responses
+from antiphon_gateway.conversations.saving import Saving, SealToken
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.conversations.shares import ConversationShare, never_busy
+from antiphon_gateway.conversations.transcripts import Transcripts
+from antiphon_gateway.conversations.turn_detector import TurnDetector, TurnHeard
+from antiphon_gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.voice_activity.listener import VoiceListener
+
+STALLED_S = 1.0
+"""How long audio may stop coming in the middle of a turn, beyond the silence that ends one. Some
+clients send only while somebody speaks."""
+LEAST_SLICE_S = 0.5
+"""Of what is answered by the clock: many answers a second would be nobody's wish."""
+
+
+class LiveConversation:
+    """See the head of this file. Enter it, `do` commands, leave it: what still runs is given up."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        config: GatewayConfig,
+        listener: VoiceListener,
+        settings: ConversationSettings,
+        send: SendEvents,
+        logged: Logged,
+        logged_transcript: Logged,
+        share: ConversationShare,
+        forced_end: ForcedEnd,
+        *,
+        seal: SealToken | None = None,
+        resumed: SavedConversation | None = None,
+    ) -> None:
+        self._calls = calls
+        self._config = config
+        self._settings = self._checked(settings)
+        self._items = ItemList(max_items=config.max_parts, max_bytes=config.max_body_bytes)
+        self._resumed = resumed
+        for item in resumed.items if resumed is not None else ():
+            self._items.insert(item)
+        self._saving = (
+            None if seal is None else Saving(send, self._state, seal, config.resume_bytes)
+        )
+        self._telling = EventSender(send if self._saving is None else self._saving.send)
+        self._hearing = TurnDetector(listener, None, max_s=config.max_recording_s)
+        self._hearing.detect(settings.turns, settings.answer_every_s)
+        self._idle = IdleTimer(self._answer_silence)
+        self._stalled = IdleTimer(self._hear_silence)
+        self._responses = Responses(
+            calls, config, self._items, self._telling, logged, self._answered
+        )
+        self._transcripts = Transcripts(
+            calls, config, self._items, self._telling, logged_transcript
+        )
+        self.forced_end = forced_end
+        self._share = share
+        self._share.is_busy = lambda: self._responses.busy
+        self._share.check(self._items.size_bytes)
+        self._doing = asyncio.Lock()
+        self._silence_asks = True
+
+    async def __aenter__(self) -> LiveConversation:
+        self._share.resize(self._items.size_bytes)
+        lost = () if self._resumed is None else lost_responses(self._resumed)
+        self._resumed = None
+        await self._telling.tell(ConversationBegun(self._settings), *lost)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Each is closed whatever becomes of the others: the call may be cancelled meanwhile.
+        async with AsyncExitStack() as closing:
+            closing.callback(self._share.resize, 0)
+            closing.callback(setattr, self._share, "is_busy", never_busy)
+            closing.push_async_callback(self._transcripts.close)
+            closing.push_async_callback(self._responses.close)
+            closing.push_async_callback(self._stalled.close)
+            await self._idle.close()
+
+    @property
+    def settings(self) -> ConversationSettings:
+        """What holds now."""
+        return self._settings
+
+    def command(self) -> AbstractAsyncContextManager[None]:
+        """One message of the client, from its reading to its end, whatever comes of it."""
+        self._share.active()
+        return self._saved(counted=True)
+
+    async def do(self, command: Command) -> None:
+        """Carry out a command and tell what came of it; of a response only that it has begun.
+
+        Raises `AntiphonError` for what cannot be done; nothing has changed then. Raises
+        `Cancelled` when the client has left.
+        """
+        async with self._doing:
+            self._share.check(_more_bytes(command))
+            try:
+                await self._do(command)
+            finally:
+                self._share.resize(self._items.size_bytes + self._hearing.size_bytes)
+            if self._saving is not None and not isinstance(command, commands.AppendAudio):
+                self._saving.change()
+
+    async def refuse(self, error: AntiphonError, reference: str | None) -> None:
+        """Tell that something was not done, as a door does of what it cannot read."""
+        await self._telling.tell(CommandRefused(error, reference))
+
+    async def settled(self) -> None:
+        """Return when all that was asked for has been told; nothing more is asked."""
+        self._silence_asks = False
+        self._idle.stop()
+        self._stalled.stop()
+        async with self._doing:
+            # What silence asks at this moment, too.
+            pass
+        await self._responses.settled()
+        while not self._calls.closing:
+            async with self._doing, self._saved():
+                if not await self._answer_slice():
+                    break
+            await self._responses.settled()
+        await self._transcripts.settled()
+
+    async def stopped(self) -> None:
+        """Return when the gateway was told to stop and nothing is being answered any more.
+
+        The client is told at once, so that it can go on elsewhere.
+        """
+        await self._calls.wait_closing()
+        await self._telling.tell(GatewayStopping(self._config.drain_s, self._settings))
+        await self.settled()
+
+    def _state(self) -> tuple[ConversationSettings, Iterable[ConversationItem]]:
+        return self._settings, self._items
+
+    def _saved(self, *, counted: bool = False) -> AbstractAsyncContextManager[None]:
+        """What changes in this context can be resumed from its end on."""
+        if self._saving is None:
+            # Audio comes in many small messages, and a generator for each takes some of their time.
+            return contextlib.nullcontext()
+        return self._saved_by(self._saving, counted=counted)
+
+    @asynccontextmanager
+    async def _saved_by(self, saving: Saving, *, counted: bool) -> AsyncIterator[None]:
+        with saving.command(counted=counted):
+            yield
+        await self._telling.tell_if(lambda: saving.due, saving.saved)
+
+    async def _do(self, command: Command) -> None:
+        match command:
+            case commands.ChangeSettings(settings):
+                self._settings = self._checked(settings)
+                self._hearing.detect(settings.turns, settings.answer_every_s)
+                self._idle.stop()
+                self._expect_audio()
+                await self._telling.tell(SettingsChanged(settings))
+            case commands.AppendAudio(pcm16, rate_hz):
+                self._stalled.stop()
+                for heard in await self._hearing.append(pcm16, rate_hz):
+                    await self._handle_vad(heard)
+                self._expect_audio()
+                await self._answer_slice()
+                so_far = self._hearing.so_far
+                await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
+            case commands.CommitAudio():
+                if size_bytes := self._hearing.size_bytes:
+                    # What finds no room stays in the buffer.
+                    self._items.check_room(1, RECORDED_BYTES + size_bytes)
+                await self._commit(*self._hearing.commit())
+            case commands.ClearAudio():
+                self._hearing.clear()
+                self._responses.forget_turn()
+                await self._telling.tell(AudioCleared())
+            case commands.CreateItem(item, after):
+                await self._create_item(item, after)
+            case commands.DeleteItem(item_id):
+                with _asked_to("delete"):
+                    self._items.remove(item_id)
+                await self._telling.tell(ItemDeleted(item_id))
+            case commands.RetrieveItem(item_id):
+                with _asked_to("retrieve"):
+                    item = self._items.get(item_id)
+                await self._telling.tell(ItemRetrieved(item))
+            case commands.TruncateItem():
+                await self._truncate(command)
+            case commands.CreateResponse():
+                await self._respond(command)
+            case commands.CancelResponse(response_id):
+                self._responses.cancel(response_id, EndReason.CLIENT_CANCELLED)
+            case _:
+                assert_never(command)
+
+    def _checked(self, settings: ConversationSettings) -> ConversationSettings:
+        check_offered(settings.tools, self._config, takes=settings.takes_tools)
+        every_s, most_s = settings.answer_every_s, self._config.max_recording_s
+        # Written so that what is no number is refused.
+        if every_s is not None and not LEAST_SLICE_S <= every_s <= most_s:
+            raise InvalidArgument(
+                f"answer_every_s: {every_s:g} is out of range; give {LEAST_SLICE_S:g} to "
+                f"{most_s:g} seconds",
+                field="answer_every_s",
+            )
+        return settings
+
+    async def _commit(self, item_id: str, recording: PcmRecording) -> None:
+        """A recording is a user's message."""
+        item = ConversationItem(item_id, "user", (RecordedContent(recording),))
+        before = self._items.insert(item)
+        await self._telling.tell(AudioCommitted(item.id, before), ItemAdded(item, before))
+        if self._settings.transcript is not None:
+            await self._transcripts.begin(item, self._settings.transcript)
+
+    async def _create_item(self, item: ConversationItem, after: str | None) -> None:
+        item = item if item.id else replace(item, id=new_id("item"))
+        before = self._items.insert(item, after)
+        await self._telling.tell(ItemAdded(item, before))
+
+    async def _truncate(self, heard: commands.TruncateItem) -> None:
+        with _asked_to("truncate"):
+            item = self._items.get(heard.item_id)
+        if heard.content_index or not item.contents:
+            raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
+        if not isinstance(item.contents[0], SpokenContent) or item.role != "assistant":
+            raise InvalidArgument("item_id: the item is not spoken", field="item_id")
+        # One that is being made is not in the list yet as it will be at its end.
+        if not self._responses.cut(item.id, heard.end_s):
+            self._items.replace(item_as_heard(item, heard.end_s))
+        await self._telling.tell(ItemTruncated(item.id, heard.content_index, heard.end_s))
+
+    # -- turns -------------------------------------------------------------------------
+
+    async def _handle_vad(self, heard: SpeechStarted | TurnHeard) -> None:
+        """Do what the settings say about a turn's beginning or end."""
+        turns = self._settings.turns
+        assert turns is not None
+        self._idle.stop()
+        if isinstance(heard, SpeechStarted):
+            if turns.interrupts_response:
+                self._responses.interrupt()
+            await self._telling.tell(heard)
+            return
+        await self._telling.tell(heard.stopped)
+        await self._take_turn(
+            heard.stopped.item_id, heard.recording, respond=turns.creates_response
+        )
+
+    async def _answer_slice(self) -> bool:
+        """Where answers come by the clock: have the next slice in the conversation, and answer it,
+        unless one before it is being answered. Whether there was one."""
+        if self._responses.answering or (slice_ := self._hearing.next_slice()) is None:
+            return False
+        await self._take_turn(*slice_, respond=True)
+        return True
+
+    async def _take_turn(self, item_id: str, recording: PcmRecording, *, respond: bool) -> None:
+        """Have a turn in the conversation, and answer it. What cannot be is told, since nobody
+        has asked for it."""
+        try:
+            await self._commit(item_id, recording)
+            if respond:
+                await self._respond(commands.CreateResponse())
+        except Cancelled:
+            raise
+        except AntiphonError as error:
+            await self._telling.tell(CommandRefused(error))
+
+    async def _respond(self, asked: commands.CreateResponse) -> None:
+        await self._responses.create(asked, asked.settings or self._settings)
+        if asked.in_conversation:
+            self._idle.stop()
+
+    def _answered(self, playing_s: float) -> None:
+        """An answer has ended, and is still heard for so long."""
+        if self._settings.answer_every_s is not None and self._silence_asks:
+            self._idle.start(0.0)
+            return
+        turns = self._settings.turns
+        if turns is None or turns.idle_timeout_s is None or self._hearing.speaking:
+            return
+        if self._silence_asks:
+            self._idle.start(playing_s + turns.idle_timeout_s)
+
+    def _expect_audio(self) -> None:
+        """In the middle of a turn audio comes, or the turn ends."""
+        turns = self._settings.turns
+        if turns is not None and self._hearing.speaking and not self._calls.closing:
+            self._stalled.start(turns.silence_s + STALLED_S)
+        else:
+            self._stalled.stop()
+
+    async def _hear_silence(self) -> None:
+        """No audio has come for so long: what follows of the turn is silence."""
+        async with self._doing, self._saved():
+            turns = self._settings.turns
+            if not (self._stalled.due and self._hearing.speaking) or turns is None:
+                return
+            try:
+                for heard in await self._hearing.append_silence(turns.silence_s + STALLED_S):
+                    await self._handle_vad(heard)
+            except Cancelled:
+                # Nobody is there any more.
+                return
+            finally:
+                self._share.resize(self._items.size_bytes + self._hearing.size_bytes)
+            self._expect_audio()
+
+    async def _answer_silence(self) -> None:
+        """Nobody speaks, or a slice may wait: ask the model again."""
+        async with self._doing, self._saved():
+            if self._idle.due and self._settings.answer_every_s is not None:
+                with contextlib.suppress(Cancelled):
+                    await self._answer_slice()
+                return
+            if not self._idle.due or (silence := self._hearing.time_out()) is None:
+                return
+            timed_out, recording = silence
+            try:
+                await self._telling.tell(timed_out)
+                await self._take_turn(timed_out.item_id, recording, respond=True)
+            except Cancelled:
+                # Nobody is there any more.
+                return
+
+
+@contextlib.contextmanager
+def _asked_to(use: ItemUse) -> Iterator[None]:
+    """Raise `NoSuchItem` where the item of a command is not there."""
+    try:
+        yield
+    except NotFound as error:
+        raise NoSuchItem(use, error) from None
+
+
+def _more_bytes(command: Command) -> int:
+    """What it adds to the conversation at most."""
+    match command:
+        case commands.AppendAudio(pcm16):
+            return len(pcm16)
+        case commands.CreateItem(item):
+            return item.size_bytes
+        case _:
+            return 0

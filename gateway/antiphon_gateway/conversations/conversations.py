@@ -1,0 +1,127 @@
+"""All conversations of the gateway, whatever their protocol: how many, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.tools import KIND as TOOLS
+from antiphon_gateway.conversations.conversation import LiveConversation
+from antiphon_gateway.conversations.event_sender import SendEvents
+from antiphon_gateway.conversations.forced_end import ForcedEnd
+from antiphon_gateway.conversations.responses import Logged
+from antiphon_gateway.conversations.saved import SavedConversation, restore
+from antiphon_gateway.conversations.seal import Seal
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.conversations.shares import ConversationShare, ConversationShares
+from antiphon_gateway.fleet.served import served_model
+from antiphon_gateway.outputs import AUDIO
+from antiphon_gateway.voice_activity.listener import VoiceListener
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedConversation:
+    """A conversation that may begin: what holds in it at first, its share, and what ends it."""
+
+    settings: ConversationSettings
+    share: ConversationShare
+    forced_end: ForcedEnd
+
+
+class Conversations:
+    """Opens conversations, at most `max_conversations` at a time. `close` it at the end."""
+
+    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+        self._calls = calls
+        self._config = config
+        self._listener = VoiceListener()
+        self._seal = Seal(
+            config.resume_key_file, holds_s=config.resume_within_s, reload_s=config.keys_reload_s
+        )
+        self.shares = ConversationShares(config.max_conversations, config.max_conversation_bytes)
+        self._running = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    @contextmanager
+    def admit(
+        self, model: str, owner: str = "", forced_end: ForcedEnd | None = None
+    ) -> Iterator[AdmittedConversation]:
+        """Count a conversation of the API key of that name in for as long as the context lasts.
+
+        One of another key may have to end for it. Raises `AntiphonError` when there can be none.
+        """
+        self._calls.check_open()
+        self._calls.check_model(model)
+        settings = self._first_settings()
+        ending = forced_end or ForcedEnd()
+        share = self.shares.take(owner, ending.end)
+        self._running += 1
+        self._none.clear()
+        try:
+            yield AdmittedConversation(settings, share, ending)
+        finally:
+            share.close()
+            self._running -= 1
+            if not self._running:
+                self._none.set()
+
+    async def wait_none(self, timeout_s: float) -> None:
+        """Return when no conversation is open, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._none.wait()
+
+    def begin(
+        self,
+        admitted: AdmittedConversation,
+        settings: ConversationSettings,
+        send: SendEvents,
+        logged: Logged,
+        logged_transcript: Logged,
+        *,
+        resumable: bool = False,
+        resumed: SavedConversation | None = None,
+    ) -> LiveConversation:
+        """A conversation that was admitted; to be entered. Raises what its settings would raise
+        as a command. One that is `resumable` tells what another gateway needs to go on, for its
+        API key."""
+        owner = admitted.share.owner
+        return LiveConversation(
+            self._calls,
+            self._config,
+            self._listener,
+            settings,
+            send,
+            logged,
+            logged_transcript,
+            admitted.share,
+            admitted.forced_end,
+            seal=(lambda content: self._seal.close(content, owner)) if resumable else None,
+            resumed=resumed,
+        )
+
+    def resume(self, token: bytes, owner: str, first: ConversationSettings) -> SavedConversation:
+        """What was saved of a conversation. Raises `InvalidArgument` and `FailedPrecondition`."""
+        return restore(self._seal.open(token, owner, self._config.resume_bytes), first)
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        self._listener.close()
+
+    def _first_settings(self) -> ConversationSettings:
+        served = served_model(self._calls.fleet)
+        return ConversationSettings(
+            model=served.name,
+            voices=served.voices,
+            output_rate_hz=served.sample_rate_hz,
+            spoken=AUDIO in served.outputs,
+            voice=served.voices[0] if served.voices else "",
+            voice_aliases=served.voice_aliases,
+            hears=AUDIO in served.input_kinds,
+            takes_tools=TOOLS in served.input_kinds,
+        )

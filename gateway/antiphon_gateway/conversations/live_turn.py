@@ -1,0 +1,180 @@
+"""A turn that the stages hear while it is spoken, before anyone has asked for an answer to it.
+
+What is asked for in the end may differ: other instructions, an item in between, audio that was
+dropped. So the turn is only a beginning, made with the order as it would be if the user had
+finished: whoever answers compares, and gives it up if anything differs. Nothing of its failing is
+told: the turn is then answered in the plain way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import AudioPart, ConversationMessage
+from antiphon.errors import AntiphonError
+from antiphon.tracing.span import NO_SPAN, TraceSpan, current_span
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.segment import CallSegment
+from antiphon_gateway.media.attachments import Attachments
+from antiphon_gateway.media.audio_in import FULL_SCALE
+from antiphon_gateway.media.audio_out import SAMPLE_BYTES
+from antiphon_gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.media.resampling import RecordingResampler
+from antiphon_gateway.media.sent_recordings import RecordingName, name_of
+from antiphon_gateway.threads import Threads
+
+log = logging.getLogger("gateway.conversations")
+_THREADS = Threads("live-turns")
+
+CATCH_UP_BYTES = 1 << 20
+"""From here on samples are resampled off the event loop: 20 s."""
+
+
+class _Rest(NamedTuple):
+    """What of a recording is left, and its name."""
+
+    pcm16: bytes
+    name: RecordingName
+
+
+class LiveTurn:
+    """One turn, `number` among those that were heard, of 16-bit samples at `rate_hz`.
+
+    `opening` asks the stages for the segment, whose order ends with an open recording. `span` is
+    the turn's: a response that was asked to answer it (`is_asked`) ends that.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        rate_hz: int,
+        order: Order,
+        opening: Callable[[Order], Awaitable[CallSegment]],
+        span: TraceSpan = NO_SPAN,
+    ) -> None:
+        self.number = number
+        self.span = span
+        self.is_asked = False
+        self._listening = span.child("listening")
+        self.heard = 0
+        # As it will be asked, but that the last recording is not among its attachments.
+        self._whole = _spoken(order, live=False)
+        self._rate_hz = rate_hz
+        self._waiting: list[bytes] = []
+        self._resampler: RecordingResampler | None = None
+        self._segment: CallSegment | None = None
+        self._failed = False
+        self._opened = asyncio.create_task(self._open(opening, _spoken(order, live=True)))
+
+    async def hear(self, pcm16: bytes) -> None:
+        """Take more of what is said, from its beginning on and without gaps."""
+        self.heard += len(pcm16) // SAMPLE_BYTES
+        self._waiting.append(pcm16)
+        if self._opened.done():
+            await self._bring()
+
+    async def answer(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment | None:
+        """The segment that answers an order, its input complete; None if this is another turn, or
+        if it has failed. It is given up then. For `on_freed` see `Session.ask`."""
+        await asyncio.wait([self._opened])
+        rest = self._rest(order)
+        if rest is not None:
+            self._waiting.append(rest.pcm16)
+            await self._bring(last=True)
+        if rest is None or self._failed or self._segment is None:
+            await self.give_up()
+            return None
+        self._segment.finish_input(on_freed, rest.name)
+        self._listening.end()
+        return self._segment
+
+    async def give_up(self) -> None:
+        """Return when the stages have let the turn go; its session may be lost by that."""
+        self._failed = True
+        self._opened.cancel()
+        await asyncio.wait([self._opened])
+        self._waiting.clear()
+        self._listening.end()
+        try:
+            await self._let_go()
+        finally:
+            if not self.is_asked:
+                self.span.end()
+
+    async def _let_go(self) -> None:
+        if self._segment is None:
+            return
+        self._segment.cancel()
+        try:
+            async for _ in self._segment:
+                pass
+        except AntiphonError as error:
+            log.info("a turn that was given up: %s", error)
+
+    async def _open(self, opening: Callable[[Order], Awaitable[CallSegment]], order: Order) -> None:
+        current_span.set(self.span)
+        try:
+            self._segment = await opening(order)
+        except AntiphonError as error:
+            log.info("a turn is not heard while it is spoken: %s", error)
+            self._failed = True
+
+    def _rest(self, order: Order) -> _Rest | None:
+        """What of the order's last recording has not been heard; None for another order.
+
+        Recordings are told apart by what they are, not by their samples, so that this takes as
+        long after an hour as after a second.
+        """
+        recordings = order.attachments.recordings
+        spoken = recordings[-1].data if recordings else None
+        if not isinstance(spoken, PcmRecording) or _question(order) != _question(self._whole):
+            return None
+        same = (spoken.turn, spoken.rate_hz) == (self.number, self._rate_hz)
+        if not same or recordings[:-1] != self._whole.attachments.recordings:
+            return None
+        if spoken.samples < self.heard:
+            return None
+        return _Rest(spoken.behind(self.heard), name_of(recordings[-1].field, spoken))
+
+    async def _bring(self, *, last: bool = False) -> None:
+        """Bring what waits to the stages."""
+        pcm16 = b"".join(self._waiting)
+        self._waiting.clear()
+        segment = self._segment
+        if self._failed or segment is None:
+            return
+        try:
+            if len(pcm16) < CATCH_UP_BYTES:
+                samples = self._resample(segment, pcm16, last)
+            else:
+                samples = await _THREADS.run(self._resample, segment, pcm16, last)
+            segment.hear(samples)
+        except AntiphonError as error:
+            log.info("a turn is no longer heard while it is spoken: %s", error)
+            self._failed = True
+
+    def _resample(self, segment: CallSegment, pcm16: bytes, last: bool) -> Tensor:
+        """What a whole recording would be resampled to, piece by piece."""
+        samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(FULL_SCALE)
+        if self._resampler is None:
+            self._resampler = RecordingResampler(self._rate_hz, segment.heard_rate_hz)
+        return self._resampler.add(samples, last=last)
+
+
+def _spoken(order: Order, *, live: bool) -> Order:
+    """The order with a user's message behind the others that is a recording."""
+    part = AudioPart(len(order.attachments.recordings), live=live)
+    message = ConversationMessage("user", (part,))
+    return replace(order, messages=(*order.messages, message))
+
+
+def _question(order: Order) -> Order:
+    """What is asked, but for recordings and for how long it may take."""
+    return replace(order, attachments=Attachments(), timeout_s=0.0, start_within_s=0.0)

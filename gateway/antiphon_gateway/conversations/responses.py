@@ -1,0 +1,364 @@
+"""The responses of a conversation: asked for, made beside the commands, cancelled.
+
+One at a time answers the conversation; a few may run out of band. A response tells through the
+same `EventSender` as the commands, and what is told next of it is decided when it is its turn: so
+no delta follows a cancel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
+from antiphon.tracing.span import enclosing_span
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.events import Event, SegmentFinished, ToolCallPiece, ToolCallsProduced
+from antiphon_gateway.calls.failover.segment import FailoverSegment
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.reservation import GivenUp
+from antiphon_gateway.conversations.commands import CreateResponse
+from antiphon_gateway.conversations.errors import NoResponse, ResponseUnderWay
+from antiphon_gateway.conversations.event_sender import EventSender
+from antiphon_gateway.conversations.events import ConversationEvent, EndReason, ItemDeleted
+from antiphon_gateway.conversations.items import ConversationItem, ItemList, messages_of, new_id
+from antiphon_gateway.conversations.kept_session import ConversationSession
+from antiphon_gateway.conversations.running import RunningResponse
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.conversations.turn_detector import TurnSoFar
+
+MOST_OUT_OF_BAND = 4
+"""Responses out of band at a time."""
+LISTEN_PIECE_S = 0.4
+"""So much of a turn is brought to the stages at once: each piece is a message to one of them, which
+costs the same for 20 ms. What is left at the turn's end goes with that."""
+MOST_ENDING = 2
+"""Cancelled responses that another one may wait for, which the stages have not let go yet."""
+
+
+class LogEntry(Protocol):
+    """What a log has of one response."""
+
+    status: str
+
+    def note(self, event: Event) -> None:
+        """Take note of what was made."""
+
+    def for_key(self, order: Order) -> Order:
+        """The order as one of whoever asks."""
+
+    def admitted(self) -> AbstractContextManager[None]:
+        """A context in which it counts for whoever asks. Raises `ResourceExhausted`."""
+
+    def counted(self) -> None:
+        """It counts as one of those in a minute, but not of those at a time. Raises
+        `ResourceExhausted`."""
+
+
+RefuseResponse = Callable[[LogEntry, AntiphonError], Awaitable[None]]
+Logged = Callable[[RefuseResponse], AbstractAsyncContextManager[LogEntry]]
+"""A context that has one response logged and gives an error that leaves it to the function."""
+
+
+class Responses:
+    """See the head of this file. `close` it at the end.
+
+    `answered` is called when an answer to the conversation has ended, with the seconds for which
+    its audio plays on.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        config: GatewayConfig,
+        items: ItemList,
+        telling: EventSender,
+        logged: Logged,
+        answered: Callable[[float], None],
+    ) -> None:
+        self._calls = calls
+        self._config = config
+        self._items = items
+        self._telling = telling
+        self._logged = logged
+        self._answered = answered
+        self._session = ConversationSession(calls, listen_idle_s=config.listen_idle_s)
+        self._running: dict[str, RunningResponse] = {}
+        # Also of those that tell their last events.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a response is being made, or told."""
+        return bool(self._tasks)
+
+    async def close(self) -> None:
+        """Give up what runs, and free the stages."""
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            await self._session.close()
+
+    async def settled(self) -> None:
+        """Return when all that were asked for have been told to their end."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def create(self, asked: CreateResponse, settings: ConversationSettings) -> None:
+        """Begin a response, made by those settings; it runs beside what is asked next.
+
+        Raises `ResponseUnderWay` and `ResourceExhausted` when there are as many as there may be,
+        and `InvalidArgument` when there is nothing to answer.
+        """
+        alike = [e for e in self._running.values() if e.in_conversation is asked.in_conversation]
+        ending = [e.task for e in alike if e.cancelled and e.task is not None]
+        if asked.in_conversation and (len(ending) < len(alike) or len(ending) >= MOST_ENDING):
+            raise ResponseUnderWay
+        if len(alike) >= MOST_OUT_OF_BAND:
+            raise ResourceExhausted(f"{MOST_OUT_OF_BAND} responses out of band are being made")
+        running = RunningResponse(
+            new_id("resp"),
+            new_id("item"),
+            settings,
+            asked.metadata,
+            in_conversation=asked.in_conversation,
+        )
+        if asked.in_conversation and ending:
+            self._running[running.id] = running
+            self._start(running, self._make(running, [], asked, ending))
+            return
+        order = self._order(asked, settings)
+        self._running[running.id] = running
+        await self._telling.tell(running.created())
+        self._start(running, self._make(running, [order], asked))
+
+    async def hear(
+        self,
+        so_far: TurnSoFar | None,
+        cut: Callable[[int, int], bytes],
+        settings: ConversationSettings,
+    ) -> None:
+        """Let the stages hear a long turn while it is spoken, behind what is in the conversation.
+
+        `cut` brings samples of the turn. Nothing of it can be seen but that the answer is sooner.
+        """
+        if so_far is None or self.answering:
+            return
+        heard = self._session.hears(so_far.number)
+        if heard is None:
+            least = self._config.listen_after_s * so_far.rate_hz
+            if so_far.samples < least or not self._session.is_free:
+                return
+            order = _order_of(self._items, settings, more=True)
+            self._session.begin_turn(so_far.number, so_far.rate_hz, order)
+            heard = 0
+        self._session.keep_listening()
+        if so_far.samples - heard >= LISTEN_PIECE_S * so_far.rate_hz:
+            await self._session.hear(cut(heard, so_far.samples))
+
+    def forget_turn(self) -> None:
+        """What was heard is dropped; an answer that is asked for already may be about a turn before
+        that."""
+        if not any(each.in_conversation for each in self._running.values()):
+            self._session.forget_turn()
+
+    def interrupt(self) -> None:
+        """The user speaks: stop the answer to the conversation, if one is being made."""
+        for running in self._running.values():
+            if running.in_conversation:
+                running.cancel(EndReason.TURN_DETECTED)
+
+    def cancel(self, response_id: str | None, reason: EndReason) -> None:
+        """Stop that response, or (None) the one that answers. Raises `NoResponse`."""
+        for running in self._running.values():
+            meant = running.in_conversation if response_id is None else running.id == response_id
+            if meant and not running.cancelled:
+                running.cancel(reason)
+                return
+        raise NoResponse
+
+    def cut(self, item_id: str, heard_s: float) -> bool:
+        """Keep no more of an item that is being made than was heard; false if it is not."""
+        for running in self._running.values():
+            if running.item_id == item_id:
+                running.heard_s = heard_s
+                return True
+        return False
+
+    def _start(self, running: RunningResponse, making: Coroutine[Any, Any, None]) -> None:
+        running.task = asyncio.create_task(making)
+        self._tasks.add(running.task)
+        running.task.add_done_callback(self._tasks.discard)
+
+    def _order(self, asked: CreateResponse, settings: ConversationSettings) -> Order:
+        items = self._items if asked.given is None else self._given(asked.given)
+        return _order_of(items, settings)
+
+    def _given(self, given: Iterable[ConversationItem | str]) -> tuple[ConversationItem, ...]:
+        """The input of a response that does not answer the conversation; as bounded as that."""
+        items = ItemList(max_items=self._config.max_parts, max_bytes=self._config.max_body_bytes)
+        for number, each in enumerate(given):
+            item = self._items.get(each) if isinstance(each, str) else each
+            items.insert(replace(item, id=f"input_{number}"))
+        return tuple(items)
+
+    async def _make(
+        self,
+        running: RunningResponse,
+        orders: list[Order],
+        asked: CreateResponse,
+        ending: Iterable[asyncio.Task[None]] = (),
+    ) -> None:
+        """One response from the asking to its end; the order is taken out at once.
+
+        Where it waits for `ending` ones it is asked for, and told, when the stages have let these
+        go and their items are whole.
+        """
+
+        async def refuse(entry: LogEntry, error: AntiphonError) -> None:
+            entry.status = error.code.name
+            if running.in_conversation:
+                await self._session.settle()
+            given_up = isinstance(error, GivenUp)
+            await self._end(running, running.given_up() if given_up else running.failed(error))
+
+        turn = self._session.asked() if running.in_conversation else None
+        enclosing_span.set(turn)
+        try:
+            async with self._logged(refuse) as entry:
+                entry.status = "CANCELLED"
+                if ending:
+                    await asyncio.wait(ending)
+                    if running.cancelled:
+                        await self._end(running, running.given_up())
+                        return
+                    orders.append(self._order(asked, running.settings))
+                    await self._telling.tell(running.created())
+                answering = (
+                    self._session.turn(
+                        entry.for_key(orders.pop()), running.waits_at, running.answered_by
+                    )
+                    if running.in_conversation
+                    else self._calls.answer(entry.for_key(orders.pop()), running.waits_at)
+                )
+                with entry.admitted():
+                    async with answering as segment:
+                        await self._follow(segment, running, entry)
+        except Cancelled:
+            # Nobody is there any more to be told how the response ended.
+            return
+        finally:
+            self._running.pop(running.id, None)
+            if turn is not None:
+                turn.end()
+
+    async def _follow(
+        self, segment: FailoverSegment, running: RunningResponse, entry: LogEntry
+    ) -> None:
+        """Tell what a segment makes until it is over."""
+        running.answered_by(segment)
+        if not running.may_call:
+            await self._telling.tell(self._begin(running))
+        async for event in segment:
+            entry.note(event)
+            if isinstance(event, SegmentFinished):
+                ends = running.finished(event)
+                entry.status = "OK"
+                # Who leaves with the end of it has had all that was made.
+                with contextlib.suppress(Cancelled):
+                    await self._end(running, ends)
+            else:
+                await self._tell_deltas(running, event)
+
+    async def _tell_deltas(self, running: RunningResponse, event: Event) -> None:
+        """Tell what has been made unless the response was cancelled meanwhile."""
+        await self._telling.tell_if(
+            lambda: running.cancelled is None, lambda: self._deltas(running, event)
+        )
+
+    def _deltas(self, running: RunningResponse, event: Event) -> list[ConversationEvent]:
+        """What an event of the segment amounts to."""
+        told: list[ConversationEvent] = []
+        if running.begins_with(event):
+            told.append(self._begin(running))
+        told += running.deltas(event)
+        if isinstance(event, ToolCallsProduced):
+            for piece in event.pieces:
+                told += self._call_deltas(running, piece)
+        return told
+
+    def _call_deltas(
+        self, running: RunningResponse, piece: ToolCallPiece
+    ) -> Iterator[ConversationEvent]:
+        """What a piece of a call amounts to."""
+        if piece.begins:
+            yield running.call_begun(self._insert(running, running.begin_call(piece)))
+        yield from running.call_deltas(piece)
+        if piece.call is not None and running.in_conversation:
+            self._items.replace(running.latest_call)
+
+    def _begin(self, running: RunningResponse) -> ConversationEvent:
+        """Let the message of a response begin."""
+        return running.begun(self._insert(running, running.item))
+
+    def _insert(self, running: RunningResponse, item: ConversationItem) -> str | None:
+        """Put an item of a response into the conversation; the id of the one before it."""
+        return self._items.insert(item) if running.in_conversation else None
+
+    async def _end(self, running: RunningResponse, ends: list[ConversationEvent]) -> None:
+        """Tell the last events of a response, which is then no longer being made.
+
+        The conversation has what was said from the moment on in which that can no longer be cut. A
+        call that has not ended leaves it again, so that nobody carries it out.
+        """
+
+        def last() -> list[ConversationEvent]:
+            self._running.pop(running.id, None)
+            if running.in_conversation:
+                self._items.replace(running.item_to_keep)
+                unfinished = running.unfinished_call
+                if unfinished is not None and self._items.discard(unfinished):
+                    return [ItemDeleted(unfinished), *ends]
+            return ends
+
+        await self._telling.tell_if(lambda: True, last)
+        # Another may have been waiting for this one.
+        if running.in_conversation and not self.answering:
+            self._answered(running.playing_s)
+
+    @property
+    def answering(self) -> bool:
+        """Whether the conversation is being answered."""
+        return any(each.in_conversation for each in self._running.values())
+
+
+def _order_of(
+    items: Iterable[ConversationItem], settings: ConversationSettings, *, more: bool = False
+) -> Order:
+    """What the stages are asked for. Raises `InvalidArgument` when nothing was said, and no `more`
+    is to come."""
+    messages, attachments = messages_of(items, settings.instructions)
+    if not (messages or more):
+        raise InvalidArgument(
+            "response: the conversation is empty; create an item or commit audio first",
+            field="response",
+        )
+    tools, tool_choice = settings.offered
+    return Order(
+        recordings_alone=True,
+        tools=tools,
+        tool_choice=tool_choice,
+        model=settings.model,
+        messages=messages,
+        attachments=attachments,
+        outputs=settings.outputs,
+        voice=settings.voice,
+        sampling=settings.order_sampling,
+    )

@@ -1,0 +1,121 @@
+"""Tells a client what another gateway needs to go on, whenever that has changed.
+
+A token is told between commands alone, when it has all that the commands before it have done, and
+nothing of one behind them: so a client knows which of its commands it has to send again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import structs
+
+from antiphon_gateway.conversations import events as told
+from antiphon_gateway.conversations.event_sender import SendEvents
+from antiphon_gateway.conversations.events import ConversationEvent, ConversationSaved
+from antiphon_gateway.conversations.items import ConversationItem
+from antiphon_gateway.conversations.saved import PendingResponse, save
+from antiphon_gateway.conversations.settings import ConversationSettings
+
+SealToken = Callable[[bytes], bytes]
+"""Makes the token of what was saved."""
+
+
+class Saving:
+    """Stands before the client, and sees all that it is told. `state` says the conversation's
+    settings and items."""
+
+    def __init__(
+        self,
+        send: SendEvents,
+        state: Callable[[], tuple[ConversationSettings, Iterable[ConversationItem]]],
+        seal: SealToken,
+        most_bytes: int,
+    ) -> None:
+        self._send = send
+        self._state = state
+        self._seal = seal
+        self._most_bytes = most_bytes
+        self._pending: dict[str, PendingResponse] = {}
+        self._stale = False
+        self._busy = 0
+        self._begun = self._done = self._audio_done = 0
+
+    async def send(self, events: Sequence[ConversationEvent]) -> None:
+        """Hand events to the client, and a token behind them if it is time for one."""
+        for event in events:
+            self._note(event)
+        await self._send(events)
+        if self.due:
+            await self._send(self.saved())
+
+    @contextmanager
+    def command(self, *, counted: bool) -> Iterator[None]:
+        """Something is being done for as long as the context lasts; `counted` if the client has
+        sent it."""
+        self._busy += 1
+        self._begun += counted
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            self._done += counted
+
+    def change(self) -> None:
+        """Something has been done that the client need not send again."""
+        self._stale = True
+
+    @property
+    def due(self) -> bool:
+        """Whether a token is to be told now."""
+        return self._stale and not self._busy
+
+    def saved(self) -> Sequence[ConversationEvent]:
+        """The token as the conversation stands."""
+        self._stale = False
+        settings, items = self._state()
+        content = save(settings, items, self._pending.values(), self._most_bytes)
+        token = b"" if content is None else self._seal(content)
+        return [ConversationSaved(token, self._done, self._audio_done)]
+
+    def _note(self, event: ConversationEvent) -> None:
+        match event:
+            case told.ResponseCreated(response):
+                metadata = None if response.metadata is None else dict(response.metadata)
+                self._pending[response.id] = PendingResponse(
+                    response.id, response.in_conversation, metadata, response.settings.spoken
+                )
+            case told.ResponseItemBegun(response, index, item):
+                self._change_open(response.id, lambda items: items | {item.id: index})
+            case told.ResponseItemEnded(response, _, item):
+                self._change_open(response.id, lambda items: _without(items, item.id))
+            case told.ResponseEnded(response):
+                self._pending.pop(response.id, None)
+            case told.AudioCommitted() | told.AudioCleared():
+                # Of the command that is being carried out, too.
+                self._audio_done = self._begun
+            case (
+                told.ConversationBegun()
+                | told.SettingsChanged()
+                | told.CommandRefused()
+                | told.ItemAdded()
+                | told.ItemDeleted()
+                | told.ItemTruncated()
+                | told.TranscriptEnded()
+            ):
+                pass
+            case _:
+                return
+        self._stale = True
+
+    def _change_open(
+        self, response_id: str, changed: Callable[[dict[str, int]], dict[str, int]]
+    ) -> None:
+        if (pending := self._pending.get(response_id)) is not None:
+            items = changed(pending.open_items)
+            self._pending[response_id] = structs.replace(pending, open_items=items)
+
+
+def _without(items: dict[str, int], item_id: str) -> dict[str, int]:
+    return {each: index for each, index in items.items() if each != item_id}

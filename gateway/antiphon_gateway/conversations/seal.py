@@ -1,0 +1,132 @@
+"""Seals what a client keeps of a conversation, so that a gateway can trust what comes back.
+
+A seal is an HMAC-SHA256 over the name of the client's API key, the time at which it ends, and the
+content: nothing is encrypted, since the content is the client's own conversation. The key is the
+first line of a file; seals of its other lines are taken, too, so that keys can be changed one after
+the other. Without a file it is a random key of this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.transport.renewed_files import stamp_of
+from antiphon_gateway.regular_file import UnreadableFile, read_regular
+
+log = logging.getLogger("gateway.seal")
+
+FIELD = "gateway.resume_key_file"
+LEAST_KEY_CHARS = 32
+MAX_FILE_BYTES = 64 << 10
+_PURPOSE = b"antiphon conversation 1"
+_MAC_BYTES = hashlib.sha256().digest_size
+_UNTIL = struct.Struct(">Q")
+SEAL_BYTES = _MAC_BYTES + _UNTIL.size
+"""What a seal takes beside its content."""
+
+
+class Seal:
+    """Raises `InvalidArgument` for a file that will not do. When one that holds already becomes so,
+    the keys that held before go on holding, and the log says why."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        holds_s: float,
+        reload_s: float,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = Path(path) if path else None
+        self._holds_s = holds_s
+        self._reload_s = reload_s
+        self._now, self._clock = now, clock
+        self._looked_at = clock()
+        self._stamp = None if self._path is None else stamp_of(self._path)
+        self._fault = ""
+        self._keys = (secrets.token_bytes(),) if self._path is None else read_keys(self._path)
+
+    def close(self, content: bytes, owner: str) -> bytes:
+        """The token of a content, for the API key of that name."""
+        self._look()
+        until = _UNTIL.pack(int(self._now() + self._holds_s))
+        return _mac(self._keys[0], owner, until, content) + until + content
+
+    def open(self, token: bytes, owner: str, most_bytes: int) -> bytes:
+        """The content of a token. Raises `InvalidArgument` for one that is too large, or that no
+        gateway with this key has made for that API key, and `FailedPrecondition` for one that is
+        too old."""
+        if len(token) > most_bytes + SEAL_BYTES:
+            raise InvalidArgument(
+                f"token: has {len(token)} bytes, and no token has more than "
+                f"{most_bytes + SEAL_BYTES} (gateway.resume_bytes)",
+                field="token",
+            )
+        self._look()
+        mac, until, content = token[:_MAC_BYTES], token[_MAC_BYTES:SEAL_BYTES], token[SEAL_BYTES:]
+        # Not `any`, which would tell by its time which of the keys it was.
+        alike = [hmac.compare_digest(_mac(key, owner, until, content), mac) for key in self._keys]
+        if len(token) < SEAL_BYTES or True not in alike:
+            raise InvalidArgument(
+                "token: no gateway with the key of this one has told it to this client "
+                f"({FIELD} names the key; without it, each gateway has its own)",
+                field="token",
+            )
+        if _UNTIL.unpack(until)[0] < self._now():
+            raise FailedPrecondition(
+                f"token: is older than {self._holds_s:g} s (gateway.resume_within_s); open "
+                "another conversation",
+                field="token",
+            )
+        return content
+
+    def _look(self) -> None:
+        """Read the file anew if it has changed; not more often than every `reload_s`."""
+        if self._path is None or self._clock() - self._looked_at < self._reload_s:
+            return
+        self._looked_at = self._clock()
+        stamp = stamp_of(self._path)
+        if stamp == self._stamp:
+            return
+        try:
+            self._keys = read_keys(self._path)
+        except InvalidArgument as error:
+            self._stamp = None if isinstance(error, UnreadableFile) else stamp
+            if error.message != self._fault:
+                self._fault = error.message
+                log.error("the keys of resumed conversations are not changed: %s", error.message)
+            return
+        self._stamp, self._fault = stamp, ""
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """The keys of a file, one a line. Raises `InvalidArgument`."""
+    content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
+    keys = tuple(line.strip() for line in content.splitlines() if line.strip())
+    if not keys:
+        raise InvalidArgument(f"{FIELD}: {path}: is empty", field=FIELD)
+    if min(map(len, keys)) < LEAST_KEY_CHARS:
+        raise InvalidArgument(
+            f"{FIELD}: {path}: a key has at least {LEAST_KEY_CHARS} characters; "
+            "`openssl rand -hex 32` makes one",
+            field=FIELD,
+        )
+    return keys
+
+
+def _mac(key: bytes, owner: str, until: bytes, content: bytes) -> bytes:
+    made = hmac.new(key, digestmod=hashlib.sha256)
+    # The lengths of these are fixed, or told: no two lists of parts are alike.
+    named = owner.encode()
+    for part in (_PURPOSE, struct.pack(">I", len(named)), named, until, content):
+        made.update(part)
+    return made.digest()

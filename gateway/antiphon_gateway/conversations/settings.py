@@ -1,0 +1,133 @@
+"""What holds in a conversation, or for one response. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from antiphon.conversation import ToolChoice
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon_gateway.calls.tools import choose_tools
+from antiphon_gateway.media.live_audio import PCM16, LiveFormat
+from antiphon_gateway.outputs import AUDIO, TEXT
+from antiphon_gateway.voice_activity.endpointing import EndpointRule
+
+
+class Eagerness(enum.Enum):
+    """How soon an answer may come where a pause need not be the end of a turn."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    AUTO = "auto"
+
+
+EAGER_SILENCE_S = {
+    Eagerness.LOW: 1.2,
+    Eagerness.MEDIUM: 0.7,
+    Eagerness.AUTO: 0.7,
+    Eagerness.HIGH: 0.4,
+}
+"""There is no model of what is meant: eagerness is a length of silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetection:
+    """Turns begin and end by the user's voice.
+
+    A turn has `prefix_padding_s` of what was heard before its speech. `idle_timeout_s` after an
+    answer has been played without anybody speaking the model is asked again.
+    """
+
+    threshold: float = 0.5
+    prefix_padding_s: float = 0.3
+    silence_s: float = 0.5
+    creates_response: bool = True
+    interrupts_response: bool = True
+    idle_timeout_s: float | None = None
+    eagerness: Eagerness | None = None
+
+    @property
+    def rule(self) -> EndpointRule:
+        """Where speech begins and ends."""
+        return EndpointRule(self.threshold, self.silence_s)
+
+
+FUNCTION = "function:"
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptWish:
+    """That what the user says is written down, in which language, and what else is known of it."""
+
+    language: str = ""
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSettings:
+    """Settings of a conversation, or of one response. `max_output_tokens` None: no limit of theirs.
+
+    `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
+    `turns` the client ends them, or the clock: every `answer_every_s` seconds of what is heard are
+    a message, and answered, one after the other. The formats are those in which the client sends
+    and gets audio; the door translates. A model that `hears` writes down what the user says if
+    there is a wish for a `transcript`; one that `takes_tools` can be offered functions.
+    With `timeline` each response's end is followed by what each stage took for it;
+    with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event
+    that is none of OpenAI's.
+    `sampling` is by stage, as in an order; `max_output_tokens` goes before what it
+    says of the stage that reads the messages. `tools` are those of `Conversation`; `tool_choice` is
+    "none", "auto", "required", or `FUNCTION` and the name of one.
+    """
+
+    model: str
+    voices: tuple[str, ...]
+    output_rate_hz: int
+    spoken: bool = True
+    voice: str = ""
+    voice_aliases: Mapping[str, str] = field(default_factory=dict)
+    instructions: str = ""
+    max_output_tokens: int | None = None
+    turns: TurnDetection | None = TurnDetection()
+    answer_every_s: float | None = None
+    input_format: LiveFormat = PCM16
+    output_format: LiveFormat = PCM16
+    hears: bool = True
+    takes_tools: bool = True
+    transcript: TranscriptWish | None = None
+    timeline: bool = False
+    stopping: bool = False
+    sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    tool_choice: str = "auto"
+    parallel_calls: bool = True
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The outputs to ask the stages for."""
+        return frozenset({TEXT, AUDIO}) if self.spoken else frozenset({TEXT})
+
+    @property
+    def order_sampling(self) -> dict[str, SamplingRequest]:
+        """The sampling to ask the stages for."""
+        reading = self.sampling.get(INPUT_STAGE, SamplingRequest())
+        if self.max_output_tokens is not None:
+            reading = replace(reading, max_tokens=self.max_output_tokens)
+        return {**self.sampling, INPUT_STAGE: reading}
+
+    @property
+    def offered(self) -> tuple[tuple[str, ...], ToolChoice]:
+        """The functions that a response may call, and how. Raises `InvalidArgument`."""
+        choice, parallel = self.tool_choice, self.parallel_calls
+        if choice.startswith(FUNCTION):
+            name = choice.removeprefix(FUNCTION)
+            return choose_tools(self.tools, "function", name, parallel=parallel)
+        return choose_tools(self.tools, choice, "", parallel=parallel)
+
+    def with_voice(self, name: str) -> ConversationSettings:
+        """With that voice. Where there is none of that name the one that holds stays: clients ask
+        for the voices that they know, and an error would end some of them."""
+        voice = self.voice_aliases.get(name.lower(), name.lower())
+        return replace(self, voice=voice) if voice in self.voices else self

@@ -1,0 +1,142 @@
+"""What the user says, written down by the model: beside the answers, in sessions of their own.
+
+One at a time, in the order of the recordings, so that they take at most one call and one slot of
+a conversation and an answer never waits for one. Of an API key each is one of the requests in a
+minute. It is none of those at a time: with `concurrency: 1` either it or the answer that is made
+beside it would be refused, and the limit on conversations bounds how many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Cancelled, NotFound, ResourceExhausted
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.events import SegmentFinished, TextProduced
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.transcribing import transcription_order
+from antiphon_gateway.conversations.event_sender import EventSender
+from antiphon_gateway.conversations.events import TranscriptEnded, TranscriptFailed, TranscriptText
+from antiphon_gateway.conversations.items import ConversationItem, ItemList, RecordedContent
+from antiphon_gateway.conversations.responses import LogEntry, Logged
+from antiphon_gateway.conversations.settings import TranscriptWish
+from antiphon_gateway.media.audio_in import Recording
+
+MOST_WAITING = 16
+"""Recordings of one conversation that wait to be written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A recording by its place: what waits keeps no item that was deleted meanwhile."""
+
+    item_id: str
+    index: int
+    wish: TranscriptWish
+
+
+class Transcripts:
+    """See the head of this file. `close` it at the end."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        config: GatewayConfig,
+        items: ItemList,
+        telling: EventSender,
+        logged: Logged,
+    ) -> None:
+        self._calls = calls
+        self._instruction = config.transcribe_instruction
+        self._items = items
+        self._telling = telling
+        self._logged = logged
+        self._waiting: deque[_Waiting] = deque()
+        self._work: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Give up what runs and what waits."""
+        self._waiting.clear()
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def settled(self) -> None:
+        """Return when all that were asked for have been told."""
+        while self._work is not None and not self._work.done():
+            await asyncio.wait([self._work])
+
+    async def begin(self, item: ConversationItem, wish: TranscriptWish) -> None:
+        """Have the recordings of an item written down when it is their turn."""
+        for index, content in enumerate(item.contents):
+            if not isinstance(content, RecordedContent):
+                continue
+            if len(self._waiting) >= MOST_WAITING:
+                error = ResourceExhausted(f"{MOST_WAITING} recordings wait to be written down")
+                await self._telling.tell(TranscriptFailed(item.id, index, error))
+                continue
+            self._waiting.append(_Waiting(item.id, index, wish))
+        if self._waiting and (self._work is None or self._work.done()):
+            self._work = asyncio.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                await self._write(self._waiting.popleft())
+        except Cancelled:
+            # Nobody is there any more to be told.
+            return
+
+    async def _write(self, wanted: _Waiting) -> None:
+        async def refuse(entry: LogEntry, error: AntiphonError) -> None:
+            entry.status = error.code.name
+            await self._telling.tell(TranscriptFailed(wanted.item_id, wanted.index, error))
+
+        async with self._logged(refuse) as entry:
+            entry.status = "CANCELLED"
+            entry.counted()
+            text: list[str] = []
+            async with self._calls.answer(entry.for_key(self._order(wanted))) as segment:
+                async for event in segment:
+                    entry.note(event)
+                    match event:
+                        case TextProduced(text=piece) if piece:
+                            text.append(piece)
+                            told = TranscriptText(wanted.item_id, wanted.index, piece)
+                            await self._telling.tell(told)
+                        case SegmentFinished(usage=usage):
+                            said = "".join(text)
+                            entry.status = "OK"
+                            self._keep(wanted, said)
+                            end = TranscriptEnded(wanted.item_id, wanted.index, said, usage)
+                            await self._telling.tell(end)
+
+    def _order(self, wanted: _Waiting) -> Order:
+        return transcription_order(
+            Recording(f"items.{wanted.item_id}", self._recording(wanted).audio),
+            self._instruction,
+            language=wanted.wish.language,
+            prompt=wanted.wish.prompt,
+            model_options=self._calls.fleet.accepted().options,
+        )
+
+    def _recording(self, wanted: _Waiting) -> RecordedContent:
+        """Raises `NotFound` when it was deleted."""
+        for content in self._items.get(wanted.item_id).contents[wanted.index :][:1]:
+            if isinstance(content, RecordedContent):
+                return content
+        raise NotFound(f"the item {wanted.item_id!r} is another one now, without a recording there")
+
+    def _keep(self, wanted: _Waiting, said: str) -> None:
+        """Let the item have its text, if it is still there."""
+        try:
+            recording = self._recording(wanted)
+        except NotFound:
+            return
+        item = self._items.get(wanted.item_id)
+        contents = list(item.contents)
+        contents[wanted.index] = replace(recording, transcript=said)
+        self._items.replace(replace(item, contents=tuple(contents)))

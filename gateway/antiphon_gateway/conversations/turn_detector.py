@@ -1,0 +1,200 @@
+"""The input audio of a conversation, and the turns in it if those are to be detected.
+
+Who appends waits for what was heard in it: so commands see what came of all audio before them, and
+a client that sends more than can be heard is slowed down at its socket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon_gateway.conversations.events import SilenceTimedOut, SpeechStarted, SpeechStopped
+from antiphon_gateway.conversations.input_audio import InputAudioBuffer
+from antiphon_gateway.conversations.items import new_id
+from antiphon_gateway.conversations.settings import TurnDetection
+from antiphon_gateway.media.audio_out import SAMPLE_BYTES
+from antiphon_gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.voice_activity.endpointing import SpeechEdge
+from antiphon_gateway.voice_activity.listener import VoiceListener
+from antiphon_gateway.voice_activity.vad_stream import VadStream
+
+UNDECIDED_S = 0.25
+"""How much may have been heard before speech is told to have begun: the least of it, a frame, and
+what the resampler holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSoFar:
+    """The turn that is being spoken: its number, and how many samples are certainly its own."""
+
+    number: int
+    samples: int
+    rate_hz: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHeard:
+    """Speech is over, and this is what was said."""
+
+    stopped: SpeechStopped
+    recording: PcmRecording
+
+
+class TurnDetector:
+    """See the head of this file. Between turns no more is kept than the next may need."""
+
+    def __init__(
+        self, listener: VoiceListener, turns: TurnDetection | None, *, max_s: float
+    ) -> None:
+        self._listener = listener
+        self._turns = turns
+        self._buffer = InputAudioBuffer(max_s=max_s)
+        self._ear: VadStream | None = None
+        self._ear_start = 0
+        self._speech_id = ""
+        self._number = 0
+        self._every_s: float | None = None
+
+    @property
+    def so_far(self) -> TurnSoFar | None:
+        """The turn that is being spoken, or that the client will end; None: there is none.
+
+        Where turns are detected, its end may be found a little before what was heard last.
+        """
+        buffer = self._buffer
+        samples = buffer.end - buffer.start
+        if self._turns is not None:
+            samples -= round(UNDECIDED_S * buffer.rate_hz)
+        if samples <= 0 or not (self._turns is None or self._speech_id):
+            return None
+        return TurnSoFar(self._number, samples, buffer.rate_hz)
+
+    def of_turn(self, start: int, stop: int) -> bytes:
+        """Samples of the turn that is being spoken, counted from its beginning."""
+        return self._buffer.cut(start, stop)
+
+    @property
+    def speaking(self) -> bool:
+        """Whether the user is in the middle of a turn."""
+        return bool(self._speech_id)
+
+    @property
+    def size_bytes(self) -> int:
+        """What is kept."""
+        return self._buffer.size_bytes
+
+    def detect(self, turns: TurnDetection | None, every_s: float | None = None) -> None:
+        """How turns are detected from now on, or (without `turns`) after how many seconds they end;
+        a turn that is being heard goes on without an end if that has changed."""
+        self._every_s = every_s
+        if turns != self._turns:
+            self._turns = turns
+            self._stop_listening()
+
+    async def append(self, pcm16: bytes, rate_hz: int) -> list[SpeechStarted | TurnHeard]:
+        """Take more audio, and what became of speech in it. Raises what the buffer raises."""
+        if self._turns is None:
+            self._buffer.append(pcm16, rate_hz)
+            return []
+        # First, since a turn that is ended to make room for it would be lost with it.
+        self._buffer.check_length(pcm16, rate_hz)
+        heard = self._make_room(self._turns, pcm16, rate_hz)
+        self._buffer.append(pcm16, rate_hz)
+        if self._ear is None:
+            self._ear = VadStream(rate_hz, self._turns.rule)
+            self._ear_start = self._buffer.end - len(pcm16) // 2
+        for edge in await self._listener.listen(self._ear, pcm16):
+            heard.append(self._started(edge) if edge.begins else self._ended(self._at(edge)))
+        self._trim()
+        return heard
+
+    async def append_silence(self, seconds: float) -> list[SpeechStarted | TurnHeard]:
+        """Take so much silence, as if it had come. Raises what the buffer raises."""
+        rate_hz = self._buffer.rate_hz
+        return await self.append(bytes(round(seconds * rate_hz) * SAMPLE_BYTES), rate_hz)
+
+    def next_slice(self) -> tuple[str, PcmRecording] | None:
+        """So many seconds as become a message, once that many are there."""
+        size = round((self._every_s or 0.0) * self._buffer.rate_hz)
+        if not size or self._buffer.end - self._buffer.start < size:
+            return None
+        recording = self._buffer.take(self._number, self._buffer.start + size)
+        self._number += 1
+        return new_id("item"), recording
+
+    def commit(self) -> tuple[str, PcmRecording]:
+        """What is there becomes a message, of the id that its speech was told with.
+
+        Raises `NoAudio`.
+        """
+        recording = self._buffer.take(self._number)
+        self._number += 1
+        return self._forget_speech() or new_id("item"), recording
+
+    def clear(self) -> None:
+        """Drop what is there; who speaks is heard as if he began now."""
+        self._buffer.clear()
+        self._number += 1
+        self._forget_speech()
+
+    def time_out(self) -> tuple[SilenceTimedOut, PcmRecording] | None:
+        """The silence so far becomes a message; None when nothing has been heard at all."""
+        if self._buffer.end == self._buffer.start:
+            return None
+        start_s = self._buffer.seconds(self._buffer.start)
+        end_s = self._buffer.seconds(self._buffer.end)
+        item_id, recording = self.commit()
+        return SilenceTimedOut(item_id, start_s, end_s), recording
+
+    def _make_room(
+        self, turns: TurnDetection, pcm16: bytes, rate_hz: int
+    ) -> list[SpeechStarted | TurnHeard]:
+        """End a turn that has become as long as a recording may be, and audio of another rate."""
+        if self._buffer.rate_hz not in (0, rate_hz):
+            self._buffer.clear()
+            self._stop_listening()
+        if not self._speech_id or self._buffer.has_room(pcm16, rate_hz):
+            return []
+        ended = self._ended(self._buffer.end)
+        self._forget_speech()
+        return [ended]
+
+    def _at(self, edge: SpeechEdge) -> int:
+        """The position of an edge."""
+        assert self._ear is not None
+        return self._ear_start + self._ear.samples_at(edge.frame)
+
+    def _started(self, edge: SpeechEdge) -> SpeechStarted:
+        assert self._turns is not None
+        padding = round(self._turns.prefix_padding_s * self._buffer.rate_hz)
+        self._buffer.drop_before(self._at(edge) - padding)
+        self._speech_id = new_id("item")
+        self._number += 1
+        return SpeechStarted(self._speech_id, self._buffer.seconds(self._buffer.start))
+
+    def _ended(self, position: int) -> TurnHeard:
+        # What the ear hears now may be the next turn already.
+        item_id, self._speech_id = self._speech_id, ""
+        recording = self._buffer.take(self._number, position)
+        end_s = self._buffer.seconds(self._buffer.start)
+        return TurnHeard(SpeechStopped(item_id, end_s), recording)
+
+    def _forget_speech(self) -> str:
+        """Nobody speaks any more; the id of what was being said."""
+        item_id, self._speech_id = self._speech_id, ""
+        if self._ear is not None and self._ear.speaking:
+            self._ear.forget()
+        return item_id
+
+    def _stop_listening(self) -> None:
+        """Hear what follows as if nothing had been heard."""
+        self._ear, self._speech_id = None, ""
+        self._number += 1
+        self._trim()
+
+    def _trim(self) -> None:
+        """Drop what no turn can have any more."""
+        if self._turns is not None and not self._speech_id:
+            keep_s = self._turns.prefix_padding_s + UNDECIDED_S
+            keep_s = max(keep_s, self._turns.idle_timeout_s or 0.0)
+            self._buffer.drop_before(self._buffer.end - round(keep_s * self._buffer.rate_hz))

@@ -1,0 +1,62 @@
+"""The file descriptors of the gateway's process: one budget for both endpoints."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+from msgspec import structs
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon_gateway.media.decoding.processes import LANES
+
+log = logging.getLogger("gateway")
+
+RESERVED = 256
+"""For listeners, connections to stages and their links, files, and pipes."""
+PER_GRPC_CONNECTION = 3
+"""The client's socket, and both ends of the connection to gRPC."""
+PER_DECODER = 4
+"""The files in memory that a decoder process is given, in each lane."""
+
+
+def descriptors_needed(config: GatewayConfig) -> int:
+    """The most descriptors that the gateway's settings allow it to open."""
+    return _for_connections(config) + _for_others(config)
+
+
+def within_limit(config: GatewayConfig) -> GatewayConfig:
+    """Raise the soft limit of open files to the hard one, and fit the connections to it.
+
+    If the limit is too small, both endpoints get fewer connections than configured, in proportion,
+    and a warning names the values. Connections of one endpoint then never exhaust the descriptors
+    of the other.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    needed = descriptors_needed(config)
+    if hard == resource.RLIM_INFINITY or needed <= hard:
+        return config
+    share = max(hard - _for_others(config), 0) / _for_connections(config)
+    fields = ("max_connections", "max_grpc_connections", "max_grpc_connections_per_address")
+    fitted = structs.replace(
+        config, **{name: max(1, int(share * getattr(config, name))) for name in fields}
+    )
+    log.warning(
+        "%d files may be open, and gateway.max_connections and gateway.max_grpc_connections need "
+        "%d: using %d and %d; raise the limit (ulimit -Hn) or lower these settings",
+        hard,
+        needed,
+        fitted.max_connections,
+        fitted.max_grpc_connections,
+    )
+    return fitted
+
+
+def _for_connections(config: GatewayConfig) -> int:
+    return config.max_connections + PER_GRPC_CONNECTION * config.max_grpc_connections
+
+
+def _for_others(config: GatewayConfig) -> int:
+    return len(LANES) * PER_DECODER * config.decoder_processes + RESERVED

@@ -1,0 +1,207 @@
+"""One log line and one set of metrics per request, without what was said in it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+import msgspec
+
+from antiphon.errors import AntiphonError
+from antiphon.tracing.span import (
+    NO_SPAN,
+    Attribute,
+    current_span,
+    enclosing_span,
+    given_traceparent,
+)
+from antiphon.tracing.tracing import Tracing
+from antiphon_gateway.calls.choices import OfChoice
+from antiphon_gateway.calls.events import (
+    AudioProduced,
+    Event,
+    SegmentFinished,
+    SegmentStarted,
+    SegmentUsage,
+    TextProduced,
+)
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.priority import lower
+from antiphon_gateway.keys.key_use import KeyUse
+from antiphon_gateway.metrics import Metrics
+
+log = logging.getLogger("gateway.requests")
+
+
+class RequestLog:
+    """One request as it unfolds. Times are those of the log's clock.
+
+    `request_id` may be the client's and come again; `answer_id` is never the same. What is
+    `routine` has its line at level DEBUG, and at INFO what is not.
+    """
+
+    def __init__(
+        self, api: str, name: str, request_id: str, key: KeyUse, clock: Callable[[], float]
+    ) -> None:
+        self.key = key
+        self.api = api
+        self.name = name
+        self.request_id = request_id
+        self.answer_id = uuid.uuid4().hex
+        self.status = ""
+        self.routine = False
+        self.error: AntiphonError | None = None
+        self.session_id = ""
+        self.ignored_fields: Collection[str] = ()
+        self.usage: SegmentUsage | None = None
+        self.audio_s = 0.0
+        self.first_text_s = self.first_audio_s = 0.0
+        self._sample_rate_hz = 0
+        self._clock = clock
+        self._start = clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the request came."""
+        return self._clock() - self._start
+
+    def note(self, event: Event | OfChoice) -> None:
+        """Take note of an event that goes to the client."""
+        match event:
+            case OfChoice():
+                self.note(event.event)
+            case SegmentStarted():
+                self.session_id = self.session_id or event.session_id
+                self._sample_rate_hz = event.sample_rate_hz
+            case TextProduced():
+                self.first_text_s = self.first_text_s or self.elapsed_s
+            case AudioProduced():
+                if len(event.samples):
+                    self.first_audio_s = self.first_audio_s or self.elapsed_s
+                    seconds = len(event.samples) / self._sample_rate_hz
+                    self.audio_s += seconds
+                    self.key.add_audio(seconds)
+            case SegmentFinished():
+                self.usage = self.usage.with_choice(event.usage) if self.usage else event.usage
+
+    def admitted(self) -> AbstractContextManager[None]:
+        """A context in which it counts as a request of its key. Raises `KeyLimitReached`."""
+        return self.key.request()
+
+    def for_key(self, order: Order) -> Order:
+        """The order as one of its key's."""
+        priority = lower(order.priority, self.key.limits.priority)
+        return replace(order, key=self.key.name, priority=priority)
+
+    def counted(self) -> None:
+        """It counts among its key's requests in a minute, not among those at a time. Raises
+        `KeyLimitReached`."""
+        self.key.count()
+
+    def fail(self, error: AntiphonError) -> None:
+        """The request ends with an error, which goes no further; the first one counts."""
+        _forget_frames(error)
+        self.error = self.error or error
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of the frames that an error passed through, and of what lies in them.
+
+    Its traceback holds them, and some of them hold the error again (the entry, the session, a
+    variable): a circle, in which a refused body would stay until a full collection.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+class AccessLog:
+    """Has a line, the metrics and perhaps a trace of every request when it is over."""
+
+    def __init__(
+        self, metrics: Metrics, tracing: Tracing, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._metrics = metrics
+        self._tracing = tracing
+        self._clock = clock
+
+    @contextmanager
+    def entry(self, api: str, name: str, request_id: str, key: KeyUse) -> Iterator[RequestLog]:
+        """An entry that is written down at the end of the context; within it, its span is the
+        current one."""
+        entry = RequestLog(api, name, request_id, key, self._clock)
+        within, outer = enclosing_span.get(), current_span.get()
+        enclosing_span.set(None)
+        if within is None:
+            span = self._tracing.request(name, given_traceparent.get())
+        else:
+            span = within.child(name)
+        current_span.set(span)
+        try:
+            yield entry
+        finally:
+            current_span.set(outer)
+            if span is not NO_SPAN:
+                span.set(**_told(entry))
+                span.end(entry.error)
+            self._count(entry)
+            level = logging.DEBUG if entry.routine else logging.INFO
+            if log.isEnabledFor(level):
+                log.log(level, "%s", msgspec.json.encode(_line(entry)).decode())
+
+    def _count(self, entry: RequestLog) -> None:
+        metrics, api = self._metrics, entry.api
+        metrics.requests.labels(api, entry.status).inc()
+        if entry.error is not None:
+            metrics.errors.labels(entry.error.code.value, entry.error.stage).inc()
+        if entry.first_text_s:
+            metrics.ttft.labels(api).observe(entry.first_text_s)
+        if entry.first_audio_s:
+            metrics.ttfa.labels(api).observe(entry.first_audio_s)
+        if entry.audio_s:
+            metrics.audio_seconds.labels(api).inc(entry.audio_s)
+            if entry.usage is not None:
+                metrics.rtf.labels(api).observe(entry.elapsed_s / entry.audio_s)
+
+
+def _told(entry: RequestLog) -> dict[str, Attribute]:
+    """What a trace says of a request."""
+    return {
+        "api": entry.api,
+        "request_id": entry.request_id,
+        "session_id": entry.session_id,
+        "status": entry.status,
+        "first_text_s": entry.first_text_s,
+        "first_audio_s": entry.first_audio_s,
+        "audio_s": entry.audio_s,
+    }
+
+
+def _line(entry: RequestLog) -> dict[str, object]:
+    """What the log says of a request."""
+    line: dict[str, object] = {
+        "api": entry.api,
+        "request": entry.name,
+        "id": entry.request_id,
+        "session": entry.session_id,
+        "status": entry.status,
+        "seconds": round(entry.elapsed_s, 4),
+        "ttft_s": round(entry.first_text_s, 4),
+        "ttfa_s": round(entry.first_audio_s, 4),
+        "audio_s": round(entry.audio_s, 3),
+    }
+    if entry.key.name:
+        line["key"] = entry.key.name
+    if entry.usage is not None:
+        line["prompt_tokens"] = entry.usage.prompt_tokens
+        line["completion_tokens"] = entry.usage.completion_tokens
+        line["audio_frames"] = entry.usage.completion_audio_frames
+    if entry.error is not None:
+        line["error"] = entry.error.code.value
+        line["stage"] = entry.error.stage
+        line["field"] = entry.error.field
+    return line

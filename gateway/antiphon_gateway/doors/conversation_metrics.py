@@ -1,0 +1,45 @@
+"""What is counted of conversations, whatever their protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from antiphon_gateway.conversations.events import (
+    AudioCommitted,
+    CommandRefused,
+    ConversationEvent,
+    ResponseAudio,
+    ResponseEnded,
+)
+from antiphon_gateway.metrics import Metrics
+
+
+class ConversationMetrics:
+    """Takes note of one conversation's events as they are told.
+
+    A turn's first audio is that which comes next after its recording was complete.
+    """
+
+    def __init__(
+        self, metrics: Metrics, api: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._metrics = metrics
+        self._api = api
+        self._clock = clock
+        self._spoken_at: float | None = None
+
+    def note(self, event: ConversationEvent) -> None:
+        """Count it."""
+        metrics, api = self._metrics, self._api
+        match event:
+            case AudioCommitted():
+                metrics.turns.labels(api).inc()
+                self._spoken_at = self._clock()
+            case ResponseAudio() if self._spoken_at is not None:
+                metrics.turn_ttfa.labels(api).observe(self._clock() - self._spoken_at)
+                self._spoken_at = None
+            case ResponseEnded(response):
+                metrics.responses.labels(api, response.status.value).inc()
+            case CommandRefused(error):
+                metrics.conversation_refusals.labels(api, error.code.value).inc()

@@ -1,0 +1,31 @@
+"""A gRPC message of a stranger: its fields are counted before anything is made of its bytes."""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
+
+from antiphon.errors import InvalidArgument
+from antiphon.wire.fields import check_fields
+from antiphon_gateway.threads import SizedThreads
+
+M = TypeVar("M", bound=Message)
+_THREADS = SizedThreads("grpc-fields")
+
+
+async def read_message(kind: type[M], data: bytes, most_fields: int, counted_here_bytes: int) -> M:
+    """The message; the fields of more bytes than that are counted on a thread.
+
+    Raises `InvalidArgument` for one of too many fields, and for bytes that are none.
+    """
+    described = cast(Descriptor, kind.DESCRIPTOR)
+    if len(data) <= counted_here_bytes:
+        check_fields(data, described, most_fields)
+    else:
+        await _THREADS.run(len(data), check_fields, data, described, most_fields)
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(f"the bytes are no {described.name}") from error

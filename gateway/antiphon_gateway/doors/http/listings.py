@@ -1,0 +1,130 @@
+"""What is served, as GET requests list it: models, voices, the version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from antiphon.options import Option, OptionKind
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.fleet.served import served_model
+from antiphon_gateway.media.encoding import available_formats
+
+
+class OptionCard(msgspec.Struct, frozen=True, kw_only=True):
+    """An option with the bounds that its kind has. The one that `instructs` says how to speak."""
+
+    name: str
+    kind: str
+    description: str
+    choices: tuple[str, ...] | UnsetType = UNSET
+    max_bytes: int | UnsetType = UNSET
+    least: float | UnsetType = UNSET
+    most: float | UnsetType = UNSET
+    max_s: float | UnsetType = UNSET
+    instructs: bool | UnsetType = UNSET
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's model object, and what a request may ask of the model.
+
+    `root` is the served model's name, which is the `id` but for aliases, and `voice_aliases` are
+    other names of voices. `created` is a Unix time in seconds, when the gateway started.
+    `max_model_len` is `context_limit` under the name that vLLM's clients know.
+    """
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "antiphon"
+    root: str
+    voices: tuple[str, ...]
+    voice_aliases: Mapping[str, str]
+    outputs: tuple[str, ...]
+    input_kinds: tuple[str, ...]
+    reads_aloud: bool
+    sample_rate_hz: int
+    audio_formats: tuple[str, ...]
+    context_limit: int
+    max_model_len: int
+    sampling_stages: tuple[str, ...]
+    options: tuple[OptionCard, ...]
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The one model, under each of its names; its own is the first."""
+
+    object: str = "list"
+    data: tuple[ModelCard, ...]
+
+
+class VoiceCard(msgspec.Struct, frozen=True):
+    """A voice. Both are what a request has as its `voice`."""
+
+    id: str
+    name: str
+
+
+class VoiceList(msgspec.Struct, frozen=True, kw_only=True):
+    """The voices of the model. A request without one uses the model's default: the first, or, of a
+    model that can speak without, none."""
+
+    object: str = "list"
+    voices: tuple[VoiceCard, ...]
+
+
+class VersionCard(msgspec.Struct, frozen=True):
+    """Of antiphon."""
+
+    version: str
+
+
+def model_list(fleet: Fleet, created: int) -> ModelList:
+    """The model as it is served now. Raises `Unavailable` while no stage has told of it."""
+    card = model_card(fleet, created)
+    aliases = served_model(fleet).aliases
+    return ModelList(data=(card, *(replace(card, id=alias) for alias in aliases)))
+
+
+def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
+    """The model under one of its names; its own for "". Raises what `model_list` raises."""
+    served = served_model(fleet)
+    return ModelCard(
+        id=name or served.name,
+        created=created,
+        root=served.name,
+        voices=served.voices,
+        voice_aliases=served.voice_aliases,
+        outputs=served.outputs,
+        input_kinds=served.input_kinds,
+        reads_aloud=served.reads_aloud,
+        sample_rate_hz=served.sample_rate_hz,
+        audio_formats=available_formats() if served.sample_rate_hz else (),
+        context_limit=served.context_limit,
+        max_model_len=served.context_limit,
+        sampling_stages=served.sampling_stages,
+        options=tuple(map(_option_card, served.options)),
+    )
+
+
+def voice_list(fleet: Fleet) -> VoiceList:
+    """The voices that requests may name now. Raises `Unavailable` while no stage has told."""
+    return VoiceList(voices=tuple(VoiceCard(each, each) for each in served_model(fleet).voices))
+
+
+def _option_card(option: Option) -> OptionCard:
+    text, number = option.kind is OptionKind.TEXT, option.kind is OptionKind.NUMBER
+    return OptionCard(
+        name=option.name,
+        kind=option.kind.value,
+        description=option.description,
+        choices=option.choices if text and option.choices else UNSET,
+        max_bytes=option.max_bytes if text and not option.choices else UNSET,
+        least=option.least if number else UNSET,
+        most=option.most if number else UNSET,
+        max_s=option.max_s if option.kind is OptionKind.AUDIO else UNSET,
+        instructs=option.instructs or UNSET,
+    )

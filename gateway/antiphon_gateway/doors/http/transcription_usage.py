@@ -1,0 +1,44 @@
+"""What a transcript costs, as OpenAI tells it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon_gateway.calls.events import SegmentUsage
+
+
+class InputTokenDetails(msgspec.Struct, frozen=True):
+    """Of the tokens that were read."""
+
+    audio_tokens: int
+    text_tokens: int
+
+
+def _kind(name: str) -> str:
+    return name.removesuffix("Usage").lower()
+
+
+class TokensUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
+    """What it cost, in tokens."""
+
+    input_tokens: int
+    input_token_details: InputTokenDetails
+    output_tokens: int
+    total_tokens: int
+
+
+class DurationUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
+    """What it cost, as seconds of the recording."""
+
+    seconds: float
+
+
+def transcription_usage(usage: SegmentUsage) -> TokensUsage:
+    """Tokens that were read and written."""
+    read, heard = usage.prompt_tokens, usage.prompt_audio_tokens
+    return TokensUsage(
+        input_tokens=read,
+        input_token_details=InputTokenDetails(audio_tokens=heard, text_tokens=read - heard),
+        output_tokens=usage.completion_tokens,
+        total_tokens=read + usage.completion_tokens,
+    )

@@ -1,0 +1,53 @@
+"""How a conversation ends that its client has not ended, whatever its protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from antiphon.errors import Cancelled
+from antiphon_gateway.calls.reservation import shutting_down
+from antiphon_gateway.conversations.conversation import LiveConversation
+
+
+@asynccontextmanager
+async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
+    """Cut the block short when the conversation is over because the gateway stops, or when it has
+    to end (`LiveConversation.forced_end`).
+
+    Raises `Unavailable` for the former, and the error of the latter; the client is to be told last
+    of all.
+    """
+    limit = asyncio.timeout(None)
+
+    def cut() -> None:
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    async def watch() -> None:
+        try:
+            await live.stopped()
+        except Cancelled:
+            return  # The client has gone; who reads what it sends notices, too.
+        cut()
+
+    async def watch_forced_end() -> None:
+        await live.forced_end.wait()
+        cut()
+
+    try:
+        async with limit:
+            watching = [asyncio.create_task(each()) for each in (watch, watch_forced_end)]
+            try:
+                yield
+            finally:
+                for each in watching:
+                    each.cancel()
+                await asyncio.wait(watching)
+                for each in watching:
+                    if not each.cancelled() and (error := each.exception()) is not None:
+                        raise error
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise live.forced_end.error or shutting_down() from None

@@ -1,0 +1,19 @@
+"""What an answer cost, as a message. Pure."""
+
+from __future__ import annotations
+
+from antiphon.v1 import usage_pb2
+from antiphon_gateway.calls.events import SegmentUsage
+
+
+def write_usage(usage: SegmentUsage) -> usage_pb2.Usage:
+    """The message."""
+    return usage_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        prompt_audio_tokens=usage.prompt_audio_tokens,
+        prompt_image_tokens=usage.prompt_image_tokens,
+        prompt_cached_tokens=usage.prompt_cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        completion_audio_frames=usage.completion_audio_frames,
+        completion_image_tokens=usage.completion_image_tokens,
+    )

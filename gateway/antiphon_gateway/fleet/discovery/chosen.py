@@ -1,0 +1,46 @@
+"""The discovery that a deployment asks for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.deployment.schema import Deployment, DiscoveryConfig
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.fleet.discovery.endpoint import Discovery
+from antiphon_gateway.fleet.discovery.kubernetes import KubernetesEndpoints
+from antiphon_gateway.fleet.discovery.static import StaticAddresses
+
+GATEWAY = "gateway"
+"""The role of gateways among `gateway.discovery.services`: their scalers find each other by it."""
+
+
+def discovery_of(deployment: Deployment) -> Discovery:
+    """By `gateway.discovery`. Raises `InvalidArgument` where a stage cannot be found that way."""
+    config = deployment.gateway.discovery
+    if config.kind == "static":
+        for role, stage in deployment.stages.items():
+            if not stage.addresses:
+                raise InvalidArgument(
+                    f"stages.{role}.addresses: none is given; name those of its replicas",
+                    field=f"stages.{role}.addresses",
+                )
+        return StaticAddresses({r: each.addresses for r, each in deployment.stages.items()})
+    field = "gateway.discovery.services"
+    if nameless := sorted(deployment.stages.keys() - config.services.keys()):
+        raise InvalidArgument(
+            f"{field}: name the service of {', '.join(nameless)}", field=f"{field}.{nameless[0]}"
+        )
+    if unknown := sorted(config.services.keys() - deployment.stages.keys() - {GATEWAY}):
+        raise InvalidArgument(
+            f"{field}: the deployment has no stage {', '.join(unknown)}",
+            field=f"{field}.{unknown[0]}",
+        )
+    if len(set(config.services.values())) < len(config.services):
+        raise InvalidArgument(f"{field}: each stage needs a service of its own", field=field)
+    return KubernetesEndpoints(of_stages(config))
+
+
+def of_stages(config: DiscoveryConfig) -> DiscoveryConfig:
+    """The same for the stages alone."""
+    stages = {role: name for role, name in config.services.items() if role != GATEWAY}
+    return msgspec.structs.replace(config, services=stages)

@@ -1,0 +1,181 @@
+"""EndpointSlices as the Kubernetes API lists and watches them: one question, one deadline each.
+
+This module alone imports the `kubernetes` package, which takes a second or two, and is imported
+only where it is needed. Of the package it takes what is hard to get right: where the API is, whom
+to trust there and which token to show. The package's own `Watch` asks again with the version that
+the API has just called too old, and reads without a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import msgspec
+from kubernetes.aio import client
+from kubernetes.aio.config import ConfigException, load_kube_config
+from kubernetes.aio.config.incluster_config import (
+    SERVICE_CERT_FILENAME,
+    SERVICE_TOKEN_FILENAME,
+    InClusterConfigLoader,
+)
+
+from antiphon.deployment.schema import DiscoveryConfig
+from antiphon.errors import Unavailable, shortened
+from antiphon_gateway.fleet.discovery.slices import SERVICE_LABEL, SliceList, Status, WatchEvent
+
+NAMESPACE_FILE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
+
+_BROKEN = (aiohttp.ClientError, OSError, TimeoutError, ConfigException, msgspec.DecodeError)
+# A watch's line that is longer than aiohttp's buffer is a plain ValueError.
+_UNREADABLE = (*_BROKEN, ValueError)
+_MOST_OF_A_REFUSAL = 500
+_BLOCK_BYTES = 1 << 16
+
+_list_of = msgspec.json.Decoder(SliceList)
+_event_of = msgspec.json.Decoder(WatchEvent)
+_status_of = msgspec.json.Decoder(Status)
+
+
+@contextlib.asynccontextmanager
+async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[SliceApi]:
+    """A connection of its own, with credentials as they are now. Raises `Unavailable`.
+
+    A new one for each list leaves nothing behind of what broke before it.
+    """
+    try:
+        async with asyncio.timeout(config.answer_timeout_s):
+            settings = client.Configuration()
+            if config.kubeconfig:
+                await load_kube_config(
+                    config.kubeconfig, client_configuration=settings, persist_config=False
+                )
+            # Reads certificates, those of the system where no others are named: 50 ms and more.
+            connection = await asyncio.to_thread(_connection, settings, bool(config.kubeconfig))
+    except Exception as error:
+        # Whatever reading a file raises in the package while somebody else writes it.
+        raise Unavailable(f"the Kubernetes API cannot be asked: {_told(error)}") from error
+    async with connection:
+        yield SliceApi(connection, config, namespace)
+
+
+@dataclass(frozen=True)
+class SliceApi:
+    """Asks for the slices of the services of `config` in `namespace`."""
+
+    connection: client.ApiClient
+    config: DiscoveryConfig
+    namespace: str
+
+    async def list(self) -> SliceList:
+        """All slices now. Raises `Unavailable` when they don't come, whole and in time."""
+        try:
+            async with asyncio.timeout(self.config.answer_timeout_s):
+                answer = await self._ask({})
+                try:
+                    return _list_of.decode(await self._body(answer))
+                finally:
+                    answer.close()
+        except _UNREADABLE as error:
+            raise Unavailable(f"the endpoint slices were not listed: {_told(error)}") from error
+
+    async def watch(self, version: str) -> AsyncIterator[WatchEvent]:
+        """What happens after that version, for `relist_s`. Raises `Unavailable` when it breaks.
+
+        The API is told to end it a little later: an end that it makes is a break, too.
+        """
+        until = asyncio.get_running_loop().time() + self.config.relist_s
+        watching = {
+            "watch": True,
+            "allow_watch_bookmarks": True,
+            "resource_version": version,
+            "timeout_seconds": math.ceil(self.config.relist_s) + 1,
+        }
+        try:
+            async with asyncio.timeout(self.config.answer_timeout_s):
+                answer = await self._ask(watching)
+        except _UNREADABLE as error:
+            raise Unavailable(f"the endpoint slices are not watched: {_told(error)}") from error
+        try:
+            while (event := await self._event(answer, until)) is not None:
+                yield event
+        finally:
+            answer.close()
+
+    async def _event(self, answer: aiohttp.ClientResponse, until: float) -> WatchEvent | None:
+        """The next event; None when the watch has lasted long enough."""
+        try:
+            async with asyncio.timeout_at(until) as deadline:
+                line = await answer.content.readline()
+            if not line.endswith(b"\n"):
+                raise Unavailable("the watch of endpoint slices broke off")
+            event = _event_of.decode(line)
+            if event.type == "ERROR":
+                status = _status_of.decode(event.object)
+                raise Unavailable(
+                    f"the watch of endpoint slices ended: {status.code} {status.reason}: "
+                    f"{shortened(status.message or '', _MOST_OF_A_REFUSAL)}"
+                )
+        except _UNREADABLE as error:
+            if isinstance(error, TimeoutError) and deadline.expired():
+                return None
+            raise Unavailable(f"the watch of endpoint slices broke: {_told(error)}") from error
+        return event
+
+    async def _ask(self, more: dict[str, object]) -> aiohttp.ClientResponse:
+        """The answer's head. Raises `Unavailable` for a refusal."""
+        services = ",".join(sorted(self.config.services.values()))
+        api = client.DiscoveryV1Api(self.connection)
+        answer: aiohttp.ClientResponse = (
+            await api.list_namespaced_endpoint_slice_without_preload_content(
+                self.namespace,
+                label_selector=f"{SERVICE_LABEL} in ({services})",
+                # Deadlines are set where answers are read.
+                _request_timeout=2 * (self.config.relist_s + self.config.answer_timeout_s),
+                **more,
+            )
+        )
+        if answer.status == 200:
+            return answer
+        try:
+            said = (await answer.content.read(_MOST_OF_A_REFUSAL)).decode(errors="replace")
+        finally:
+            answer.close()
+        remedy = (
+            "; the gateway's service account needs a Role that may list and watch endpointslices "
+            f"(discovery.k8s.io) in the namespace {self.namespace}"
+            if answer.status in {401, 403}
+            else ""
+        )
+        raise Unavailable(f"the Kubernetes API answered {answer.status}{remedy}: {said}")
+
+    async def _body(self, answer: aiohttp.ClientResponse) -> bytes:
+        """The whole body, up to `max_list_bytes`."""
+        body = bytearray()
+        async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+            body += block
+            if len(body) > self.config.max_list_bytes:
+                raise Unavailable(
+                    "the list of endpoint slices is longer than gateway.discovery.max_list_bytes "
+                    f"({self.config.max_list_bytes})"
+                )
+        return bytes(body)
+
+
+def _connection(settings: client.Configuration, configured: bool) -> client.ApiClient:
+    """Not connected yet; unless `configured`, to where a pod finds its cluster's API."""
+    if not configured:
+        InClusterConfigLoader(
+            SERVICE_TOKEN_FILENAME, SERVICE_CERT_FILENAME, environ=os.environ
+        ).load_and_set(settings)
+    return client.ApiClient(settings)
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,92 @@
+"""EndpointSlices in, endpoints out. Pure: who lists and watches is `kubernetes.py`.
+
+A service has several slices, an endpoint may be in two of them while the API server moves it,
+and in one for each address family. It is one endpoint for each role and pod: it may be used as far
+as all slices that have it agree, is leaving when one says so, and its IPv4 address goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from antiphon.deployment.address import joined
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.slices import SERVICE_LABEL, EndpointSlice, SliceEndpoint
+
+_FAMILIES = ("IPv4", "IPv6")
+
+
+class Reflector:
+    """The slices of some services as they were last told; `services` are their names by role.
+
+    An endpoint's port is the one that its slice calls `port_name`, and `port` where it has none.
+    """
+
+    def __init__(self, services: Mapping[str, str], port: int, port_name: str = "grpc") -> None:
+        self._roles = {service: role for role, service in services.items()}
+        self._port = port
+        self._port_name = port_name
+        self._by_slice: dict[str, tuple[Endpoint, ...]] = {}
+
+    def replace(self, slices: Iterable[EndpointSlice]) -> None:
+        """These are all there are: what was missed since the last list is made good."""
+        self._by_slice.clear()
+        for each in slices:
+            self.put(each)
+
+    def put(self, changed: EndpointSlice) -> None:
+        """A slice is new, or has changed."""
+        self._by_slice[changed.metadata.name] = tuple(self._endpoints_of(changed))
+
+    def remove(self, gone: EndpointSlice) -> None:
+        """A slice is no more."""
+        self._by_slice.pop(gone.metadata.name, None)
+
+    def endpoints(self) -> frozenset[Endpoint]:
+        """All endpoints, each once."""
+        merged: dict[tuple[str, str], Endpoint] = {}
+        for in_slice in self._by_slice.values():
+            for endpoint in in_slice:
+                key = endpoint.role, endpoint.uid
+                known = merged.get(key)
+                merged[key] = endpoint if known is None else _merged(known, endpoint)
+        return frozenset(merged.values())
+
+    def _endpoints_of(self, told: EndpointSlice) -> Iterator[Endpoint]:
+        role = self._roles.get((told.metadata.labels or {}).get(SERVICE_LABEL, ""))
+        if role is None or told.address_type not in _FAMILIES:
+            return
+        named = (each.port for each in told.ports or () if each.name == self._port_name)
+        port = next(named, None) or self._port
+        for each in told.endpoints or ():
+            if each.addresses:
+                yield self._endpoint(role, each, port)
+
+    def _endpoint(self, role: str, told: SliceEndpoint, port: int) -> Endpoint:
+        address = joined(told.addresses[0], port)
+        conditions = told.conditions
+        terminating = conditions.terminating is True
+        says_ready = conditions.ready is not False
+        serving = says_ready if conditions.serving is None else conditions.serving
+        return Endpoint(
+            role=role,
+            uid=(told.target_ref.uid if told.target_ref else "") or address,
+            address=address,
+            node=told.node_name or "",
+            zone=told.zone or "",
+            ready=says_ready and serving and not terminating,
+            terminating=terminating,
+        )
+
+
+def _merged(one: Endpoint, other: Endpoint) -> Endpoint:
+    """The same pod as two slices have it, whichever came first."""
+    first = min(one, other, key=lambda each: (each.address.startswith("["), each.address))
+    return replace(
+        first,
+        node=one.node or other.node,
+        zone=one.zone or other.zone,
+        ready=one.ready and other.ready,
+        terminating=one.terminating or other.terminating,
+    )

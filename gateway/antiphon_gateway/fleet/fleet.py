@@ -1,0 +1,394 @@
+"""All replicas of all stages that the gateway knows, and who of them gets a session.
+
+Discovery says which replicas there are, each replica itself whether it serves. A request finds
+out at once: nobody waits for a stage of which no replica may get sessions. The stages of one
+session are of one build (pipeline and checkpoint), so an upgrade may hold two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+from antiphon.deployment.schema import Deployment
+from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument, Unavailable
+from antiphon.pipelines.graph import CLIENT
+from antiphon.transport.mutual_tls import GATEWAY, service_tls
+from antiphon.v1 import stage_pb2
+from antiphon_gateway.changes import ChangeSignal
+from antiphon_gateway.fleet.accepted import Accepted
+from antiphon_gateway.fleet.assignment import Assignment
+from antiphon_gateway.fleet.discovery.chosen import discovery_of
+from antiphon_gateway.fleet.discovery.endpoint import Discovery, Endpoint
+from antiphon_gateway.fleet.discovery.following import follow
+from antiphon_gateway.fleet.lineup import (
+    Edges,
+    Lineup,
+    Member,
+    check_agreement,
+    client_outputs,
+    roles_for,
+)
+from antiphon_gateway.fleet.names import Names, names_of
+from antiphon_gateway.fleet.picker import Location, Pick, PickReason, Pool
+from antiphon_gateway.fleet.replica import Replica
+from antiphon_gateway.fleet.replicated_stage import RETRY_AFTER_S, Build, ReplicatedStage
+from antiphon_gateway.outputs import TOOL_CALLS
+
+NONE_AVOIDED: frozenset[Replica] = frozenset()
+MAX_LINEUPS = 1024
+"""Line-ups that are kept between two changes; large fleets have more, and some are made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A replica for each role, upstream first, and what they make."""
+
+    picks: Mapping[str, Pick[Replica]]
+    edges: Edges
+    outputs: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Derived:
+    """What follows from the replicas that may get sessions, until these change."""
+
+    descriptions: Mapping[str, stage_pb2.DescribeResponse] | None = None
+    accepted: Accepted | None = None
+    by_outputs: dict[tuple[frozenset[str], bool], Lineup] = field(default_factory=dict)
+    by_replicas: dict[tuple[object, ...], Lineup] = field(default_factory=dict)
+
+
+class Fleet:
+    """Use as an async context manager. By role it has the stages of the deployment.
+
+    Raises `InvalidArgument` where the deployment names no stages, or no address of one.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        discovery: Discovery | None = None,
+        generator: random.Random | None = None,
+    ) -> None:
+        if not deployment.stages:
+            raise InvalidArgument("stages: the deployment names none", field="stages")
+        self._deployment = deployment
+        self.names = names_of(deployment.gateway)
+        self.discovery = discovery or discovery_of(deployment)
+        self._generator = generator or random.Random()
+        tls = service_tls(deployment.mutual_tls, GATEWAY)
+        self._by_role = {
+            role: ReplicatedStage(role, deployment.gateway, self._on_change, tls)
+            for role in deployment.stages
+        }
+        # What discovery told last, and whether it has told anything.
+        self.endpoints: Collection[Endpoint] = ()
+        self.discovered = False
+        self._discovering: asyncio.Task[None] | None = None
+        self.changes = ChangeSignal()
+        self._derived = _Derived()
+        self._slots: dict[str, int] = {}
+        self._resized: Callable[[Mapping[str, int]], None] = lambda slots: None
+
+    async def __aenter__(self) -> Fleet:
+        following = follow(self.discovery, self._take, self._deployment.gateway.reconnect_s)
+        self._discovering = asyncio.create_task(following)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._discovering is not None:
+            self._discovering.cancel()
+            await asyncio.gather(self._discovering, return_exceptions=True)
+        await asyncio.gather(*(stage.close() for stage in self))
+
+    def __iter__(self) -> Iterator[ReplicatedStage]:
+        return iter(self._by_role.values())
+
+    def __getitem__(self, role: str) -> ReplicatedStage:
+        return self._by_role[role]
+
+    # -- what there is -------------------------------------------------------------------
+
+    @property
+    def descriptions(self) -> Mapping[str, stage_pb2.DescribeResponse]:
+        """What the stages tell that are up, by role; of one build, if all have it."""
+        if self._derived.descriptions is None:
+            build = self._build()
+            told = {stage.role: stage.require(build) for stage in self if stage.ready}
+            self._derived.descriptions = told
+        return self._derived.descriptions
+
+    @property
+    def slots(self) -> Mapping[str, int]:
+        """Of all replicas that may get sessions, by role; 0 where one does not tell."""
+        return self._slots
+
+    def on_resize(self, resized: Callable[[Mapping[str, int]], None]) -> None:
+        """Have this told of `slots` whenever they have changed."""
+        self._resized = resized
+
+    async def wait_ready(self) -> None:
+        """Return when all stages are ready and fit together."""
+        while self.fault() is not None:
+            await self.wait_changed()
+
+    async def readiness(self) -> AsyncGenerator[bool, None]:
+        """Whether all stages are ready and fit together: now, and whenever it changes."""
+        while True:
+            ready = self.fault() is None
+            yield ready
+            while ready == (self.fault() is None):
+                await self.wait_changed()
+
+    async def wait_changed(self) -> None:
+        """Return after the next change of any replica."""
+        await self.changes.next.wait()
+
+    def fault(self) -> AntiphonError | None:
+        """Why not every request could be served now; None when all is well."""
+        try:
+            for stage in self:
+                stage.require()
+            check_agreement(self.descriptions)
+            self._check_roles()
+        except AntiphonError as error:
+            return error
+        return None
+
+    def model_name(self) -> str:
+        """What clients ask for. Raises `Unavailable` while nobody has told."""
+        if self._deployment.model_name:
+            return self._deployment.model_name
+        return next(iter(self._described().values())).model
+
+    def edges(self) -> Edges:
+        """The pipeline's graph. Raises `Unavailable` while nobody has told."""
+        return next(iter(self._described().values())).pipeline_edges
+
+    def accepted(self) -> Accepted:
+        """What requests may say besides messages, as the stages last told.
+
+        Raises `Unavailable` while none ever has.
+        """
+        if self._derived.accepted is None:
+            self._derived.accepted = self._accepted()
+        return self._derived.accepted
+
+    def _accepted(self) -> Accepted:
+        up = self.descriptions
+        last = {stage.role: up.get(stage.role, stage.told) for stage in self}
+        told = {role: each for role, each in last.items() if each is not None}
+        edges = next(iter(told.values())).pipeline_edges if told else self.edges()
+        return Accepted(edges, told)
+
+    def voices(self) -> tuple[str, ...]:
+        """The voices of the stages that are up."""
+        return tuple(voice for each in self.descriptions.values() for voice in each.voices)
+
+    # -- who gets a session ----------------------------------------------------------------
+
+    def line_up(self, outputs: frozenset[str], *, tool_calls: bool = False) -> Lineup:
+        """Stages that make these outputs for a client; all, when none is named.
+
+        Those that make `tool_calls` send them, too, if there are any.
+
+        Raises `Unavailable` when one of them is down, `FailedPrecondition` when
+        they do not fit together.
+        """
+        asked = (outputs, tool_calls)
+        made = self._derived.by_outputs.get(asked)
+        if made is None:
+            made = _lineup(self._choose(outputs), self.names, tool_calls=tool_calls)
+            self._derived.by_outputs[asked] = made
+        return made
+
+    def assign(
+        self,
+        outputs: frozenset[str],
+        *,
+        tool_calls: bool = False,
+        avoided: Collection[Replica] = NONE_AVOIDED,
+        preferred: Assignment | None = None,
+    ) -> tuple[Lineup, Assignment]:
+        """A line-up and its replicas, for a session that begins now.
+
+        None of those to be avoided; those of `preferred` where they have room. Raises what
+        `line_up` raises.
+        """
+        chosen = self._choose(outputs, avoided, preferred)
+        replicas = (pick.key for pick in chosen.picks.values())
+        known, asked = self._derived.by_replicas, (chosen.outputs, tool_calls, *replicas)
+        made = known.get(asked)
+        if made is None:
+            made = _lineup(chosen, self.names, tool_calls=tool_calls)
+            if len(known) >= MAX_LINEUPS:
+                known.clear()
+            known[asked] = made
+        return made, Assignment(chosen.picks, self._by_role)
+
+    def has_others(self, roles: Iterable[str], avoided: Collection[Replica] = NONE_AVOIDED) -> bool:
+        """Whether a session on these stages could do without those that are to be avoided."""
+        needed = tuple(roles)
+        return any(self._complete(build, needed, avoided) for build in self._builds())
+
+    def _choose(
+        self,
+        outputs: frozenset[str],
+        avoided: Collection[Replica] = NONE_AVOIDED,
+        preferred: Assignment | None = None,
+    ) -> _Chosen:
+        """Pick one replica for each role, upstream first, each near to those before it."""
+        found: list[tuple[float, Build, tuple[str, ...], Edges, frozenset[str]]] = []
+        for build in self._builds():
+            edges = self._edges(build)
+            wanted = outputs or client_outputs(edges)
+            try:
+                roles = roles_for(edges, wanted)
+            except AntiphonError:
+                continue
+            if self._complete(build, roles, avoided):
+                weight = 1.0 if preferred is None else self._kept(build, preferred)
+                weight *= min(_size(self._pool(role, build)) for role in roles)
+                found.append((weight, build, roles, edges, wanted))
+        if not found:
+            raise self._why_not(outputs)
+        (_, build, roles, edges, wanted), *_ = (
+            found
+            if len(found) == 1
+            else self._generator.choices(found, [each[0] for each in found])
+        )
+        picks: dict[str, Pick[Replica]] = {}
+        near: list[Location] = []
+        detours = {each.role for each in avoided}
+        for role in roles:
+            pool = self._pool(role, build)
+            kept = preferred.replicas.get(role) if preferred is not None else None
+            pick: Pick[Replica] | None
+            if kept is None or kept not in pool or kept in avoided or kept.is_full:
+                pick = pool.pick(self._generator, near, avoided)
+                assert pick is not None, "a complete build has a replica that is not to be avoided"
+                if role in detours:
+                    pick = Pick(pick.key, PickReason.DETOUR)
+            else:
+                pick = Pick(kept, PickReason.STICKY)
+            picks[role] = pick
+            near.append(pick.key.location)
+        return _Chosen(picks, edges, wanted)
+
+    def _pool(self, role: str, build: Build) -> Pool[Replica]:
+        pool = self._by_role[role].pool(build)
+        assert pool is not None, "only complete builds are chosen from"
+        return pool
+
+    def _kept(self, build: Build, preferred: Assignment) -> float:
+        """How much a build is to be preferred for what it has of another assignment."""
+        pools = ((self._by_role[r].pool(build), each) for r, each in preferred.replicas.items())
+        return 1e6 if any(pool is not None and each in pool for pool, each in pools) else 1.0
+
+    def _builds(self) -> tuple[Build, ...]:
+        """All that any replica has that may get sessions."""
+        return tuple(dict.fromkeys(build for stage in self for build in stage.builds))
+
+    def _build(self) -> Build | None:
+        """The one that most stages have, with the most slots."""
+
+        def rank(build: Build) -> tuple[int, int]:
+            pools = [pool for stage in self if (pool := stage.pool(build)) is not None]
+            return len(pools), sum(map(_size, pools))
+
+        return max(self._builds(), key=rank, default=None)
+
+    def _edges(self, build: Build) -> Edges:
+        stage = next(stage for stage in self if stage.pool(build) is not None)
+        return stage.require(build).pipeline_edges
+
+    def _complete(self, build: Build, roles: Iterable[str], avoided: Collection[Replica]) -> bool:
+        """Whether each of these stages has a replica of a build that is not to be avoided."""
+        stages = [self._by_role.get(role) for role in roles]
+        pools = [stage.pool(build) if stage is not None else None for stage in stages]
+        return all(pool is not None and pool.has_besides(avoided) for pool in pools)
+
+    def _why_not(self, outputs: frozenset[str]) -> AntiphonError:
+        """Why there is no line-up for these outputs."""
+        try:
+            edges = self.edges()
+            roles = roles_for(edges, outputs or client_outputs(edges), self.model_name())
+            build = self._build()
+            for role in roles:
+                if role not in self._by_role:
+                    raise FailedPrecondition(f"the deployment has no stage {role}", stage=role)
+                self._by_role[role].require()
+            check_agreement({role: self._by_role[role].require(build) for role in roles})
+        except AntiphonError as error:
+            return error
+        return Unavailable(
+            "every replica that could answer has refused", retry_after_s=RETRY_AFTER_S
+        )
+
+    # -- what changes ------------------------------------------------------------------------
+
+    def _take(self, endpoints: Collection[Endpoint]) -> None:
+        """These are all replicas that there are."""
+        self.endpoints, self.discovered = endpoints, True
+        by_role: dict[str, list[Endpoint]] = {role: [] for role in self._by_role}
+        for endpoint in endpoints:
+            if endpoint.role in by_role:
+                by_role[endpoint.role].append(endpoint)
+        for role, found in by_role.items():
+            self._by_role[role].keep(found)
+
+    def _on_change(self) -> None:
+        """Wake who waits for a change, and tell how many slots there are."""
+        self._derived = _Derived()
+        self.changes.tell()
+        slots = {**self._slots, **{s.role: n for s in self if (n := s.slots) is not None}}
+        if slots != self._slots:
+            self._slots = slots
+            self._resized(slots)
+
+    def _described(self) -> Mapping[str, stage_pb2.DescribeResponse]:
+        descriptions = self.descriptions
+        if not descriptions:
+            next(iter(self)).require()
+        return descriptions
+
+    def _check_roles(self) -> None:
+        """Raise `FailedPrecondition` unless graph and deployment name the same things."""
+        edges = self.edges()
+        roles = {r for e in edges for r in (e.producer, e.consumer) if r != CLIENT}
+        if roles != set(self._by_role):
+            raise FailedPrecondition(
+                f"the pipeline has the stages {sorted(roles)}, "
+                f"the deployment {sorted(self._by_role)}"
+            )
+        unknown = set(self._deployment.delivery) - {edge.name for edge in edges}
+        if unknown:
+            raise FailedPrecondition(f"delivery: the pipeline has no edge {sorted(unknown)}")
+
+
+def _lineup(chosen: _Chosen, names: Names, *, tool_calls: bool) -> Lineup:
+    """Raises `FailedPrecondition` when the stages do not fit together."""
+    members = []
+    for role, (replica, _) in chosen.picks.items():
+        assert replica.description is not None, "only those that serve are chosen"
+        members.append(Member(role, replica.address, replica.description))
+    check_agreement({member.role: member.description for member in members})
+    lineup = Lineup(tuple(members), tuple(chosen.edges), chosen.outputs, names)
+    if tool_calls and TOOL_CALLS in lineup.makers:
+        lineup = replace(lineup, outputs=lineup.outputs | {TOOL_CALLS})
+    lineup.check_rate()
+    return lineup
+
+
+def _size(pool: Pool[Replica]) -> int:
+    """Slots, or replicas where one does not tell its slots."""
+    return len(pool) if pool.unbounded else pool.slots

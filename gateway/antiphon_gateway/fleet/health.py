@@ -1,0 +1,74 @@
+"""Whether the gateway can serve, stage by stage and output by output."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.errors import AntiphonError
+from antiphon.pipelines.graph import CLIENT
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
+
+
+class StageHealth(msgspec.Struct, frozen=True):
+    """One stage: where it is, whether it is ready, and why not.
+
+    Of several replicas `address` is that of one, and `replicas` and `serving` count them.
+    """
+
+    address: str | msgspec.UnsetType
+    ready: bool
+    reason: str
+    replicas: int | msgspec.UnsetType = msgspec.UNSET
+    serving: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class HealthReport(msgspec.Struct, frozen=True):
+    """All stages; `reason` says why the whole is not ready.
+
+    `outputs` says which of the model's outputs requests get nevertheless; it is empty
+    until a stage has told the graph.
+    """
+
+    ready: bool
+    reason: str
+    outputs: dict[str, bool]
+    stages: dict[str, StageHealth]
+
+
+NOT_READY = "not ready; /health says why to those with an API key"
+
+
+def health_report(fleet: Fleet, *, detailed: bool = True) -> HealthReport:
+    """How things stand now. Addresses, and reasons, which quote them, are in a `detailed` one."""
+    fault = fleet.fault()
+    reason = "" if fault is None else fault.message
+    return HealthReport(
+        ready=fault is None,
+        reason=reason if detailed or not reason else NOT_READY,
+        outputs=_outputs(fleet),
+        stages={stage.role: _stage_health(stage, detailed=detailed) for stage in fleet},
+    )
+
+
+def _stage_health(stage: ReplicatedStage, *, detailed: bool) -> StageHealth:
+    counts = (len(stage), stage.serving) if len(stage) > 1 else ()
+    if not detailed:
+        return StageHealth(msgspec.UNSET, stage.ready, "" if stage.ready else NOT_READY, *counts)
+    return StageHealth(stage.address, stage.ready, stage.reason, *counts)
+
+
+def _outputs(fleet: Fleet) -> dict[str, bool]:
+    """Whether a request for each output would be served now."""
+    if not fleet.descriptions:
+        return {}
+    names = [edge.name for edge in fleet.edges() if edge.consumer == CLIENT]
+    return {name: _served(fleet, name) for name in names}
+
+
+def _served(fleet: Fleet, output: str) -> bool:
+    try:
+        fleet.line_up(frozenset({output}))
+    except AntiphonError:
+        return False
+    return True

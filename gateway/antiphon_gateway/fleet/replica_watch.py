@@ -1,0 +1,278 @@
+"""What the gateway knows of one stage process, kept true.
+
+Three signs tell whether it serves:
+
+* its health stream: SERVING, or not, as the stage itself says;
+* the connection: gRPC's pings notice a process that is stopped or gone
+  (`antiphon.transport.channel`), and end its streams;
+* a probe, a unary health check every `probe_interval_s`: pings are also answered by a
+  process whose event loop or interpreter hangs, the probe is not. A stage that neither answers
+  one nor sends anything else for `probe_timeout_s` gets no new requests. After as long
+  again its running ones end, and the connection, which may be what is at fault. The rule is in
+  `antiphon_gateway.fleet.failure_detector`. A health stream that is silent, or says otherwise than
+  two probes in a row, is opened anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
+from antiphon.transport.mutual_tls import ServiceTls
+from antiphon.v1 import stage_pb2
+from antiphon.wire.checksum import intact, undamaged
+from antiphon.wire.status import is_typed, said_by
+from antiphon_gateway.fleet.cpu_pressure import CpuPressure
+from antiphon_gateway.fleet.failure_detector import MISSES_TO_LOSE, FailureDetector, Liveness
+from antiphon_gateway.fleet.replica import Replica
+
+log = logging.getLogger("gateway.stages")
+
+DESCRIBE_TIMEOUT_S = 5.0
+CONTRADICTIONS_TO_DOUBT = 2
+LOAD_SILENT_S = 10.0
+"""A stage tells its load every second."""
+WORTH_A_WORD_S = 0.5
+"""An event loop this late is logged."""
+Serving = health_pb2.HealthCheckResponse.ServingStatus
+
+
+class ReplicaWatch:
+    """Follows one replica, and tells it what is so."""
+
+    def __init__(
+        self, replica: Replica, config: GatewayConfig, tls: ServiceTls | None = None
+    ) -> None:
+        self._replica = replica
+        self._config = config
+        self._tls = tls
+        self._says_serving = False
+        self._seen = replica.signs
+        self._pressure = CpuPressure()
+        self._silent = f"it has not answered a probe within {config.probe_timeout_s:g} s"
+
+    async def run(self) -> None:
+        """For ever. Cancelling leaves the channel open."""
+        reached = True
+        while True:
+            channel = self._replica.channel
+            misread: grpc.aio.AioRpcError | None = None
+            try:
+                await self._follow_health(wait_for_ready=not reached)
+                self._replica.fall("it ended its health stream")
+            except grpc.aio.AioRpcError as failure:
+                self._replica.fall(said_by(failure), may_be_starting=_does_not_listen(failure))
+                misread = failure
+            except AntiphonError as error:
+                self._replica.fall(error.message)
+            except Exception as error:
+                log.exception("watching the stage %s failed; it is tried again", self._replica.role)
+                self._replica.fall(f"it cannot be watched: {error}")
+            reached = self._replica.channel.get_state() == grpc.ChannelConnectivity.READY
+            if reached or self._tls is not None:
+                await asyncio.sleep(self._config.reconnect_s)
+            if misread is not None:
+                self._replica.misread(channel, misread)
+            if not reached and self._tls is not None:
+                # A channel keeps the certificate that it was opened with, which may have run out.
+                reached = True
+                self._replica.open_anew()
+
+    async def _follow_health(self, *, wait_for_ready: bool) -> None:
+        """Follow the health stream until it ends, probing meanwhile. Raises what breaks it."""
+        follow = asyncio.create_task(self._follow_stream(wait_for_ready=wait_for_ready))
+        either = (follow, asyncio.create_task(self._probe()))
+        try:
+            ended, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                each.result()
+        finally:
+            for task in either:
+                task.cancel()
+            await asyncio.gather(*either, return_exceptions=True)
+
+    async def _follow_stream(self, *, wait_for_ready: bool) -> None:
+        watch = self._replica.channel.unary_stream(
+            "/grpc.health.v1.Health/Watch",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        stream = watch(health_pb2.HealthCheckRequest(), wait_for_ready=wait_for_ready)
+        beside: list[asyncio.Task[None]] = []
+        try:
+            async for response in stream:
+                self._says_serving = response.status == health_pb2.HealthCheckResponse.SERVING
+                if self._says_serving:
+                    self._replica.rise(await self._describe())
+                else:
+                    loads = response.status == health_pb2.HealthCheckResponse.NOT_SERVING
+                    reason = f"it is {_name_of(response.status)}"
+                    self._replica.fall(reason, may_be_starting=loads)
+                if not beside:
+                    beside.append(asyncio.create_task(self._follow_load()))
+        finally:
+            self._says_serving = False
+            stream.cancel()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            self._replica.take_load(None)
+
+    async def _follow_load(self) -> None:
+        """Take in what it reports of its load, for as long as its health stream lasts."""
+        replica, loop = self._replica, asyncio.get_running_loop()
+        while True:
+            try:
+                telling = replica.stub.WatchLoad(stage_pb2.WatchLoadRequest())
+                async with asyncio.timeout(LOAD_SILENT_S) as silent:
+                    async for load in undamaged(telling):
+                        silent.reschedule(loop.time() + LOAD_SILENT_S)
+                        replica.take_load(load)
+            except TimeoutError:
+                log.info("the load of the stage %s is asked for anew: it is silent", replica.role)
+            except Unavailable as damage:
+                log.info("the load of the stage %s is asked for anew: %s", replica.role, damage)
+            except grpc.aio.AioRpcError as failure:
+                if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    log.info("stage %s at %s tells no load", replica.role, replica.address)
+                    return
+            except Exception:
+                log.exception("the load of the stage %s is not understood", replica.role)
+            await asyncio.sleep(self._config.reconnect_s)
+
+    async def _probe(self) -> None:
+        """Ask at intervals whether it still answers, and says what its health stream says.
+
+        Raises `Unavailable` when it is lost, or says otherwise.
+        """
+        detector = FailureDetector(self._config.probe_timeout_s)
+        contradictions = 0
+        while True:
+            await asyncio.sleep(self._config.probe_interval_s)
+            if self._replica.channel.get_state() is not grpc.ChannelConnectivity.READY:
+                # The stream is waiting for a connection, or breaks now.
+                detector.answered()
+                continue
+            serves = await self._ask(detector)
+            if serves is None:
+                continue
+            detector.answered()
+            contradictions = contradictions + 1 if serves != self._says_serving else 0
+            if contradictions >= CONTRADICTIONS_TO_DOUBT:
+                raise Unavailable("its health stream says otherwise than its probes")
+
+    async def _ask(self, detector: FailureDetector) -> bool | None:
+        """Probe until an answer comes: whether it says that it serves. None if a probe failed.
+
+        After a silence another probe is sent, which shows whether the first was lost; an answer to
+        either counts. Raises `Unavailable` when the stage is lost.
+        """
+        probes: deque[asyncio.Task[bool | str]] = deque(maxlen=MISSES_TO_LOSE)
+        try:
+            while True:
+                if len(probes) == MISSES_TO_LOSE:
+                    probes[0].cancel()
+                probes.append(asyncio.create_task(self._answer()))
+                detector.sent()
+                self._signs()
+                self._pressure.begin()
+                verdict = Liveness.ALIVE
+                while verdict is Liveness.ALIVE:
+                    slice_s = detector.next_slice_s
+                    late_s = await self._wait(probes, slice_s)
+                    if ended := [each for each in probes if each.done()]:
+                        answer = ended[0].result()
+                        if isinstance(answer, bool):
+                            return answer
+                        self._miss(detector.failed(), answer, detector.misses)
+                        return None
+                    output, reported = self._signs()
+                    verdict = detector.waited(
+                        slice_s,
+                        late_s,
+                        pressure=self._pressure.share(),
+                        output=output,
+                        reported=reported,
+                    )
+                self._miss(verdict, self._silent, detector.misses)
+        finally:
+            for each in probes:
+                each.cancel()
+            await asyncio.gather(*probes, return_exceptions=True)
+
+    async def _wait(self, probes: Iterable[asyncio.Task[bool | str]], slice_s: float) -> float:
+        """Wait for an answer or the end of the slice; how many seconds late this returns."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + slice_s
+        await asyncio.wait(probes, timeout=slice_s, return_when=asyncio.FIRST_COMPLETED)
+        late_s = max(0.0, loop.time() - due)
+        if late_s > WORTH_A_WORD_S:
+            log.warning("the event loop was %.1f s late: that is no silence of stages", late_s)
+        return late_s
+
+    def _signs(self) -> tuple[bool, bool]:
+        """Whether the stage has sent output, and a report of its load, since the last call."""
+        (outputs, reports), self._seen = self._seen, self._replica.signs
+        return outputs != self._replica.outputs, reports != self._replica.reports
+
+    def _miss(self, verdict: Liveness, reason: str, misses: int) -> None:
+        """A probe was not answered. Raises `Unavailable` when the stage is lost."""
+        log.info("stage %s did not answer a probe: %s", self._replica.role, reason)
+        # A process that imports its libraries answers late.
+        self._replica.fall(reason, may_be_starting=True)
+        if verdict is Liveness.LOST:
+            self._replica.lose(f"{reason}, {misses} times in a row")
+            self._replica.open_anew()
+            raise Unavailable(reason)
+
+    async def _answer(self) -> bool | str:
+        """Whether it says to a probe that it serves, which makes it ready again; why, where it
+        does not answer."""
+        check = self._replica.channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            told = await check(health_pb2.HealthCheckRequest())
+            if self._says_serving and not self._replica.ready:
+                description = await self._describe()
+                # It may have said otherwise meanwhile.
+                if self._says_serving:
+                    self._replica.rise(description)
+        except grpc.aio.AioRpcError as failure:
+            return said_by(failure)
+        except AntiphonError as error:
+            self._replica.fall(error.message)
+            return self._says_serving
+        serving: bool = told.status == health_pb2.HealthCheckResponse.SERVING
+        return serving
+
+    async def _describe(self) -> stage_pb2.DescribeResponse:
+        told = await self._replica.stub.Describe(
+            stage_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S
+        )
+        description = intact(told)
+        if description.role != self._replica.role:
+            raise FailedPrecondition(
+                f"a {description.role!r} answers there, not a {self._replica.role!r}"
+            )
+        return description
+
+
+def _name_of(status: int) -> str:
+    """A serving status in words; a stage of another version may know more of them."""
+    return Serving.Name(status) if status in Serving.values() else f"in the unknown state {status}"
+
+
+def _does_not_listen(failure: grpc.aio.AioRpcError) -> bool:
+    """Whether nothing may listen at the address yet. A failed TLS handshake has the same code."""
+    unreachable = failure.code() is grpc.StatusCode.UNAVAILABLE and not is_typed(failure)
+    return unreachable and "handshake" not in (failure.details() or "").lower()

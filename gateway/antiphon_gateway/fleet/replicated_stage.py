@@ -1,0 +1,322 @@
+"""All replicas of one stage: which there are, which may get sessions, which have failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import NamedTuple
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import ErrorCode, Unavailable
+from antiphon.transport.mutual_tls import ServiceTls
+from antiphon.v1 import stage_pb2
+from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.outliers import Outliers
+from antiphon_gateway.fleet.picker import PickReason, Pool
+from antiphon_gateway.fleet.replica import Replica, ReplicaState
+from antiphon_gateway.fleet.replica_watch import ReplicaWatch
+
+log = logging.getLogger("gateway.stages")
+
+RETRY_AFTER_S = 1.0
+AT_ONCE = 32
+"""Replicas whose channels are made, or closed, in one turn of the event loop: some milliseconds."""
+
+
+class Build(NamedTuple):
+    """What the stages of one session must have in common."""
+
+    pipeline: str
+    checkpoint_fingerprint: str
+
+
+class ReplicatedStage:
+    """The replicas of `role`, each watched from when discovery tells of it until it is gone and
+    nothing runs on it any more. `changed` is called when what they may get has changed."""
+
+    def __init__(
+        self,
+        role: str,
+        config: GatewayConfig,
+        changed: Callable[[], None],
+        tls: ServiceTls | None = None,
+    ) -> None:
+        self.role = role
+        self._tls = tls
+        self.told: stage_pb2.DescribeResponse | None = None
+        self._config = config
+        self._changed = changed
+        self._replicas: dict[tuple[str, str], Replica] = {}
+        self._leaving: set[Replica] = set()
+        self._watches: dict[Replica, asyncio.Task[None]] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+        self._pools: dict[Build, Pool[Replica]] = {}
+        self._placed: dict[Replica, Build] = {}
+        self._boots: dict[Replica, str] = {}
+        self.outliers: Outliers[Replica] = Outliers(
+            failures=config.eject_failures, first_s=config.eject_s, longest_s=config.max_eject_s
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        # Not while many replicas are taken in at once.
+        self._settled = True
+        # Counted from the start: sessions by why they got their replica, replicas that began to
+        # drain, and requests that one has refused before there was anything of the answer.
+        self.picks: Counter[PickReason] = Counter()
+        self.drains = 0
+        self.refusals = Counter({ErrorCode.RESOURCE_EXHAUSTED: 0, ErrorCode.UNAVAILABLE: 0})
+        self._draining: set[Replica] = set()
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas.values())
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    # -- what there is -------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether a replica may get sessions."""
+        return bool(self._pools)
+
+    @property
+    def serving(self) -> int:
+        """How many may get sessions."""
+        return sum(map(len, self._pools.values()))
+
+    @property
+    def states(self) -> Counter[ReplicaState]:
+        """How many replicas are in each state, also of those that discovery knows no more."""
+        return Counter(each.state for each in (*self, *self._leaving))
+
+    @property
+    def address(self) -> str:
+        """Of a replica, the same one for as long as it is there; empty while there is none."""
+        return next((each.address for each in self), "")
+
+    @property
+    def reason(self) -> str:
+        """Why no replica may get sessions; empty when one may."""
+        if self.ready:
+            return ""
+        reasons = (each.reason or "it finishes what it has, and stops" for each in self)
+        return next(reasons, "no replica of it is known")
+
+    @property
+    def builds(self) -> tuple[Build, ...]:
+        """Of those that may get sessions."""
+        return tuple(self._pools)
+
+    def pool(self, build: Build) -> Pool[Replica] | None:
+        """Those of a build that may get sessions; None when there is none."""
+        return self._pools.get(build)
+
+    @property
+    def slots(self) -> int | None:
+        """Of all that may get sessions, and those that this gateway still holds elsewhere.
+
+        0 where one does not tell its slots; None while none may get sessions.
+        """
+        if not self._pools:
+            return None
+        if any(pool.unbounded for pool in self._pools.values()):
+            return 0
+        held = sum(each.segments for each in self._unplaced())
+        return sum(pool.slots for pool in self._pools.values()) + held
+
+    def representative(self, build: Build | None) -> Replica | None:
+        """One that may get sessions, of that build if there is one."""
+        pool = self._pools.get(build) if build is not None else None
+        pool = pool or next(iter(self._pools.values()), None)
+        return pool.first() if pool is not None else None
+
+    def require(self, build: Build | None = None) -> stage_pb2.DescribeResponse:
+        """What a replica that may get sessions tells. Raises `Unavailable` when there is none."""
+        replica = self.representative(build)
+        if replica is not None and replica.description is not None:
+            return replica.description
+        where = f" at {self.address}" if len(self) == 1 else ""
+        every = f", and so are all {len(self)} replicas" if len(self) > 1 else ""
+        raise Unavailable(
+            f"the stage {self.role}{where} is down{every}: {self.reason}",
+            stage=self.role,
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    @property
+    def reported(self) -> tuple[stage_pb2.StageLoad, ...]:
+        """What its replicas say of their load, also those that finish what they have."""
+        told = (each.reported for each in (*self._leaving, *self))
+        # A process that discovery told of anew is watched twice.
+        return tuple({load.boot_id or id(load): load for load in told if load is not None}.values())
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Addresses of replicas that cannot be asked from here for their load, and that discovery
+        has among the ready: other gateways may use them. One that is not ready has just begun, or
+        is down for everybody."""
+        places = (each.endpoint for each in self if each.reported is None)
+        return tuple(each.address for each in places if each.state == "ready")
+
+    def _unplaced(self) -> Iterator[Replica]:
+        """Those that have sessions and may get no more."""
+        if len(self._placed) == len(self._replicas) and not self._leaving:
+            return
+        for replica in (*self, *self._leaving):
+            if replica not in self._placed:
+                yield replica
+
+    # -- what discovery tells ------------------------------------------------------------
+
+    def keep(self, endpoints: Collection[Endpoint]) -> None:
+        """These are all that there are."""
+        self._settled = False
+        try:
+            self._take_in(endpoints)
+        finally:
+            self._settled = True
+        self._settle()
+
+    def _take_in(self, endpoints: Collection[Endpoint]) -> None:
+        known = {(each.uid, each.address): each for each in endpoints}
+        begun = 0
+        for identity in self._replicas.keys() - known.keys():
+            replica = self._replicas.pop(identity)
+            self._leaving.add(replica)
+            replica.leave()
+            self.release(replica)
+        for identity, endpoint in known.items():
+            replica_or_none = self._replicas.get(identity)
+            if replica_or_none is None:
+                replica = Replica(endpoint, self._config, self._update, self._tls)
+                self._replicas[identity] = replica
+                self._watches[replica] = asyncio.create_task(
+                    _after(begun // AT_ONCE, ReplicaWatch(replica, self._config, self._tls).run)
+                )
+                begun += 1
+            elif replica_or_none.endpoint != endpoint:
+                replica_or_none.moved(endpoint)
+
+    def release(self, replica: Replica) -> None:
+        """A session has left a replica, which may be the last one's end."""
+        if replica.gone and not replica.sessions and replica in self._watches:
+            log.info("stage %s at %s is gone", self.role, replica.address)
+            turns = len(self._endings) // AT_ONCE
+            ending = asyncio.create_task(_after(turns, lambda: self._end(replica)))
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+
+    async def close(self) -> None:
+        """Watch nobody any more, and close all channels."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.gather(*(self._end(replica) for replica in tuple(self._watches)))
+        await asyncio.gather(*self._endings)
+
+    async def _end(self, replica: Replica) -> None:
+        watch = self._watches.pop(replica, None)
+        self._leaving.discard(replica)
+        if watch is not None:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await replica.close()
+        # The watch's end may be told as a change.
+        self._boots.pop(replica, None)
+        self._draining.discard(replica)
+
+    # -- what becomes of sessions ----------------------------------------------------------
+
+    def picked(self, replica: Replica, reason: PickReason) -> int | None:
+        """It gets a session: the number of that, where it tries the replica."""
+        self.picks[reason] += 1
+        trial = self.outliers.picked(replica)
+        if trial is not None:
+            self._update(replica)
+        return trial
+
+    def succeeded(self, replica: Replica, trial: int | None) -> None:
+        """It has done its part of a segment."""
+        if self.outliers.succeeded(replica, trial):
+            log.info("stage %s at %s answers again", self.role, replica.address)
+            self._update(replica)
+
+    def failed(self, replica: Replica, trial: int | None) -> None:
+        """A session has failed there."""
+        known = sum(each.takes_sessions for each in self)
+        if self.outliers.failed(replica, known, _now(), trial):
+            log.warning("stage %s at %s fails: it gets no sessions", self.role, replica.address)
+            self._set_timer()
+            self._update(replica)
+
+    def undecided(self, replica: Replica, trial: int | None) -> None:
+        """A session has left it, or has told nothing of it."""
+        if self.outliers.undecided(replica, trial):
+            self._update(replica)
+
+    def _set_timer(self) -> None:
+        moment = self.outliers.next_deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if moment is None else loop.call_at(moment, self._time_passed, moment)
+
+    def _time_passed(self, moment: float) -> None:
+        # Timers may come a moment early; and what this one was for may have been forgotten.
+        now = max(_now(), moment)
+        for replica in self.outliers.pass_time(now):
+            self._update(replica)
+        self._set_timer()
+
+    def _update(self, replica: Replica) -> None:
+        """Take in what has changed of a replica."""
+        if self._boots.get(replica) != replica.boot_id:
+            self._boots[replica] = replica.boot_id
+            self.outliers.forget(replica)
+            self._draining.discard(replica)
+        if replica.draining and replica not in self._draining:
+            self._draining.add(replica)
+            self.drains += 1
+        if replica.gone:
+            self.outliers.forget(replica)
+        self._place(replica)
+        if self._settled:
+            self._settle()
+
+    def _settle(self) -> None:
+        """What follows of all changes together; it costs as much as there are replicas."""
+        if self.outliers.out:
+            for each in self.outliers.let_back([each for each in self if each.takes_sessions]):
+                log.info("stage %s at %s is one of few: it is used", self.role, each.address)
+                self._place(each)
+        self._changed()
+
+    def _place(self, replica: Replica) -> None:
+        """Into the pool of its build if it may get sessions, and out of it if not."""
+        if (before := self._placed.pop(replica, None)) is not None:
+            pool = self._pools[before]
+            pool.discard(replica)
+            if not pool:
+                del self._pools[before]
+        told = replica.description
+        if told is not None:
+            self.told = told
+        if told is not None and replica.takes_sessions and not self.outliers.is_out(replica):
+            build = Build(told.pipeline, told.checkpoint_fingerprint)
+            if build not in self._pools:
+                self._pools[build] = Pool(lambda each: each.load)
+            self._pools[build].add(replica, replica.location, told.slots)
+            self._placed[replica] = build
+        replica.placed = replica in self._placed
+
+
+async def _after(turns: int, act: Callable[[], Awaitable[None]]) -> None:
+    """Do it when the event loop has gone round so often."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await act()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

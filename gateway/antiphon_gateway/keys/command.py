@@ -1,0 +1,40 @@
+"""`python -m antiphon_gateway keys new NAME`: a key, and its entry in the file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import msgspec
+
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.calls.priority import Priority
+from antiphon_gateway.keys.key_file import KeyEntry, KeyLimits, digest_of, new_key
+
+
+def keys_command(arguments: Sequence[str]) -> int:
+    """Print a new key, once, and the line to add to `gateway.keys_file`.
+
+    Raises `InvalidArgument` for a name or a limit that will not do.
+    """
+    parser = argparse.ArgumentParser(prog="python -m antiphon_gateway keys")
+    actions = parser.add_subparsers(required=True)
+    new = actions.add_parser("new", help="make a key")
+    new.add_argument("name", help="what logs call it")
+    new.add_argument("--priority", choices=tuple(Priority))
+    new.add_argument("--expires", metavar="TIME", help="such as 2027-01-31T00:00:00Z")
+    for limit in KeyLimits.__struct_fields__:
+        if limit == "priority":
+            continue
+        new.add_argument(f"--{limit.replace('_', '-')}", type=int, metavar="N", dest=limit)
+    given = {name: each for name, each in vars(parser.parse_args(arguments)).items() if each}
+    key = new_key()
+    try:
+        entry = msgspec.convert(given | {"sha256": digest_of(key)}, KeyEntry)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(str(error)) from error
+    told = {name: each for name, each in msgspec.to_builtins(entry).items() if each is not None}
+    print(f"The key, which is shown only now:\n{key}\n")
+    print("Under `keys:` in the file that gateway.keys_file names:")
+    print(f"  - {msgspec.json.encode(told).decode()}")
+    return 0

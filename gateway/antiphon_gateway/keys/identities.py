@@ -1,0 +1,191 @@
+"""Who asks: the one owner of identity for HTTP, WebSockets and gRPC.
+
+A caller is named by a trusted proxy, by a token of a trusted issuer, or by an API key, in this
+order. A proxy is known by the address of its connection. Names of different origins never meet:
+those of a proxy begin with `proxy:`, those of tokens with `jwt:`, and names of keys have no colon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from antiphon.deployment.auth_config import TrustedProxyConfig
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import InvalidArgument, Unauthenticated
+from antiphon_gateway.keys.credentials import Credentials
+from antiphon_gateway.keys.key_file import KeyLimits
+from antiphon_gateway.keys.key_use import KeyUse
+from antiphon_gateway.keys.keyring import EndConversation, Keyring, bearer
+from antiphon_gateway.keys.watched_file import WatchedFile
+
+MAX_NAME_CHARS = 256
+MAX_NAMED = 10_000
+"""Callers whose use is counted; of more, the one that has asked for nothing for longest is
+forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A caller. `key` counts what it takes. `expires_s`: until when its token holds (seconds since
+    1970); None where it has none."""
+
+    key: KeyUse
+    authorization: str | None = None
+    expires_s: float | None = None
+
+
+class Identities:
+    """Finds the caller of a request. Raises `InvalidArgument` for files that will not do."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        refused: Callable[[str], None] = lambda _: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._keyring = Keyring(config, refused, clock=clock, now=now)
+        self._has_keys = bool(config.keys_file)
+        self._open = not config.authenticates
+        self._refused = refused
+        self._now = now
+        self._limits = msgspec.convert(msgspec.to_builtins(config.auth.limits), KeyLimits)
+        self._named: OrderedDict[str, KeyUse] = OrderedDict()
+        proxy = config.auth.trusted_proxy
+        self._proxy = None if proxy is None else _TrustedProxy(proxy)
+        self._jwt = config.auth.jwt
+        if self._jwt is not None:
+            self._tokens = _tokens_module()
+            self._jwks = WatchedFile(
+                Path(self._jwt.jwks_file),
+                partial(self._tokens.read_jwks, algorithms=self._jwt.algorithms),
+                config.keys_reload_s,
+                clock,
+                "keys of the tokens' issuer",
+            )
+
+    async def identify(self, credentials: Credentials, *, counted: bool = True) -> Identity:
+        """The caller. Raises `Unauthenticated`, and `InvalidArgument` for a proxy's header that is
+        there more than once. `counted`: a request without one is counted as refused."""
+        if self._open:
+            return Identity(await self._keyring.key_of(None))
+        try:
+            if self._proxy is not None and (name := self._proxy.caller(credentials)) is not None:
+                return Identity(self._use_of(f"proxy:{name}"))
+            token = bearer(credentials.authorization)
+            if self._jwt is not None and token is not None and token.count(".") == 2:
+                await self._jwks.look()
+                verified = self._tokens.verified(token, self._jwks.content, self._jwt)
+                name = checked_name(verified.subject, "the token's sub")
+                return Identity(self._use_of(f"jwt:{name}"), expires_s=verified.expires_s)
+        except Unauthenticated:
+            if counted:
+                self._refused("invalid_key")
+            raise
+        if not self._has_keys:
+            if counted:
+                self._refused("no_key" if token is None else "invalid_key")
+            raise Unauthenticated(
+                "no token was given; send the header 'authorization: Bearer TOKEN'"
+                if self._jwt is not None
+                else "the caller is not named; send requests through the proxy that names callers"
+            )
+        authorization = credentials.authorization
+        return Identity(await self._keyring.key_of(authorization, counted=counted), authorization)
+
+    @contextmanager
+    def conversation(self, identity: Identity, end: EndConversation) -> Iterator[None]:
+        """One conversation, for as long as the context lasts. `end` is called when the key does not
+        hold any more, or the token has expired. Raises `KeyLimitReached`."""
+        if identity.authorization is not None:
+            with self._keyring.conversation(identity.key, identity.authorization, end):
+                yield
+            return
+        with identity.key.conversation():
+            if identity.expires_s is None:
+                yield
+                return
+            expiry = asyncio.get_running_loop().call_later(
+                max(0.0, identity.expires_s - self._now()),
+                end,
+                Unauthenticated("the token has expired"),
+            )
+            try:
+                yield
+            finally:
+                expiry.cancel()
+
+    def _use_of(self, name: str) -> KeyUse:
+        """What counts for a caller by name."""
+        use = self._named.get(name)
+        if use is None:
+            use = self._named[name] = KeyUse(name, self._limits, self._refused)
+        self._named.move_to_end(name)
+        while len(self._named) > MAX_NAMED:
+            idle = (each for each, counts in self._named.items() if not counts.in_use)
+            del self._named[next(idle)]
+        return use
+
+
+class _TrustedProxy:
+    """What a proxy says of callers, where it is the proxy that says it."""
+
+    def __init__(self, config: TrustedProxyConfig) -> None:
+        self._header = config.header.lower()
+        self._networks = [ip_network(each) for each in config.networks]
+
+    def caller(self, credentials: Credentials) -> str | None:
+        """The name in the header; None where there is none.
+
+        Raises `Unauthenticated` for a header that comes from elsewhere: whoever sends it wants to
+        be taken for another.
+        """
+        given = credentials.values(self._header)
+        if not given:
+            return None
+        peer = credentials.peer
+        if peer is None or not any(peer in network for network in self._networks):
+            raise Unauthenticated(
+                f"{self._header}: is taken from connections of gateway.auth.trusted_proxy.networks "
+                "alone; leave it out"
+            )
+        if len(given) > 1:
+            raise InvalidArgument(
+                f"{self._header}: must be one header field, and there are {len(given)}",
+                field=self._header,
+            )
+        return checked_name(given[0], self._header)
+
+
+def checked_name(name: str, what: str) -> str:
+    """The name, if logs can show it. Raises `Unauthenticated`."""
+    if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
+        raise Unauthenticated(
+            f"{what}: must be from 1 to {MAX_NAME_CHARS} printable characters without spaces around"
+        )
+    return name
+
+
+def _tokens_module() -> ModuleType:
+    """What verifies tokens, which needs a package of its own. Raises `InvalidArgument`."""
+    try:
+        from antiphon_gateway.keys import tokens
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            f"gateway.auth.jwt: needs a package that is not installed ({error.name}); install "
+            "antiphon[jwt]",
+            field="gateway.auth.jwt",
+        ) from error
+    return tokens

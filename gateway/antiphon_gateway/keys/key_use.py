@@ -1,0 +1,110 @@
+"""What one key takes of what it may take."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from antiphon.errors import ResourceExhausted
+from antiphon_gateway.calls.role_slots import RoleSlots
+from antiphon_gateway.keys.key_file import KeyLimits
+from antiphon_gateway.keys.minute import LastMinute
+
+SHORTEST_RETRY_S = 1.0
+LONGEST_RETRY_S = 60.0
+NO_LIMITS = KeyLimits()
+
+
+class KeyLimitReached(ResourceExhausted):
+    """A key has taken as much as it may; `limit` is the name of the setting in its file."""
+
+    def __init__(self, limit: str, message: str, retry_after_s: float) -> None:
+        wait_s = min(max(retry_after_s, SHORTEST_RETRY_S), LONGEST_RETRY_S)
+        super().__init__(message, retry_after_s=wait_s)
+        self.limit = limit
+
+
+class KeyUse:
+    """One key. `limits` may change while it is in use; `refused` is told of every limit hit.
+
+    Without a name it is that of everybody, where no keys are needed.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        limits: KeyLimits = NO_LIMITS,
+        refused: Callable[[str], None] = lambda _: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.limits = limits
+        self._told = refused
+        self._clock = clock
+        self._requests = LastMinute()
+        self._audio = LastMinute()
+        self._running = RoleSlots()
+        self._conversations = RoleSlots()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """One request, for as long as the context lasts. Raises `KeyLimitReached`."""
+        self._check_held("concurrency", self.limits.concurrency, self._running, "requests")
+        self.count()
+        with self._held(self._running):
+            yield
+
+    def count(self) -> None:
+        """One request of those in a minute that takes none of `concurrency`: it runs beside another
+        one, which must not be refused for it. Raises `KeyLimitReached`."""
+        limits, now = self.limits, self._clock()
+        self._check_minute("requests_per_minute", limits.requests_per_minute, self._requests)
+        self._check_minute("audio_seconds_per_minute", limits.audio_seconds_per_minute, self._audio)
+        self._requests.add(1, now)
+
+    @contextmanager
+    def conversation(self) -> Iterator[None]:
+        """One conversation, for as long as the context lasts. Raises `KeyLimitReached`."""
+        most = self.limits.conversations
+        self._check_held("conversations", most, self._conversations, "conversations")
+        with self._held(self._conversations):
+            yield
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request or a conversation of it is under way."""
+        return bool(self._running.held or self._conversations.held)
+
+    def add_audio(self, seconds: float) -> None:
+        """Audio was made for it."""
+        self._audio.add(seconds, self._clock())
+
+    @contextmanager
+    def _held(self, slots: RoleSlots) -> Iterator[None]:
+        began = self._clock()
+        slots.take(1, began)
+        try:
+            yield
+        finally:
+            slots.give_back(1, began, self._clock(), measured=True)
+
+    def _check_held(self, limit: str, most: int | None, slots: RoleSlots, what: str) -> None:
+        if most is not None and slots.held >= most:
+            service_s = slots.service_s(self._clock()) or 0.0
+            self._refuse(limit, f"{slots.held} {what} are under way", service_s / most)
+
+    def _check_minute(self, limit: str, most: int | None, minute: LastMinute) -> None:
+        now = self._clock()
+        if most is not None and (total := minute.total(now)) >= most:
+            after_s = minute.below_after_s(most, now)
+            self._refuse(limit, f"{math.floor(total)} in the last minute", after_s)
+
+    def _refuse(self, limit: str, what: str, retry_after_s: float) -> None:
+        self._told(f"key_{limit}")
+        most = getattr(self.limits, limit)
+        raise KeyLimitReached(
+            limit, f"the limit {limit} of the key {self.name} is {most}: {what}", retry_after_s
+        )

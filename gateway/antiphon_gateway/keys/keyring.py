@@ -1,0 +1,144 @@
+"""The keys that hold now: read at the start, and again when their file has changed.
+
+A key that is withdrawn or expires ends its conversations. The file is looked at while there are
+any: a Secret that is mounted again announces nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Unauthenticated
+from antiphon_gateway.keys.key_file import KeyEntry, digest_of, read_key_file
+from antiphon_gateway.keys.key_use import KeyUse
+from antiphon_gateway.keys.watched_file import WatchedFile
+
+MAX_KEY_CHARS = 512
+_SCHEME = "bearer "
+
+EndConversation = Callable[[AntiphonError], None]
+"""Ends one conversation, whose client is told the error."""
+
+
+class Keyring:
+    """Finds the key of a request. Without a file everybody may ask.
+
+    Raises `InvalidArgument` for a file that will not do. When one that holds already becomes
+    so, what held before goes on holding, and the log says why.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        refused: Callable[[str], None] = lambda _: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._now = now
+        self._conversations: dict[EndConversation, str] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._reload_s = config.keys_reload_s
+        self._refused = refused
+        self._open = KeyUse()
+        self._uses: dict[str, KeyUse] = {}
+        self._by_digest: Mapping[str, KeyEntry] = {}
+        self._entries: tuple[KeyEntry, ...] = ()
+        self._file: WatchedFile[tuple[KeyEntry, ...]] | None = None
+        if config.keys_file:
+            path, reload_s = Path(config.keys_file), config.keys_reload_s
+            self._file = WatchedFile(path, read_key_file, reload_s, clock, "keys")
+            self._take(self._file.content)
+
+    async def key_of(self, authorization: str | None, *, counted: bool = True) -> KeyUse:
+        """The key of a header or of gRPC metadata, `Bearer KEY`. Raises `Unauthenticated`.
+
+        `counted`: a request that has none is counted as refused.
+        """
+        if self._file is None:
+            return self._open
+        await self._look(self._file)
+        key = bearer(authorization)
+        if key is None:
+            if counted:
+                self._refused("no_key")
+            raise Unauthenticated(
+                "no API key was given; send the header 'authorization: Bearer KEY'"
+            )
+        digest = digest_of(key[: MAX_KEY_CHARS + 1])
+        fault = self._fault(digest)
+        if fault is not None:
+            if counted:
+                self._refused("invalid_key")
+            raise fault
+        return self._uses[self._by_digest[digest].name]
+
+    @contextmanager
+    def conversation(
+        self, key: KeyUse, authorization: str | None, end: EndConversation
+    ) -> Iterator[None]:
+        """One conversation of a key that was found for `authorization`, for as long as the context
+        lasts. `end` is called when that does not hold any more. Raises `KeyLimitReached`."""
+        with key.conversation():
+            if self._file is None:
+                yield
+                return
+            self._conversations[end] = digest_of((bearer(authorization) or "")[: MAX_KEY_CHARS + 1])
+            if self._watching is None or self._watching.done():
+                self._watching = asyncio.create_task(self._watch(self._file))
+            try:
+                yield
+            finally:
+                del self._conversations[end]
+                if not self._conversations:
+                    self._watching.cancel()
+
+    def _fault(self, digest: str) -> Unauthenticated | None:
+        """Why a key does not hold; None: it does."""
+        entry = self._by_digest.get(digest)
+        # How long the look-up takes says something of digests, and nothing of keys.
+        if entry is None or not any(hmac.compare_digest(each, digest) for each in entry.digests):
+            return Unauthenticated("the API key is not one of this gateway's")
+        if entry.expires is not None and entry.expires.timestamp() <= self._now():
+            return Unauthenticated(f"the API key has expired, at {entry.expires.isoformat()}")
+        return None
+
+    async def _watch(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:
+        """End conversations whose key does not hold any more."""
+        while self._conversations:
+            await asyncio.sleep(self._reload_s)
+            await self._look(file)
+            for end, digest in list(self._conversations.items()):
+                if (fault := self._fault(digest)) is not None:
+                    end(fault)
+
+    async def _look(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:
+        """Take the keys of the file if it has changed."""
+        await file.look()
+        if file.content is not self._entries:
+            self._take(file.content)
+
+    def _take(self, entries: tuple[KeyEntry, ...]) -> None:
+        """Have these keys hold; those that held before keep what they have taken."""
+        self._entries = entries
+        uses = {}
+        for entry in entries:
+            use = self._uses.get(entry.name) or KeyUse(entry.name, entry, self._refused)
+            use.limits = entry
+            uses[entry.name] = use
+        self._uses = uses
+        self._by_digest = {digest: entry for entry in entries for digest in entry.digests}
+
+
+def bearer(authorization: str | None) -> str | None:
+    """The key in `Bearer KEY`."""
+    given = authorization or ""
+    if given[: len(_SCHEME)].lower() != _SCHEME:
+        return None
+    return given[len(_SCHEME) :].strip()

@@ -1,0 +1,160 @@
+"""JWTs of one issuer, verified with its public keys; PyJWT does the cryptography.
+
+What decides is the configuration: the algorithms are listed there, the keys come from its file. No
+token names its own key (`jku`, `x5u`, `jwk` are not read), and no token is parsed before its length
+is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+import msgspec
+
+from antiphon.deployment.auth_config import JwtConfig
+from antiphon.errors import InvalidArgument, Unauthenticated, told
+from antiphon_gateway.regular_file import read_regular
+
+FIELD = "gateway.auth.jwt.jwks_file"
+MAX_FILE_BYTES = 256 << 10
+MAX_KEYS = 100
+MAX_TOKEN_CHARS = 8192
+MIN_RSA_BITS = 2048
+"""RFC 7518, section 3.3."""
+MAX_RSA_BITS = 16_384
+"""OpenSSL verifies with no longer ones."""
+LAST_S = 1 << 40
+"""No clock gets that far, and every timer can be set to it."""
+_REQUIRED = ["exp", "iss", "aud", "sub"]
+_ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
+
+
+class _Jwks(msgspec.Struct, frozen=True):
+    keys: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedToken:
+    """Who a token names, and until when (seconds since 1970, the leeway included)."""
+
+    subject: str
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerKeys:
+    """The issuer's public keys by key id and algorithm; an id is None only of a single key."""
+
+    by_id: Mapping[str | None, Mapping[str, jwt.PyJWK]]
+
+    def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
+        """The key that a token names, or the only one if it names none.
+
+        Raises `Unauthenticated` for an unknown or missing id, and for a key of other algorithms.
+        """
+        if key_id is not None:
+            named = self.by_id.get(key_id)
+        else:
+            named = next(iter(self.by_id.values())) if len(self.by_id) == 1 else None
+        if named is None:
+            what = "no key" if key_id is None else f"the key {told(key_id)}, which the issuer lacks"
+            raise Unauthenticated(f"the token names {what}")
+        if algorithm not in named:
+            raise Unauthenticated("the token's algorithm is not that of its key")
+        return named[algorithm]
+
+
+def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
+    """The signing keys of the file, parsed for each algorithm that they can be used with.
+
+    Raises `InvalidArgument` if the file or one of its signing keys is not valid.
+    """
+    content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
+    try:
+        keys = msgspec.json.decode(content, type=_Jwks).keys
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{FIELD}: {path}: {error}", field=FIELD) from error
+    signing = tuple(key for key in keys if key.get("use", "sig") == "sig")
+    if not signing or len(keys) > MAX_KEYS:
+        raise InvalidArgument(
+            f"{FIELD}: {path}: has {len(signing)} keys for signatures among {len(keys)}; give from "
+            f"1 to {MAX_KEYS}",
+            field=FIELD,
+        )
+    by_id: dict[str | None, Mapping[str, jwt.PyJWK]] = {}
+    for number, key in enumerate(signing):
+        where, key_id = f"{FIELD}: {path}: keys[{number}]", key.get("kid")
+        if not isinstance(key_id, str) and (key_id is not None or len(signing) > 1):
+            raise InvalidArgument(f"{where}: needs a `kid` that is a string", field=FIELD)
+        if key_id in by_id:
+            raise InvalidArgument(f"{where}: needs a `kid` of its own", field=FIELD)
+        by_id[key_id] = _parsed(key, algorithms, where)
+    return IssuerKeys(by_id)
+
+
+def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[str, jwt.PyJWK]:
+    """A key by the algorithms that it can be used with; its `alg`, if present, allows one."""
+    for field in ("kty", "alg"):
+        if not isinstance(key.get(field, ""), str):
+            raise InvalidArgument(f"{where}: {field} must be a string", field=FIELD)
+    if key.get("kty") not in _ASYMMETRIC:
+        raise InvalidArgument(
+            f"{where}: kty {told(key.get('kty'))} is no public key's; RSA, EC and OKP are taken",
+            field=FIELD,
+        )
+    if "d" in key:
+        raise InvalidArgument(
+            f"{where}: is a private key; the gateway needs the public one alone", field=FIELD
+        )
+    try:
+        parsed = jwt.PyJWK(key)
+    except (jwt.PyJWTError, NotImplementedError, TypeError, ValueError) as error:
+        # The last three come from `alg: none` and from numbers that are not valid.
+        raise InvalidArgument(f"{where}: {told(str(error), 160)}", field=FIELD) from error
+    if key["kty"] == "RSA" and not MIN_RSA_BITS <= (bits := parsed.key.key_size) <= MAX_RSA_BITS:
+        raise InvalidArgument(
+            f"{where}: has {bits} bits; RSA keys of {MIN_RSA_BITS} to {MAX_RSA_BITS} bits are "
+            "supported",
+            field=FIELD,
+        )
+    found = {}
+    for algorithm in algorithms:
+        if key.get("alg", algorithm) == algorithm:
+            # PyJWK raises for an algorithm of another type of key, or of another curve.
+            with suppress(jwt.PyJWTError):
+                found[algorithm] = jwt.PyJWK(key, algorithm)
+    return found
+
+
+def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
+    """What a token says, once it is shown to be the issuer's. Raises `Unauthenticated`."""
+    if len(token) > MAX_TOKEN_CHARS:
+        raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARS} characters")
+    try:
+        head = jwt.get_unverified_header(token)
+        algorithm = head.get("alg")
+        if algorithm not in config.algorithms:
+            raise Unauthenticated(
+                f"the token's algorithm, {told(algorithm)}, is not in gateway.auth.jwt.algorithms"
+            )
+        if "crit" in head:
+            raise Unauthenticated("the token has critical headers, which are not supported")
+        claims = jwt.decode(
+            token,
+            # PyJWT has checked that the id is a string.
+            keys.find(head.get("kid"), algorithm),
+            algorithms=[algorithm],
+            issuer=config.issuer,
+            audience=config.audience,
+            leeway=config.leeway_s,
+            options={"require": _REQUIRED},
+        )
+    except (jwt.PyJWTError, RecursionError, OverflowError) as error:
+        # The last two are what Python's JSON reader, and its numbers, have to say of hostile ones.
+        raise Unauthenticated(f"the token is not valid: {told(str(error), 160)}") from error
+    return VerifiedToken(claims["sub"], min(int(claims["exp"]), LAST_S) + config.leeway_s)

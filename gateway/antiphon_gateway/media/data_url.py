@@ -1,0 +1,74 @@
+"""Files that requests bring in data URLs, or name by other ones."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Collection
+
+import pybase64
+
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.media.remote import RemoteUrl
+
+_AS_PLAIN = str.maketrans("-_", "+/", " \t\r\n\f\v")
+"""The URL-safe alphabet to the usual one, without white space."""
+_ANY_TYPES = ("", "application/octet-stream")
+"""Media types that say nothing: the file says what it is."""
+
+
+def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -> str | RemoteUrl:
+    """The base64 of a data URL, not decoded yet, if it is of one of these media types; or where
+    the file is. Raises `InvalidArgument` for what is no such URL."""
+    if url.lower().startswith(("http://", "https://")):
+        return RemoteUrl(url)
+    head, comma, data = url.partition(",")
+    head = head.lower()
+    media_type, *parameters = (each.strip() for each in head.removeprefix("data:").split(";"))
+    if not comma or not head.startswith("data:") or parameters[-1:] != ["base64"]:
+        raise InvalidArgument(f"{field}: must be data:TYPE;base64,DATA", field=field)
+    if media_type not in media_types and media_type not in _ANY_TYPES:
+        known = ", ".join(sorted(media_types))
+        raise InvalidArgument(
+            f"{field}: no media type {media_type!r} for {kind}s; there are: {known}", field=field
+        )
+    return data
+
+
+def data_or_url(text: str, field: str) -> str | RemoteUrl:
+    """What stands where OpenAI has plain base64: that, a data URL of whatever media type, as Qwen's
+    SDKs send it, or where the file is. Raises `InvalidArgument` for a data URL without base64."""
+    if text[:8].lower().startswith(("http://", "https://")):
+        return RemoteUrl(text)
+    if text[:5].lower() != "data:":
+        return text
+    head, comma, data = text.partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise InvalidArgument(f"{field}: must be base64, or data:TYPE;base64,DATA", field=field)
+    return data
+
+
+def decoded_base64(text: str, field: str) -> bytes:
+    """The bytes of base64 text: of either alphabet, with or without line breaks and padding.
+
+    Raises `InvalidArgument` for any other character, and for a length that no bytes have.
+    """
+    try:
+        return bytes(pybase64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        plain = text.translate(_AS_PLAIN).rstrip("=")
+    try:
+        return bytes(pybase64.b64decode(plain + "=" * (-len(plain) % 4), validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgument(f"{field}: is not base64: {error}", field=field) from error
+
+
+def file_bytes(data: bytes | str | RemoteUrl, field: str) -> bytes:
+    """The file: as it is, or of base64. Takes long. What is somewhere else was fetched before.
+
+    Raises `InvalidArgument` for one that is empty or no base64.
+    """
+    assert not isinstance(data, RemoteUrl), f"{field} was not fetched"
+    file = data if isinstance(data, bytes) else decoded_base64(data, field)
+    if not file:
+        raise InvalidArgument(f"{field}: is empty", field=field)
+    return file

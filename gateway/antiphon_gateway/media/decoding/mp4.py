@@ -1,0 +1,137 @@
+"""Audio tracks of an MP4, M4A or 3GP file by its index (`moov`), without its samples."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from antiphon_gateway.media.decoding.bounds import RejectedRecording
+from antiphon_gateway.media.decoding.muxed_sound import MAX_TRACKS, File, MuxedSound
+
+MAX_INDEX_BYTES = 16 << 20
+"""An hour of AAC takes about 1 MB."""
+MAX_INDEXED_SAMPLES = 8_000_000
+"""Frames that tables may state for all tracks. FFmpeg makes 24 bytes and more of each."""
+MAX_BOXES = 100_000
+_CONTAINERS = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl"})
+_ENTRY_HEAD_BYTES = 8 + 28
+"""An audio sample entry of version 0, its box header included."""
+
+
+def mp4_sounds(file: File) -> list[MuxedSound]:
+    """The audio tracks in their order. Raises `RejectedRecording` for an index, tracks, boxes or
+    frames out of bounds."""
+    tracks = frames = 0
+    seconds, is_sound = 0.0, False
+    sounds: list[MuxedSound] = []
+    for count, (kind, start, stop) in enumerate(_boxes(file)):
+        if count > MAX_BOXES:
+            raise RejectedRecording(f"has more than {MAX_BOXES} boxes")
+        if kind == b"moov" and stop - start > MAX_INDEX_BYTES:
+            raise RejectedRecording(
+                f"has an index of {stop - start} bytes; at most {MAX_INDEX_BYTES} are read"
+            )
+        if kind == b"cmov":
+            raise RejectedRecording("has a compressed index; write the file without it")
+        if kind == b"trak":
+            tracks, seconds, is_sound = tracks + 1, 0.0, False
+            if tracks > MAX_TRACKS:
+                raise RejectedRecording(f"has more than {MAX_TRACKS} tracks")
+        elif kind == b"mdhd":
+            seconds = _seconds(file, start, stop)
+        elif kind == b"hdlr":
+            is_sound = is_sound or file[start + 8 : start + 12] == b"soun"
+            if file[start + 8 : start + 12] == b"soun":
+                sounds.append(MuxedSound(seconds=seconds))
+        elif kind == b"stsd" and is_sound and not sounds[-1].channels:
+            _describe(file, start, stop, sounds[-1])
+        elif kind == b"stts":
+            frames += _timed(file, start, stop)
+            if frames > MAX_INDEXED_SAMPLES:
+                raise RejectedRecording(
+                    f"has {frames} frames in its index; at most {MAX_INDEXED_SAMPLES} are read"
+                )
+    return sounds
+
+
+def _boxes(file: File) -> Iterator[tuple[bytes, int, int]]:
+    """Kind, start and end of the content of each box, in their order."""
+    ends = [len(file)]
+    at = 0
+    while ends:
+        if at + 8 > ends[-1]:
+            at = ends.pop()
+            continue
+        size, kind, head = _number(file, at), file[at + 4 : at + 8], 8
+        if size == 1 and at + 16 <= ends[-1]:
+            size, head = int.from_bytes(file[at + 8 : at + 16], "big"), 16
+        stop = ends[-1] if size == 0 else min(at + max(size, head), ends[-1])
+        yield kind, at + head, stop
+        if kind in _CONTAINERS:
+            ends.append(stop)
+            at += head
+        else:
+            at = stop
+
+
+def _seconds(file: File, start: int, stop: int) -> float:
+    """Of a media header; 0 where the duration is unknown."""
+    wide = start < stop and file[start] == 1
+    at, size = (start + 20, 8) if wide else (start + 12, 4)
+    scale, duration = _number(file, at), int.from_bytes(file[at + 4 : at + 4 + size], "big")
+    if not scale or duration == (1 << 8 * size) - 1:
+        return 0.0
+    return duration / scale
+
+
+def _describe(file: File, start: int, stop: int, sound: MuxedSound) -> None:
+    """Add what the first sample entry states."""
+    entry = file[start + 8 : stop]
+    entry = entry[: _number(entry, 0)]
+    if len(entry) < _ENTRY_HEAD_BYTES:
+        raise RejectedRecording("has an audio track without a description")
+    version = int.from_bytes(entry[16:18], "big")
+    if version == 2 and len(entry) >= 8 + 44:
+        rate_hz = struct.unpack(">d", entry[40:48])[0]
+        sound.rates_hz.append(round(rate_hz) if abs(rate_hz) < 1e9 else 0)
+        sound.channels.append(_number(entry, 48))
+    else:
+        # Both are 0 where only the codec's header states them.
+        if channels := int.from_bytes(entry[24:26], "big"):
+            sound.channels.append(channels)
+        # The integer part of a 16.16 number.
+        if rate := int.from_bytes(entry[32:34], "big"):
+            sound.rates_hz.append(rate)
+    for kind, at in _inner(entry):
+        if kind == b"dOps" and at + 2 <= len(entry):
+            sound.channels.append(entry[at + 1])
+        elif kind == b"dfLa":
+            sound.add_flac(entry[at + 8 :])
+        elif kind == b"alac" and at + 28 <= len(entry):
+            sound.channels.append(entry[at + 13])
+            sound.rates_hz.append(_number(entry, at + 24))
+
+
+def _inner(entry: bytes) -> Iterator[tuple[bytes, int]]:
+    """Kind and content of the boxes in an audio sample entry."""
+    at = _ENTRY_HEAD_BYTES + {1: 16, 2: 36}.get(int.from_bytes(entry[16:18], "big"), 0)
+    while at + 8 <= len(entry):
+        size = _number(entry, at)
+        yield entry[at + 4 : at + 8], at + 8
+        at += max(size, 8)
+
+
+def _timed(file: File, start: int, stop: int) -> int:
+    """Frames that a table of durations states; it is run-length coded. PCM has one frame for each
+    sample, all of one duration, and FFmpeg indexes its chunks instead."""
+    entries = min(_number(file, start + 4), max(stop - start - 8, 0) // 8)
+    table = file[start + 8 : start + 8 + 8 * entries]
+    pairs = list(struct.iter_unpack(">II", table))
+    if len(pairs) == 1 and pairs[0][1] == 1:
+        return 0
+    return sum(count for count, _ in pairs)
+
+
+def _number(data: File, at: int) -> int:
+    """Four bytes; 0 behind the end."""
+    return int.from_bytes(data[at : at + 4], "big")

@@ -1,0 +1,315 @@
+"""The gateway's end of the decode server: a file goes out, samples come back.
+
+A child process takes a slot of a lane while it runs, and each lane has its own slots. A file
+enters the first lane of `LANES` whose size it does not exceed. The child leaves it at once when the
+file's header states more samples than the lane decodes, or when its CPU time is used up, and the
+file is decoded again in the next lane. Each lane has more CPU time and a lower priority than the
+one before. So files that are costly to decode, whatever their headers state, delay each other and
+not the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import itertools
+import logging
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import antiphon
+from antiphon.chunk import Tensor
+from antiphon.errors import Unavailable
+from antiphon_gateway.fair_slots import FairSlots
+from antiphon_gateway.media.decoding.bounds import SPARE_S, RecordingTooLong, RejectedRecording
+from antiphon_gateway.media.decoding.messages import (
+    COSTLY,
+    FAILED,
+    MAX_PACKET_BYTES,
+    MAX_REPORT_BYTES,
+    NOT_STARTED,
+    REJECTED,
+    ChildEnded,
+    ChildStarted,
+    DecodeReport,
+    DecodeRequest,
+    FromServer,
+    KillChild,
+)
+
+log = logging.getLogger("gateway.media")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingLane:
+    """Bounds of the files that a lane decodes: CPU time, bytes, and samples of all channels
+    together that a header may state; and the niceness of its children, which yield to the gateway
+    and to stages on the same host."""
+
+    cpu_s: float
+    file_bytes: int
+    cost_samples: int
+    niceness: int
+
+
+_ANY = sys.maxsize
+LANES = (
+    # Half a minute of Opus in WebM takes 0.13 s, most of it FFmpeg's start, and 230 kB. Headers of
+    # live recordings and of MP3 state no length, so their bytes bound what they cost here.
+    DecodingLane(cpu_s=0.25, file_bytes=256 << 10, cost_samples=8_000_000, niceness=0),
+    # Ten minutes of stereo take 1 to 2 s.
+    DecodingLane(cpu_s=2.0, file_bytes=32 << 20, cost_samples=_ANY, niceness=10),
+    DecodingLane(cpu_s=30.0, file_bytes=_ANY, cost_samples=_ANY, niceness=19),
+)
+MEMORY_BYTES = 768 << 20
+"""Address space of a child, its libraries included."""
+_SAMPLE_BYTES = 4
+_PIECE_BYTES = 1 << 20
+_MODULE = "antiphon_gateway.media.decoding.server"
+_ROOTS = (Path(__file__).parents[3], Path(antiphon.__file__).parents[1])
+"""The directories that this package and the library are imported from."""
+# What a child needs of the environment; not the gateway's secrets.
+_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
+_TOO_COSTLY = (-signal.SIGPROF, COSTLY)
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+_FFMPEG_STOPPED = 255
+
+_decoder = msgspec.json.Decoder(FromServer)
+_report = msgspec.json.Decoder(DecodeReport)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeJob:
+    """A file of the kind `name`, wanted at `rate_hz`, which may last `most_s`; `program` decodes
+    it, or libsndfile."""
+
+    name: str
+    rate_hz: int
+    most_s: float
+    program: tuple[str, ...] = ()
+
+    @property
+    def out_bytes(self) -> int:
+        """The most that may come of it."""
+        return int((self.most_s + 2 * SPARE_S) * self.rate_hz) * _SAMPLE_BYTES
+
+
+class _TooCostly(Exception):
+    """A file is not for its lane: the child used up its CPU time, or the header states too much."""
+
+
+@dataclass(slots=True)
+class _RunningServer:
+    """The decode server's process, and the children that it runs: what tells their end, and
+    their process ids."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    ended: dict[int, asyncio.Future[ChildEnded]] = field(default_factory=dict)
+    pids: dict[int, int] = field(default_factory=dict)
+
+
+class DecoderProcesses:
+    """Decodes files in child processes, at most `processes` of them in each lane.
+
+    The server starts with the first file, or by `start`, and again when it was lost. Close it.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._lanes: tuple[tuple[DecodingLane, FairSlots], ...] = tuple(
+            (lane, FairSlots(processes)) for lane in LANES
+        )
+        self._numbers = itertools.count()
+        self._server: _RunningServer | None = None
+        self._closed = False
+
+    @property
+    def running(self) -> int:
+        """Child processes that are not over."""
+        return len(self._server.ended) if self._server else 0
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The ids of the child processes that run."""
+        return tuple(self._server.pids.values()) if self._server else ()
+
+    async def decode(self, data: bytes, job: DecodeJob, key: str) -> Tensor:
+        """The file's samples, mono float32. Keys take turns; of one `key` the smallest file and the
+        oldest do.
+
+        Cancelling kills the child process. Raises `RejectedRecording` for a file that is out of
+        bounds or cannot be decoded, `Unavailable` when the process was killed from outside.
+        """
+        for lane, slots in self._lanes:
+            if len(data) > lane.file_bytes:
+                continue
+            with contextlib.suppress(_TooCostly):
+                return await self._decode(data, job, key, lane, slots)
+        most_s = self._lanes[-1][0].cpu_s
+        raise RejectedRecording(f"takes more than {most_s:g} s of CPU time to decode")
+
+    def start(self) -> None:
+        """Start the server, so that the first file need not wait for it."""
+        self._running_server()
+
+    async def close(self) -> None:
+        """Kill everything that runs, and end the server."""
+        self._closed = True
+        if (server := self._server) is not None:
+            self._lose(server)
+            # It ends as soon as it reads that the connection is closed.
+            await asyncio.to_thread(server.process.wait)
+
+    async def _decode(
+        self, data: bytes, job: DecodeJob, key: str, lane: DecodingLane, slots: FairSlots
+    ) -> Tensor:
+        """Run one child process. Raises `_TooCostly` besides what `decode` raises."""
+        await slots.take(key, len(data))
+        ended: asyncio.Future[ChildEnded] | None = None
+        source, out, report = map(_empty_file, ("file", "samples", "report"))
+        with source, out, report:
+            try:
+                await _write(source, data)
+                request = DecodeRequest(
+                    number=next(self._numbers),
+                    name=job.name,
+                    rate_hz=job.rate_hz,
+                    most_s=job.most_s,
+                    program=job.program,
+                    cpu_s=lane.cpu_s,
+                    cost_samples=lane.cost_samples,
+                    memory_bytes=MEMORY_BYTES,
+                    out_bytes=max(job.out_bytes, MAX_REPORT_BYTES),
+                    niceness=lane.niceness,
+                )
+                ended = self._send(request, (source, out, report))
+            finally:
+                if ended is None:
+                    slots.free()
+            # Whatever becomes of the caller, the slot is taken until the process is gone.
+            ended.add_done_callback(lambda _: slots.free())
+            try:
+                end = await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                self._kill(request.number)
+                raise
+            if end.status in _TOO_COSTLY:
+                raise _TooCostly
+            _check(end.status, job, os.pread(report.fileno(), MAX_REPORT_BYTES, 0))
+            return _samples(out.fileno(), job.out_bytes)
+
+    def _running_server(self) -> _RunningServer:
+        if self._server is not None:
+            return self._server
+        if self._closed:
+            raise Unavailable("the gateway is shutting down")
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine.setblocking(False)
+        environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        path = os.pathsep.join(map(str, _ROOTS))
+        with its:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE],
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=environment | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+            )
+        self._server = server = _RunningServer(process, mine)
+        asyncio.get_running_loop().add_reader(mine, self._receive, server)
+        return server
+
+    def _send(
+        self, request: DecodeRequest, files: tuple[io.FileIO, ...]
+    ) -> asyncio.Future[ChildEnded]:
+        """Have a child started; what tells its end. Raises `Unavailable` without a server."""
+        server = self._running_server()
+        ended: asyncio.Future[ChildEnded] = asyncio.get_running_loop().create_future()
+        packet = msgspec.json.encode(request)
+        try:
+            socket.send_fds(server.control, [packet], [each.fileno() for each in files])
+        except OSError as error:
+            self._lose(server)
+            raise Unavailable(f"the decode server is gone: {error.strerror}") from error
+        server.ended[request.number] = ended
+        return ended
+
+    def _kill(self, number: int) -> None:
+        server = self._server
+        if server is not None and number in server.ended:
+            server.control.send(msgspec.json.encode(KillChild(number)))
+
+    def _receive(self, server: _RunningServer) -> None:
+        """Take a packet of the server's; none when it has ended."""
+        try:
+            packet = server.control.recv(MAX_PACKET_BYTES)
+        except OSError:
+            packet = b""
+        if not packet:
+            self._lose(server)
+            log.warning("the decode server ended with status %d", server.process.wait())
+            return
+        match _decoder.decode(packet):
+            case ChildStarted(number, pid):
+                server.pids[number] = pid
+            case ChildEnded(number) as end:
+                server.pids.pop(number, None)
+                server.ended.pop(number).set_result(end)
+
+    def _lose(self, server: _RunningServer) -> None:
+        """Go on without a server; its children die with it."""
+        if server is not self._server:
+            return
+        self._server = None
+        asyncio.get_running_loop().remove_reader(server.control)
+        server.control.close()
+        for number, ended in server.ended.items():
+            ended.set_result(ChildEnded(number, -signal.SIGKILL))
+
+
+def _empty_file(name: str) -> io.FileIO:
+    """A file in memory alone."""
+    return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
+
+
+async def _write(file: io.FileIO, data: bytes) -> None:
+    """Fill a file, and let others run after each piece."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest[:_PIECE_BYTES]) :]
+        await asyncio.sleep(0)
+
+
+def _check(status: int, job: DecodeJob, report: bytes) -> None:
+    """Raise for a child that did not decode its file."""
+    if status == 0:
+        return
+    if status in _KILLED or (job.program and status == _FFMPEG_STOPPED):
+        raise Unavailable("the process that decodes a recording was killed; send it again")
+    if status == NOT_STARTED:
+        raise Unavailable(f"{job.program[0]} cannot be started")
+    if status == REJECTED:
+        found = _report.decode(report)
+        raise RecordingTooLong(found.seconds) if found.seconds else RejectedRecording(found.message)
+    if status == FAILED:
+        log.warning("decoding %s failed: %s", job.name, _report.decode(report).message)
+    raise RejectedRecording(f"cannot be decoded as {job.name}")
+
+
+def _samples(descriptor: int, most_bytes: int) -> Tensor:
+    """What a child wrote, where it is: in memory that ends with the array."""
+    size = min(os.fstat(descriptor).st_size, most_bytes) // _SAMPLE_BYTES * _SAMPLE_BYTES
+    if not size:
+        return np.empty(0, np.float32)
+    return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.float32)

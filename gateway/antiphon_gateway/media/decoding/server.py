@@ -1,0 +1,200 @@
+"""Forks a child process for each file to decode. A program: `DecoderProcesses` starts it.
+
+It is started once by a gateway, imports what decoding needs, and is small and has one thread: so a
+fork takes a millisecond, where starting Python takes two hundred. A child decodes one file under
+limits of CPU time, memory and output, and may be killed at any moment. What a file does to a
+decoder ends with that child, and no decoder's messages reach the gateway's log.
+
+The standard input is the socket to the gateway. When the gateway closes it or dies, all children
+are killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+from typing import NoReturn
+
+import msgspec
+
+from antiphon_gateway.media.decoding.bounds import (
+    CostlyRecording,
+    RecordingTooLong,
+    RejectedRecording,
+)
+from antiphon_gateway.media.decoding.messages import (
+    COSTLY,
+    FAILED,
+    MAX_PACKET_BYTES,
+    NOT_STARTED,
+    REJECTED,
+    ChildEnded,
+    ChildStarted,
+    DecodeReport,
+    DecodeRequest,
+    FromServer,
+    KillChild,
+    ToServer,
+)
+from antiphon_gateway.media.decoding.muxed_headers import check_muxed
+from antiphon_gateway.media.decoding.sound_file import decode_sound_file
+
+MAX_REPORT_CHARS = 500
+MAX_DESCRIPTORS = 32
+_PR_SET_PDEATHSIG = 1
+_decoder = msgspec.json.Decoder(ToServer)
+
+
+class DecodeServer:
+    """The children, and the socket to the gateway."""
+
+    def __init__(self, gateway: socket.socket) -> None:
+        self._gateway = gateway
+        self._numbers: dict[int, int] = {}  # by process id
+
+    def serve(self) -> None:
+        """Return when the gateway has closed its end and no child is left."""
+        woken, wake = os.pipe()
+        for end in (woken, wake):
+            os.set_blocking(end, False)
+        # A signal's number is written here, whichever call it interrupts.
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        try:
+            while True:
+                ready, _, _ = select.select([self._gateway.fileno(), woken], [], [])
+                if woken in ready:
+                    os.read(woken, 4096)
+                    self._reap()
+                if self._gateway.fileno() in ready and not self._obey():
+                    return
+        finally:
+            for pid in self._numbers:
+                os.kill(pid, signal.SIGKILL)
+            for pid in self._numbers:
+                os.waitpid(pid, 0)
+
+    def _obey(self) -> bool:
+        """Do what one packet asks for; False at the end of the connection."""
+        packet, descriptors, _, _ = socket.recv_fds(self._gateway, MAX_PACKET_BYTES, 3)
+        if not packet:
+            return False
+        match _decoder.decode(packet):
+            case DecodeRequest() as request:
+                self._start(request, descriptors)
+            case KillChild(number):
+                for pid in [pid for pid, each in self._numbers.items() if each == number]:
+                    # It has not been reaped, so the process id is still its own.
+                    os.kill(pid, signal.SIGKILL)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return True
+
+    def _start(self, request: DecodeRequest, descriptors: list[int]) -> None:
+        parent = os.getpid()
+        if (pid := os.fork()) == 0:
+            self._gateway.close()
+            run_child(request, descriptors, parent)
+        self._numbers[pid] = request.number
+        self._tell(ChildStarted(request.number, pid))
+
+    def _reap(self) -> None:
+        while self._numbers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            self._tell(ChildEnded(self._numbers.pop(pid), os.waitstatus_to_exitcode(status)))
+
+    def _tell(self, message: FromServer) -> None:
+        self._gateway.send(msgspec.json.encode(message))
+
+
+def run_child(request: DecodeRequest, descriptors: list[int], parent: int) -> NoReturn:
+    """Decode one file, then exit."""
+    status = 1
+    try:
+        source, out, report = descriptors
+        _confine(request, parent)
+        status = _run(request, source, out, report)
+    finally:
+        # A child never returns into the server's loop.
+        os._exit(status)
+
+
+def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
+    """Decode with libsndfile, or check the headers and become the program; the exit status."""
+    try:
+        os.lseek(source, 0, os.SEEK_SET)
+        if not request.program:
+            decode_sound_file(
+                source, request.name, request.rate_hz, request.most_s, request.cost_samples, out
+            )
+            return 0
+        with mmap.mmap(source, 0, access=mmap.ACCESS_READ) as file:
+            check_muxed(file, request.name, request.most_s, request.cost_samples)
+    except CostlyRecording:
+        return COSTLY
+    except RecordingTooLong as error:
+        found, status = DecodeReport(str(error), error.seconds), REJECTED
+    except RejectedRecording as error:
+        found, status = DecodeReport(str(error)), REJECTED
+    except Exception as error:
+        found, status = DecodeReport(f"{type(error).__name__}: {error}"[:MAX_REPORT_CHARS]), FAILED
+    else:
+        return _become(request.program, source, out)
+    os.write(report, msgspec.json.encode(found))
+    return status
+
+
+def _become(program: tuple[str, ...], source: int, out: int) -> int:
+    """Run the program in this process; returns only if it cannot be started."""
+    os.dup2(source, 0)
+    os.dup2(out, 1)
+    try:
+        os.execv(program[0], program)
+    except OSError:
+        return NOT_STARTED
+
+
+def _confine(request: DecodeRequest, parent: int) -> None:
+    """Limit what this process can take, close what is the server's, and die with the server."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    os.nice(request.niceness)
+    # The timer counts fractions of a second, and a program that this process becomes keeps it.
+    signal.setitimer(signal.ITIMER_PROF, request.cpu_s)
+    for limit, most in (
+        # Whole seconds, and cannot be ignored.
+        (resource.RLIMIT_CPU, math.ceil(request.cpu_s) + 1),
+        (resource.RLIMIT_AS, request.memory_bytes),
+        (resource.RLIMIT_FSIZE, request.out_bytes),
+        (resource.RLIMIT_NOFILE, MAX_DESCRIPTORS),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
+
+
+def main() -> None:
+    """Serve the gateway at the other end of the standard input."""
+    with socket.socket(fileno=os.dup(0)) as gateway:
+        # A child's standard input is not the gateway's socket.
+        os.close(0)
+        os.open(os.devnull, os.O_RDWR)
+        DecodeServer(gateway).serve()
+
+
+if __name__ == "__main__":
+    main()

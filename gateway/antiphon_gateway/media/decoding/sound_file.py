@@ -1,0 +1,109 @@
+"""Files that libsndfile reads, decoded in a child process."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import soundfile
+
+from antiphon_gateway.media.decoding.bounds import (
+    SPARE_S,
+    RecordingTooLong,
+    RejectedRecording,
+    check_cost,
+    check_frames,
+    check_sound,
+    most_samples,
+    too_many_samples,
+)
+from antiphon_gateway.media.decoding.mono import mono_blocks
+from antiphon_gateway.media.mp3 import has_more_than
+
+# libsndfile's names of containers and of what may be in them. Encodings that it cannot seek in are
+# left out: it guesses how long those are.
+_PCM = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ALAW", "ULAW")
+_ENCODINGS: Mapping[str, tuple[str, ...]] = {
+    "MP3": ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III"),
+    "FLAC": ("PCM_S8", "PCM_16", "PCM_24"),
+    "OGG": ("VORBIS", "OPUS"),
+    "AIFF": _PCM,
+    "CAF": (*_PCM, "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32"),
+}
+# More than an encoder's delay, a header's frame and the padding of the last one.
+_MP3_SPARE_SAMPLES = 5 * 1152
+# What libsndfile says of a FLAC stream whose header leaves its length open.
+_UNKNOWN_FRAMES = (1 << 63) - 1
+
+
+def decode_sound_file(
+    source: int, name: str, rate_hz: int, most_s: float, cost_samples: int, out: int
+) -> None:
+    """Write a file's samples to the descriptor `out`: mono float32 at `rate_hz`. The file is the
+    descriptor `source`; it is read from where it is, and not copied.
+
+    Raises `RejectedRecording` for what is out of bounds, before a sample is decoded where the
+    header says it, and `CostlyRecording` for a header that states more than `cost_samples`.
+    """
+    try:
+        with soundfile.SoundFile(source, closefd=False) as file:
+            _check_encoding(file, name)
+            check_sound(file.channels, file.samplerate)
+            if file.frames < _UNKNOWN_FRAMES:
+                check_frames(file.frames, file.channels, file.samplerate, most_s)
+                check_cost(file.frames * file.channels, cost_samples)
+                if file.format == "MP3":
+                    _check_length(file, source)
+                _write(file, file.frames, rate_hz, out)
+            else:
+                # Or soundfile would seek in it, which cannot be done.
+                file._info.seekable = 0
+                _write_unknown(file, rate_hz, most_s, out)
+    except soundfile.LibsndfileError as error:
+        raise RejectedRecording(f"cannot be read as {name}: {error.error_string}") from error
+
+
+def _write(file: soundfile.SoundFile, frames: int, rate_hz: int, out: int) -> int:
+    """Decode at most `frames`; returns how many samples were written."""
+    written = 0
+    for block in mono_blocks(file, frames, rate_hz):
+        rest = memoryview(np.ascontiguousarray(block, np.float32).tobytes())
+        written += len(block)
+        while rest:
+            rest = rest[os.write(out, rest) :]
+    return written
+
+
+def _write_unknown(file: soundfile.SoundFile, rate_hz: int, most_s: float, out: int) -> None:
+    """Decode a file of unknown length as far as it may go, and a little more."""
+    allowed = most_samples(most_s) // file.channels
+    longest = int((most_s + SPARE_S) * file.samplerate)
+    written = _write(file, min(allowed + 1, longest), rate_hz, out)
+    # Resampling may round up by a sample.
+    if (seconds := (written - 1) / rate_hz) > most_s:
+        raise RecordingTooLong(seconds)
+    if file.tell() > allowed:
+        raise too_many_samples(file.channels, file.samplerate, most_s)
+
+
+def _check_encoding(file: soundfile.SoundFile, name: str) -> None:
+    if file.subtype not in (known := _ENCODINGS.get(file.format, ())):
+        raise RejectedRecording(
+            f"is {name} with {file.subtype}, which is not read; there are: {', '.join(known)}"
+        )
+
+
+def _check_length(file: soundfile.SoundFile, source: int) -> None:
+    """Raise for an MP3 file that has more than libsndfile would read of it.
+
+    Without a header it takes the first frame's rate for that of all.
+    """
+    with mmap.mmap(source, 0, access=mmap.ACCESS_READ) as data:
+        longer = has_more_than(data, file.frames + _MP3_SPARE_SAMPLES)
+    if longer:
+        raise RejectedRecording(
+            "is MP3 of a variable rate without a header that says how long it is; "
+            "write one (Xing), or use a constant rate"
+        )

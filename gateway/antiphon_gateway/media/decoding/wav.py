@@ -1,0 +1,144 @@
+"""WAV files: the header is parsed here, libsndfile converts the samples behind it.
+
+libsndfile's own parser would also open the compressed encodings that a WAV file may have, whose
+cost is not that of their bytes, and takes the lengths in a header for true. Programs that write to
+a pipe leave them 0 or 0xFFFFFFFF.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import soundfile
+
+from antiphon.chunk import Tensor
+from antiphon_gateway.media.decoding.bounds import RejectedRecording, check_frames, check_sound
+from antiphon_gateway.media.decoding.mono import mono_blocks
+
+_PCM, _FLOAT, _ALAW, _ULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
+# libsndfile's names, by the header's tag and the bits of a sample.
+_SUBTYPES = {
+    (_PCM, 8): "PCM_U8",
+    (_PCM, 16): "PCM_16",
+    (_PCM, 24): "PCM_24",
+    (_PCM, 32): "PCM_32",
+    (_FLOAT, 32): "FLOAT",
+    (_FLOAT, 64): "DOUBLE",
+    (_ALAW, 8): "ALAW",
+    (_ULAW, 8): "ULAW",
+}
+_KINDS = {b"RIFF": "<", b"RIFX": ">", b"RF64": "<"}
+_UNKNOWN_BYTES = 0xFFFF_FFFF
+SAMPLE_BYTES = 4
+_MAX_CHUNKS = 1024
+"""Before the samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class WavHeader:
+    """What a file's chunks say; its samples are the bytes from `start` to `stop`."""
+
+    subtype: str
+    channels: int
+    rate_hz: int
+    endian: str
+    frame_bytes: int
+    start: int
+    stop: int
+
+    @property
+    def frames(self) -> int:
+        """Whole ones."""
+        return (self.stop - self.start) // self.frame_bytes
+
+    def cost_bytes(self, rate_hz: int) -> int:
+        """What decoding to `rate_hz` reads or writes, whichever is more."""
+        written = self.frames * rate_hz // self.rate_hz * SAMPLE_BYTES
+        return max(self.stop - self.start, written)
+
+
+def is_wav(data: bytes) -> bool:
+    """Whether a file begins as WAV does."""
+    return data[:4] in _KINDS and data[8:12] == b"WAVE"
+
+
+def read_header(data: bytes) -> WavHeader:
+    """The header of a file that `is_wav`. Raises `RejectedRecording`."""
+    order = _KINDS[data[:4]]
+    described: tuple[str, int, int, int] | None = None
+    long_bytes = 0
+    for kind, start, size in _chunks(data, order):
+        if kind == b"fmt ":
+            described = _described(data[start : start + size], order)
+        elif kind == b"ds64" and size >= 16:
+            (long_bytes,) = struct.unpack_from("<Q", data, start + 8)
+        elif kind == b"data":
+            if described is None:
+                raise RejectedRecording("is not a WAV file: its samples come before their format")
+            subtype, channels, rate_hz, frame_bytes = described
+            known = long_bytes if size == _UNKNOWN_BYTES and long_bytes else size
+            stop = min(start + known, len(data))
+            if known in (0, _UNKNOWN_BYTES) and not _is_complete(data, order):
+                stop = len(data)
+            endian = "LITTLE" if order == "<" else "BIG"
+            return WavHeader(subtype, channels, rate_hz, endian, frame_bytes, start, stop)
+    raise RejectedRecording("is not a WAV file: it has no samples")
+
+
+def check_header(header: WavHeader, most_s: float) -> None:
+    """Raise `RejectedRecording` for a recording that is out of bounds."""
+    check_sound(header.channels, header.rate_hz)
+    check_frames(header.frames, header.channels, header.rate_hz, most_s)
+
+
+def decode_wav(data: bytes, header: WavHeader, rate_hz: int) -> Tensor:
+    """The samples of a WAV file as mono float32 at `rate_hz`.
+
+    Raises `RejectedRecording` for samples that are NaN, infinite or far too loud.
+    """
+    with soundfile.SoundFile(
+        io.BytesIO(memoryview(data)[header.start : header.stop]),
+        samplerate=header.rate_hz,
+        channels=header.channels,
+        subtype=header.subtype,
+        endian=header.endian,
+        format="RAW",
+    ) as file:
+        return np.concatenate(tuple(mono_blocks(file, header.frames, rate_hz)))
+
+
+def _chunks(data: bytes, order: str) -> Iterator[tuple[bytes, int, int]]:
+    """Kind, first byte and stated size of each chunk."""
+    at = 12
+    for _ in range(_MAX_CHUNKS):
+        if at + 8 > len(data):
+            return
+        kind, size = struct.unpack_from(f"{order}4sI", data, at)
+        yield kind, at + 8, size
+        at += 8 + size + size % 2
+
+
+def _described(content: bytes, order: str) -> tuple[str, int, int, int]:
+    """Subtype, channels, rate and bytes of a frame. Raises `RejectedRecording`."""
+    if len(content) < 16:
+        raise RejectedRecording("is not a WAV file: its format is cut off")
+    tag, channels, rate_hz, _, _, bits = struct.unpack_from(f"{order}HHIIHH", content)
+    if tag == _EXTENSIBLE and len(content) >= 26:
+        (tag,) = struct.unpack_from(f"{order}H", content, 24)
+    width = -(-bits // 8) * 8
+    if (subtype := _SUBTYPES.get((tag, width))) is None:
+        raise RejectedRecording(
+            f"a WAV file with encoding {tag:#06x} of {bits} bits is not read; there are: "
+            "PCM of 8 to 32 bits, float, A-law, mu-law"
+        )
+    return subtype, channels, rate_hz, channels * width // 8 or 1
+
+
+def _is_complete(data: bytes, order: str) -> bool:
+    """Whether the whole file's stated size is its real one."""
+    (size,) = struct.unpack_from(f"{order}I", data, 4)
+    return bool(size + 8 == len(data))

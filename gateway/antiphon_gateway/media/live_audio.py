@@ -1,0 +1,109 @@
+"""Audio of a live conversation: bytes of a wire format to samples and back, piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import soxr
+
+from antiphon.chunk import Tensor
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.media import g711
+from antiphon_gateway.media.audio_out import SAMPLE_BYTES, pcm16_of
+from antiphon_gateway.media.decoding.bounds import RejectedRecording
+from antiphon_gateway.media.decoding.containers import WAV, unmistakable_container
+from antiphon_gateway.media.decoding.wav import read_header
+from antiphon_gateway.media.pcm_recording import PcmRecording
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFormat:
+    """What travels, mono: 16-bit little-endian samples, or bytes of a G.711 law."""
+
+    name: str
+    rate_hz: int
+    companding: g711.Companding | None = None
+
+    @property
+    def sample_bytes(self) -> int:
+        """What a sample takes."""
+        return SAMPLE_BYTES if self.companding is None else 1
+
+    def pcm16(self, data: bytes) -> bytes:
+        """16-bit samples at this format's rate."""
+        return data if self.companding is None else self.companding.decode(data)
+
+
+PCM16 = LiveFormat("audio/pcm", 24_000)
+MU_LAW = LiveFormat("audio/pcmu", g711.RATE_HZ, g711.MU_LAW)
+A_LAW = LiveFormat("audio/pcma", g711.RATE_HZ, g711.A_LAW)
+_WAV_SUBTYPES = {PCM16.name: "PCM_16", MU_LAW.name: "ULAW", A_LAW.name: "ALAW"}
+LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
+
+
+def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
+    """The samples of audio that should come without a container.
+
+    Of a WAV file whose samples are in the format, its samples. Raises `InvalidArgument` for every
+    other file, which would be heard as noise.
+    """
+    found = unmistakable_container(data)
+    if found is None:
+        return data
+    what = f"is a file in {found.name}"
+    if found is WAV:
+        try:
+            header = read_header(data)
+        except RejectedRecording as error:
+            what = str(error)
+        else:
+            stated = (header.subtype, header.endian, header.channels, header.rate_hz)
+            if stated == (_WAV_SUBTYPES[wanted.name], "LITTLE", 1, wanted.rate_hz):
+                return data[header.start : header.stop]
+            what = f"is a WAV file ({header.subtype}, {header.channels} x {header.rate_hz} Hz)"
+    raise InvalidArgument(
+        f"{field}: {what}; send {wanted.name} without a container, mono at {wanted.rate_hz} Hz",
+        field=field,
+    )
+
+
+def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:
+    """A whole recording in a format."""
+    if wanted.companding is None and recording.rate_hz == wanted.rate_hz:
+        return recording.pcm16
+    encoder = LiveEncoder(wanted, recording.rate_hz)
+    samples = np.frombuffer(recording.pcm16, "<i2").astype(np.float32) / 32767.0
+    return encoder.add(samples) + encoder.finish()
+
+
+class LiveEncoder:
+    """Float32 samples of one utterance at `rate_hz` to a format, as they come.
+
+    The pieces join without a seam: together they are what the whole would be. Where the rate
+    changes, the resampler keeps the last tens of milliseconds until `finish`.
+    """
+
+    def __init__(self, wanted: LiveFormat, rate_hz: int) -> None:
+        self._wanted = wanted
+        self._stream: soxr.ResampleStream | None = None
+        if rate_hz != wanted.rate_hz:
+            self._stream = soxr.ResampleStream(rate_hz, wanted.rate_hz, 1, dtype="float32")
+
+    def add(self, samples: Tensor) -> bytes:
+        """The next piece; b"" when the resampler keeps it all."""
+        return self._encoded(samples, last=False)
+
+    def finish(self) -> bytes:
+        """What the resampler has kept. Nothing may be added afterwards."""
+        if self._stream is None:
+            return b""
+        return self._encoded(np.zeros(0, np.float32), last=True)
+
+    def _encoded(self, samples: Tensor, *, last: bool) -> bytes:
+        if self._stream is not None:
+            samples = self._stream.resample_chunk(samples, last=last)
+        pcm16 = pcm16_of(samples)
+        if self._wanted.companding is None:
+            return pcm16.tobytes()
+        return self._wanted.companding.encode(pcm16)

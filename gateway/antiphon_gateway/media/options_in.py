@@ -1,0 +1,123 @@
+"""Options of a request: what a client gives, checked, and as the stages get it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import InvalidArgument
+from antiphon.options import Option, OptionKind, OptionValue
+from antiphon.sampling import utf8_size
+from antiphon_gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from antiphon_gateway.media.decoding.decoder import MediaDecoder
+
+OptionInput = str | float | Recording
+"""Text, a number, or an audio file."""
+
+OptionReaders = Mapping[str, Mapping[str, Option]]
+"""By option name, the stages that read it, with its description by each."""
+
+OptionsByRole = Mapping[str, Mapping[str, OptionValue]]
+
+MAX_OPTIONS = 64
+"""Counted at the doors, before any of them is read."""
+
+_RECORDING = np.zeros(1, np.float32)
+
+
+def check_options(
+    given: Mapping[str, OptionInput],
+    readers: OptionReaders,
+    config: GatewayConfig,
+    *,
+    recordings: int,
+) -> None:
+    """Check options that there are in everything but what is in their recordings.
+
+    The messages have so many `recordings`. Raises `InvalidArgument` with the field.
+    """
+    size = 0
+    for name, value in given.items():
+        field = f"options.{name}"
+        recordings += isinstance(value, Recording)
+        if isinstance(value, Recording) and recordings > config.max_recordings:
+            raise InvalidArgument(
+                f"{field}: more than {config.max_recordings} recordings in the request", field=field
+            )
+        size += _size_bytes(value)
+        if size > config.max_option_bytes:
+            raise InvalidArgument(
+                f"{field}: the options up to here have more than {config.max_option_bytes} bytes; "
+                "gateway.max_option_bytes sets the bound",
+                field=field,
+            )
+        for option in readers[name].values():
+            if not isinstance(value, Recording):
+                option.check(value)
+            elif option.kind is not OptionKind.AUDIO:
+                option.check(_RECORDING)
+
+
+async def read_options(
+    given: Mapping[str, OptionInput],
+    readers: OptionReaders,
+    config: GatewayConfig,
+    decoder: MediaDecoder,
+    *,
+    taken_s: float,
+    key: str = "",
+) -> OptionsByRole:
+    """What each stage gets of options that were checked; decodes recordings off the event loop.
+
+    The messages have `taken_s` seconds of recordings; `key` is the name of who asks.
+    Raises `InvalidArgument` with the field of a recording that cannot be read or is too long.
+    """
+    found: dict[str, dict[str, OptionValue]] = {}
+    for name, value in given.items():
+        seconds = 0.0
+        for role, option in readers[name].items():
+            ready: OptionValue
+            if isinstance(value, Recording):
+                ready = await _decode(value, option, config, decoder, taken_s, key)
+                seconds = len(ready) / option.sample_rate_hz
+            else:
+                ready = value
+            found.setdefault(role, {})[name] = ready
+        taken_s += seconds
+    return found
+
+
+async def _decode(
+    recording: Recording,
+    option: Option,
+    config: GatewayConfig,
+    decoder: MediaDecoder,
+    taken_s: float,
+    key: str,
+) -> Tensor:
+    limits = AudioLimits(
+        recordings=1, each_s=min(config.max_recording_s, option.max_s), all_s=config.max_audio_s
+    )
+    (samples,) = await decode_recordings(
+        (recording,),
+        decoder,
+        rate_hz=option.sample_rate_hz,
+        limits=limits,
+        taken_s=taken_s,
+        key=key,
+    )
+    option.check(samples)
+    return samples
+
+
+def _size_bytes(value: OptionInput) -> int:
+    match value:
+        case str():
+            return utf8_size(value)
+        case Recording(data=bytes() | str() as data):
+            return len(data)
+        case _:
+            return 0

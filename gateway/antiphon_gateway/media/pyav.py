@@ -1,0 +1,126 @@
+"""What PyAV does, which is not there unless the extra `av` is installed: AAC, other speeds.
+
+Its wheels bundle GPL codecs, so it is nobody's dependency unasked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from fractions import Fraction
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon_gateway.media.audio_formats import ForwardSink
+
+if TYPE_CHECKING:
+    import av
+
+REMEDY = "the gateway needs PyAV for it: pip install 'antiphon[av]' where it runs"
+MIN_SPEED, MAX_SPEED = 0.25, 4.0
+AAC_BITS_PER_S = 64_000
+# What one filter takes is 0.5 and more.
+_SLOWEST = 0.5
+_NOTHING = np.empty(0, np.float32)
+
+
+@cache
+def there_is_pyav() -> bool:
+    """Whether PyAV is installed."""
+    return importlib.util.find_spec("av") is not None
+
+
+class Tempo:
+    """Speech that is faster or slower at the same pitch: FFmpeg's `atempo`."""
+
+    def __init__(self, speed: float, rate_hz: int) -> None:
+        import av.filter
+
+        self._rate_hz = rate_hz
+        self._samples = 0
+        self._graph = av.filter.Graph()
+        last = self._graph.add_abuffer(
+            sample_rate=rate_hz, format="flt", layout="mono", time_base=Fraction(1, rate_hz)
+        )
+        for each in _steps(speed):
+            step = self._graph.add("atempo", f"{each:.6f}")
+            last.link_to(step)
+            last = step
+        last.link_to(self._graph.add("abuffersink"))
+        self._graph.configure()
+
+    def add(self, samples: Tensor) -> Tensor:
+        """As much as can be said already."""
+        if not len(samples):
+            return _NOTHING
+        self._graph.push(_frame(samples, "flt", self._rate_hz, self._samples))
+        self._samples += len(samples)
+        return self._pulled()
+
+    def finish(self) -> Tensor:
+        """The rest."""
+        if not self._samples:
+            return _NOTHING
+        self._graph.push(None)
+        return self._pulled()
+
+    def _pulled(self) -> Tensor:
+        import av.error
+
+        pieces = [_NOTHING]
+        while True:
+            try:
+                pieces.append(self._graph.pull().to_ndarray().reshape(-1))
+            except (av.error.BlockingIOError, av.error.EOFError):
+                return np.concatenate(pieces)
+
+
+class AacEncoder:
+    """AAC in an ADTS stream, which has no header to be completed."""
+
+    def __init__(self, rate_hz: int, *, whole: bool) -> None:
+        import av
+
+        self._rate_hz = rate_hz
+        self._whole = whole
+        self._samples = 0
+        self._sink = ForwardSink()
+        self._container = av.open(self._sink, "w", format="adts")
+        self._stream = self._container.add_stream("aac", rate=rate_hz, layout="mono")
+        self._stream.bit_rate = AAC_BITS_PER_S
+
+    def add(self, samples: Tensor) -> bytes:
+        """See `AudioEncoder`."""
+        if len(samples):
+            clipped = np.clip(samples, -1.0, 1.0)
+            self._container.mux(
+                self._stream.encode(_frame(clipped, "fltp", self._rate_hz, self._samples))
+            )
+            self._samples += len(samples)
+        return b"" if self._whole else self._sink.take()
+
+    def finish(self) -> bytes:
+        """See `AudioEncoder`."""
+        if self._samples:
+            self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._sink.take()
+
+
+def _frame(samples: Tensor, layout: str, rate_hz: int, first: int) -> av.AudioFrame:
+    import av
+
+    row = np.ascontiguousarray(samples, np.float32).reshape(1, -1)
+    frame = av.AudioFrame.from_ndarray(row, format=layout, layout="mono")
+    frame.sample_rate = rate_hz
+    frame.pts = first
+    return frame
+
+
+def _steps(speed: float) -> list[float]:
+    """Factors that one filter takes each, and that make the speed together."""
+    if speed >= _SLOWEST:
+        return [speed]
+    return [_SLOWEST, speed / _SLOWEST]

@@ -1,0 +1,260 @@
+"""Files that requests name by URL, fetched from public addresses alone."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import math
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_network
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import httpcore2
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import InvalidArgument, NotImplementedYet, told
+from antiphon.version import VERSION
+from antiphon_gateway.byte_budget import BudgetExceeded, ByteBudget, ByteLease, eviction
+from antiphon_gateway.media.checked_network import (
+    Address,
+    CheckedNetwork,
+    Resolve,
+    ResponseMeter,
+    UrlFault,
+)
+from antiphon_gateway.metrics import Refused
+
+MAX_REDIRECTS = 3
+MAX_URL_CHARS = 8192
+_RESOLVING_THREADS = 4
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_PORTS = {"http": 80, "https": 443}
+# What is public of IPv6, and what of that holds an IPv4 address or a tunnel's end.
+_PUBLIC_V6 = ip_network("2000::/3")
+_TUNNELS_V6 = tuple(map(ip_network, ("2001::/32", "2002::/16", "2001:db8::/32")))
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteUrl:
+    """A file that is somewhere else."""
+
+    url: str
+
+
+class UrlFetcher:
+    """Fetches the files of requests, as far as the deployment allows it.
+
+    What comes of them takes bytes of `budget`. `resolve` gives the addresses of a name; the
+    system's resolver by default, on threads of its own, so that slow names hold up other names and
+    nothing else. `count` receives every refusal for want of bytes. Raises `InvalidArgument` for
+    networks that are none.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        budget: ByteBudget,
+        resolve: Resolve | None = None,
+        *,
+        count: Callable[[Refused], None] = lambda _: None,
+    ) -> None:
+        self.config = config
+        self.resolve = resolve or self._resolved_by_system
+        self.tls = ssl.create_default_context() if config.fetch_urls else None
+        self.count = count
+        self._budget = budget
+        self._pool = ThreadPoolExecutor(_RESOLVING_THREADS, "resolve")
+        try:
+            self._networks = tuple(map(ip_network, config.fetch_networks))
+        except ValueError as error:
+            field = "gateway.fetch_networks"
+            raise InvalidArgument(f"{field}: {error}", field=field) from error
+
+    @contextmanager
+    def download(self) -> Iterator[Download]:
+        """The files of one request. They take bytes of the budget until the block ends."""
+        download = Download(self)
+        with self._budget.lease(download.give_way, of_client=False) as lease:
+            download.lease = lease
+            yield download
+
+    def is_allowed(self, address: Address) -> bool:
+        """Whether it is public, or the deployment names its network."""
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if any(address in network for network in self._networks):
+            return True
+        if isinstance(address, IPv6Address):
+            within = any(address in network for network in _TUNNELS_V6)
+            return address in _PUBLIC_V6 and not within
+        return address.is_global and not address.is_multicast
+
+    async def _resolved_by_system(self, host: str, port: int) -> Sequence[str]:
+        def look_up() -> list[str]:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            return [str(address[0]).partition("%")[0] for *_, address in found]
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, look_up)
+
+    def close(self) -> None:
+        """Look up nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Download:
+    """The files of one request, fetched one after the other: at most `max_fetch_bytes` of all."""
+
+    lease: ByteLease
+
+    def __init__(self, fetcher: UrlFetcher) -> None:
+        self._fetcher = fetcher
+        self._fetched_bytes = 0
+        self._clock: asyncio.Timeout | None = None
+
+    async def fetch(self, remote: RemoteUrl, field: str) -> bytes:
+        """The file.
+
+        Raises `InvalidArgument` that names the field, `NotImplementedYet` where nothing is fetched,
+        and `BudgetExceeded` when there is no room for its bytes, or others needed that of a file of
+        which nothing came.
+        """
+        config = self._fetcher.config
+        if not config.fetch_urls:
+            raise NotImplementedYet(
+                f"{field}: nothing is fetched from the network; send a data URL, or set "
+                "gateway.fetch_urls",
+                field=field,
+            )
+        try:
+            async with asyncio.timeout(config.fetch_timeout_s) as self._clock:
+                return await self._follow(remote.url)
+        except TimeoutError:
+            if self.lease.evicted:
+                raise self._refused(eviction(), field) from None
+            why = f"did not come within {config.fetch_timeout_s:g} s"
+        except BudgetExceeded as full:
+            raise self._refused(full, field) from None
+        except UrlFault as fault:
+            why = str(fault)
+        except (OSError, httpcore2.ProtocolError) as error:
+            why = f"could not be fetched: {type(error).__name__}"
+        finally:
+            self._clock = None
+        raise InvalidArgument(f"{field}: {why}", field=field)
+
+    def _refused(self, error: BudgetExceeded, field: str) -> BudgetExceeded:
+        """Count a refusal; its error names the file's field."""
+        self._fetcher.count(Refused.UPLOADS)
+        message = f"{field}: {error.message}"
+        return BudgetExceeded(message, field=field, retry_after_s=error.retry_after_s)
+
+    def give_way(self) -> None:
+        """End the fetch that goes on: others need its bytes."""
+        if self._clock is not None and not self._clock.expired():
+            self._clock.reschedule(-math.inf)
+
+    async def _follow(self, url: str) -> bytes:
+        for _ in range(MAX_REDIRECTS + 1):
+            found = await self._ask(_checked(url))
+            if isinstance(found, bytes):
+                return found
+            try:
+                url = urljoin(url, found.url)
+            except ValueError as error:
+                raise UrlFault(f"is no URL: {error}") from error
+        raise UrlFault(f"leads on more than {MAX_REDIRECTS} times")
+
+    async def _ask(self, parts: SplitResult) -> bytes | RemoteUrl:
+        """The file, or where the response says that it is."""
+        fetcher = self._fetcher
+        left = fetcher.config.max_fetch_bytes - self._fetched_bytes
+        meter = ResponseMeter(lambda size: self.lease.moved(self._fetched_bytes + size))
+        network = CheckedNetwork(fetcher.resolve, fetcher.is_allowed, meter)
+        async with httpcore2.AsyncConnectionPool(
+            ssl_context=fetcher.tls, network_backend=network, max_connections=1
+        ) as pool:
+            try:
+                async with pool.stream("GET", _url(parts), headers=_headers(parts)) as response:
+                    meter.head_is_complete()
+                    return await self._read(response, meter, left)
+            except httpcore2.RemoteProtocolError as error:
+                if meter.ended:
+                    raise UrlFault("broke off") from error
+                # A line of the head, of a chunk's size or of a trailer that never ends.
+                meter.check()
+                raise
+
+    async def _read(
+        self, response: httpcore2.Response, meter: ResponseMeter, left: int
+    ) -> bytes | RemoteUrl:
+        """The content of a good response, or where another one leads."""
+        fields = {name.lower(): value for name, value in response.headers}
+        if response.status in _REDIRECTS:
+            return RemoteUrl(fields.get(b"location", b"").decode("latin-1"))
+        if response.status != 200:
+            raise UrlFault(f"could not be fetched: the server answered {response.status}")
+        if fields.get(b"content-encoding", b"").lower() not in (b"", b"identity"):
+            raise UrlFault("came compressed, which was not asked for")
+        too_large = UrlFault(
+            f"has more than the {left} bytes that are left of gateway.max_fetch_bytes"
+        )
+        if int(fields.get(b"content-length", b"0")) > left:
+            raise too_large
+        # Pieces may be of one byte: they are joined as they come.
+        file = io.BytesIO()
+        async for piece in response.aiter_stream():
+            meter.content_bytes += len(piece)
+            if meter.content_bytes > left:
+                raise too_large
+            file.write(piece)
+        self._fetched_bytes += meter.content_bytes
+        self.lease.moved(self._fetched_bytes)
+        return file.getvalue()
+
+
+def _checked(url: str) -> SplitResult:
+    """The parts of a URL that may be asked for. Raises `UrlFault`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise UrlFault(f"is no URL: {error}") from error
+    if parts.scheme not in _PORTS or not parts.hostname or port == 0:
+        raise UrlFault(f"must be an http or https URL, is {told(url)}")
+    if parts.username is not None or parts.password is not None:
+        raise UrlFault("must have no user name and no password")
+    target = parts.path + parts.query + parts.hostname
+    if (
+        len(url) > MAX_URL_CHARS
+        or not target.isascii()
+        or not target.isprintable()
+        or " " in target
+    ):
+        raise UrlFault(f"must be at most {MAX_URL_CHARS} characters of ASCII, others escaped")
+    return parts
+
+
+def _url(parts: SplitResult) -> httpcore2.URL:
+    """For httpcore2, which connects to the host that was checked, and reads nothing again."""
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return httpcore2.URL(
+        scheme=parts.scheme.encode(),
+        host=(parts.hostname or "").encode(),
+        port=parts.port or _PORTS[parts.scheme],
+        target=target.encode(),
+    )
+
+
+def _headers(parts: SplitResult) -> list[tuple[str, str]]:
+    return [
+        ("Host", parts.netloc),
+        ("User-Agent", f"antiphon/{VERSION}"),
+        ("Accept", "*/*"),
+        ("Accept-Encoding", "identity"),
+        ("Connection", "close"),
+    ]

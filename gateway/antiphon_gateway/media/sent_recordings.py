@@ -1,0 +1,64 @@
+"""Recordings that the stages of a session were brought, so that they need not be again."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import is_recording_key
+from antiphon_gateway.media.pcm_recording import PcmRecording
+
+MOST = 1024
+"""Recordings that are remembered; of others the samples are sent again."""
+
+
+class RecordingName(NamedTuple):
+    """What a recording is known by among those of a session: its path in the order, and a mark in
+    case that another has taken its place."""
+
+    field: str
+    size_bytes: int
+    mark: int
+
+
+def name_of(field: str, data: bytes | PcmRecording) -> RecordingName:
+    """The name of a file, whose mark is a checksum (a millisecond for each minute), or of samples,
+    which are known by their number (a negative mark) without being looked at."""
+    if isinstance(data, PcmRecording):
+        return RecordingName(field, len(data.pcm16), -data.number)
+    return RecordingName(field, len(data), zlib.crc32(data))
+
+
+class SentRecordings:
+    """By a recording's name: the key that its samples have at the stage, and how many there are."""
+
+    def __init__(self) -> None:
+        self._sent: OrderedDict[RecordingName, bytes] = OrderedDict()
+        self._samples: dict[bytes, int] = {}
+
+    def find(self, name: RecordingName) -> Tensor | None:
+        """What tells the recording to a stage that has it."""
+        if (key := self._sent.get(name)) is None:
+            return None
+        # What is in use is not what is forgotten next.
+        self._sent.move_to_end(name)
+        return np.frombuffer(key, np.uint8)
+
+    def note(self, name: RecordingName, key: bytes, samples: int) -> None:
+        """A stage gets, or has got, the samples of a recording."""
+        self._sent[name] = key
+        self._samples[key] = samples
+        if len(self._sent) > MOST:
+            _, oldest = self._sent.popitem(last=False)
+            if oldest not in self._sent.values():
+                del self._samples[oldest]
+
+    def length(self, recording: Tensor) -> int:
+        """How many samples a recording of a conversation has."""
+        if is_recording_key(recording):
+            return self._samples[recording.tobytes()]
+        return len(recording)

@@ -1,0 +1,111 @@
+"""Images and videos from a client: files as they came, of which only the headers are read.
+
+They go on as they are. Images that are too large are refused here, before any decoder opens them;
+the stage that reads them has bounds of its own, for videos too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.media.data_url import data_of_url, file_bytes
+from antiphon_gateway.media.image_size import MAX_SCANS, jpeg_scans, jpeg_size, png_size, webp_size
+from antiphon_gateway.media.remote import RemoteUrl
+from antiphon_gateway.threads import SizedThreads
+
+IMAGE, VIDEO = "image", "video"
+"""Kinds of input, as stages name them in `Describe`."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """An image or video file as it came: bytes, base64 text, or where it is. `field` is its
+    path."""
+
+    field: str
+    data: bytes | str | RemoteUrl
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Media types of data URLs, and how a file of each format begins."""
+
+    media_types: frozenset[str]
+    formats: Mapping[str, Callable[[bytes], bool]]
+
+
+_KINDS = {
+    IMAGE: _Kind(
+        frozenset({"image/png", "image/jpeg", "image/jpg", "image/webp"}),
+        {
+            "PNG": lambda head: head.startswith(b"\x89PNG\r\n\x1a\n"),
+            "JPEG": lambda head: head.startswith(b"\xff\xd8\xff"),
+            "WebP": lambda head: head.startswith(b"RIFF") and head[8:12] == b"WEBP",
+        },
+    ),
+    VIDEO: _Kind(frozenset({"video/mp4"}), {"MP4": lambda head: head[4:8] == b"ftyp"}),
+}
+_HEAD_BYTES = 16
+_SIZES = {"PNG": png_size, "JPEG": jpeg_size, "WebP": webp_size}
+MAX_PIXELS = 64_000_000
+"""Of an image; a stage may take fewer."""
+
+
+def read_data_url(url: str, kind: str, field: str) -> File:
+    """The file in a data URL; its base64 is not decoded yet. Raises what `data_of_url` raises."""
+    return File(field, data_of_url(url, kind, _KINDS[kind].media_types, field))
+
+
+def image_media_type(file: bytes) -> str:
+    """The media type of an image file, by how it begins; "" when it is of no known format."""
+    head = file[:_HEAD_BYTES]
+    formats = _KINDS[IMAGE].formats.items()
+    return next((f"image/{name.lower()}" for name, begins in formats if begins(head)), "")
+
+
+async def read_files(files: Sequence[File], kind: str, threads: SizedThreads) -> tuple[Tensor, ...]:
+    """The bytes of each file, uint8 vectors. What is somewhere else was fetched.
+
+    Raises `InvalidArgument` with the field of the file that is empty, no base64, of no known format
+    or beyond the bounds of its format.
+    """
+    found = []
+    for file in files:
+        size = 0 if isinstance(file.data, RemoteUrl) else len(file.data)
+        found.append(np.frombuffer(await threads.run(size, _read, file, kind), dtype=np.uint8))
+    return tuple(found)
+
+
+def _read(file: File, kind: str) -> bytes:
+    field = file.field
+    data = file_bytes(file.data, field)
+    formats = _KINDS[kind].formats
+    name = next((name for name, begins in formats.items() if begins(data[:_HEAD_BYTES])), "")
+    if not name:
+        raise InvalidArgument(f"{field}: is no {' or '.join(formats)} file", field=field)
+    if name in _SIZES:
+        _check_size(data, name, field)
+    return data
+
+
+def _check_size(data: bytes, name: str, field: str) -> None:
+    """Raise for an image whose header says that it is too large, or says nothing."""
+    size = _SIZES[name](data)
+    if size is None:
+        raise InvalidArgument(
+            f"{field}: is a {name} file without a size in its header", field=field
+        )
+    if size.width * size.height > MAX_PIXELS:
+        raise InvalidArgument(
+            f"{field}: has {size.width} x {size.height} pixels; at most {MAX_PIXELS} are allowed",
+            field=field,
+        )
+    if name == "JPEG" and (scans := jpeg_scans(data)) > MAX_SCANS:
+        raise InvalidArgument(
+            f"{field}: has {scans} scans; at most {MAX_SCANS} are allowed", field=field
+        )

@@ -1,0 +1,176 @@
+"""KEDA's external scaler: its service by its name, our messages with its field numbers.
+
+KEDA asks for a ScaledObject, whose trigger names a stage (`metadata.stage`). It divides the
+metric, the demand of that stage in slots, by the target, which is what one replica should have in
+use; so many replicas there should be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from antiphon.errors import AntiphonError, InvalidArgument, NotFound, Unavailable
+from antiphon.v1 import external_scaler_pb2 as messages
+from antiphon_gateway.changes import ChangeSignal
+
+SERVICE = "externalscaler.ExternalScaler"
+STAGE, TARGET = "stage", "target"
+"""Keys of a trigger's metadata."""
+
+Request = TypeVar("Request", bound=Message)
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class DemandView(Protocol):
+    """What there is to tell. `changes` is told whenever a demand may be another."""
+
+    @property
+    def changes(self) -> ChangeSignal:
+        """Of the demand of any stage."""
+        ...
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The stages."""
+        ...
+
+    def demand(self, role: str) -> float:
+        """Slots of a stage that are wanted, over all gateways, as far as it is known."""
+        ...
+
+    def known_demand(self, role: str) -> float:
+        """The same. Raises `Unavailable` where it may be more."""
+        ...
+
+    def target(self, role: str, share: float | None) -> float:
+        """Slots in use that one replica should have: a share of its own, or the configured one."""
+        ...
+
+
+class ExternalScaler:
+    """The four methods. A trigger that is wrong is INVALID_ARGUMENT or NOT_FOUND, with a sentence
+    that names the key. Who asks for a demand that may be more than is known gets UNAVAILABLE: on an
+    error KEDA leaves the replicas as they are, a number too low would end some that are in use."""
+
+    def __init__(self, view: DemandView) -> None:
+        self._view = view
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve under KEDA's name."""
+        asked = messages.ScaledObject
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "IsActive": _unary(self._is_active, asked),
+            "StreamIsActive": grpc.unary_stream_rpc_method_handler(
+                self._stream_is_active, asked.FromString, _serialised
+            ),
+            "GetMetricSpec": _unary(self._get_metric_spec, asked),
+            "GetMetrics": _unary(self._get_metrics, messages.ScalingValuesRequest),
+        }
+        generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        server.add_generic_rpc_handlers((generic,))
+
+    async def _is_active(self, scaled: messages.ScaledObject) -> messages.ScaledObjectActivity:
+        active = self._view.known_demand(self._stage_of(scaled)) > 0
+        return messages.ScaledObjectActivity(active=active)
+
+    async def _stream_is_active(
+        self, scaled: messages.ScaledObject, context: Context
+    ) -> AsyncIterator[messages.ScaledObjectActivity]:
+        """Whether there is demand: at once, and whenever that changes. Never ends."""
+        try:
+            role = self._stage_of(scaled)
+        except (InvalidArgument, NotFound) as error:
+            await _abort(context, error)
+        told: bool | None = None
+        while True:
+            changed = self._view.changes.next
+            if (active := self._view.demand(role) > 0) != told:
+                told = active
+                yield messages.ScaledObjectActivity(active=active)
+            await changed.wait()
+
+    async def _get_metric_spec(self, scaled: messages.ScaledObject) -> messages.ScalingTargets:
+        role = self._stage_of(scaled)
+        target = self._view.target(role, _share_of(scaled))
+        told = messages.ScalingTarget(
+            metric=_metric(role), whole_value=math.ceil(target), value=target
+        )
+        return messages.ScalingTargets(targets=[told])
+
+    async def _get_metrics(self, request: messages.ScalingValuesRequest) -> messages.ScalingValues:
+        role = self._stage_of(request.object)
+        metric = _metric(role)
+        if request.metric not in ("", metric):
+            raise NotFound(
+                f"metricName: the stage {role} has the metric {metric}, not {request.metric!r}",
+                field="metricName",
+            )
+        demand = self._view.known_demand(role)
+        told = messages.ScalingValue(metric=metric, whole_value=math.ceil(demand), value=demand)
+        return messages.ScalingValues(values=[told])
+
+    def _stage_of(self, scaled: messages.ScaledObject) -> str:
+        """The stage that the trigger names."""
+        role, roles = scaled.metadata.get(STAGE, ""), ", ".join(self._view.roles)
+        if not role:
+            raise InvalidArgument(
+                f"metadata.{STAGE}: name the stage that is to be scaled; there are {roles}",
+                field=f"metadata.{STAGE}",
+            )
+        if role not in self._view.roles:
+            raise NotFound(
+                f"metadata.{STAGE}: there is no stage {role!r}; there are {roles}",
+                field=f"metadata.{STAGE}",
+            )
+        return role
+
+
+def _share_of(scaled: messages.ScaledObject) -> float | None:
+    """The share of slots that the trigger wants to be used, if it says one."""
+    given = scaled.metadata.get(TARGET, "")
+    if not given:
+        return None
+    try:
+        share = float(given)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise InvalidArgument(
+            f"metadata.{TARGET}: the share of slots to be used, above 0 and at most 1, "
+            f"not {given!r}",
+            field=f"metadata.{TARGET}",
+        )
+    return share
+
+
+def _metric(role: str) -> str:
+    return f"antiphon-{role}-slots"
+
+
+def _unary(
+    answer: Callable[[Request], Awaitable[Message]], asked: type[Request]
+) -> grpc.RpcMethodHandler[Request, Message]:
+    """A handler of a plain call, whose errors get their status."""
+
+    async def handle(request: Request, context: Context) -> Message:
+        try:
+            return await answer(request)
+        except (InvalidArgument, NotFound, Unavailable) as error:
+            await _abort(context, error)
+            raise
+
+    return grpc.unary_unary_rpc_method_handler(handle, asked.FromString, _serialised)
+
+
+async def _abort(context: Context, error: AntiphonError) -> None:
+    """End the call with the error. Always raises."""
+    await context.abort(grpc.StatusCode[error.code.name], error.message)
+
+
+def _serialised(message: Message) -> bytes:
+    return message.SerializeToString()

@@ -1,0 +1,54 @@
+"""What the requests of this gateway want, as it tells the others."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from antiphon_gateway.calls.reservation import Admission
+from antiphon_gateway.changes import ChangeSignal
+from antiphon_gateway.scaler.demand import GatewayWants, RoleWants
+
+SHORTEST_INTERVAL_S = 0.1
+LONGEST_INTERVAL_S = 1.0
+
+
+class OwnDemand:
+    """A snapshot, made anew at most every `SHORTEST_INTERVAL_S`. `changes` of it, and those of
+    all demand, are told when it differs from the last."""
+
+    def __init__(self, admission: Admission, all_changes: ChangeSignal) -> None:
+        self.now: GatewayWants = {}
+        self.changes = ChangeSignal()
+        self._admission = admission
+        self._all_changes = all_changes
+
+    async def follow(self) -> None:
+        """Keep the snapshot true, for ever."""
+        while True:
+            changed = self._admission.changes.next
+            self._renew()
+            await asyncio.sleep(SHORTEST_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._longest_s()):
+                    await changed.wait()
+
+    def _renew(self) -> None:
+        waiting = self._admission.wanted
+        refused = self._admission.refused.by_role(asyncio.get_running_loop().time())
+        wants = {
+            role: RoleWants(waiting[role], refused.get(role, 0.0))
+            for role in waiting.keys() | refused.keys()
+        }
+        if wants != self.now:
+            self.now = wants
+            self.changes.tell()
+            self._all_changes.tell()
+
+    def _longest_s(self) -> float:
+        """Until time alone changes something."""
+        expiry = self._admission.refused.next_expiry()
+        if expiry is None:
+            return LONGEST_INTERVAL_S
+        left_s = expiry - asyncio.get_running_loop().time()
+        return min(max(left_s, 0.0), LONGEST_INTERVAL_S)

@@ -1,0 +1,286 @@
+"""The running gateway: stages, sessions and all doors, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from types import TracebackType
+from typing import cast
+
+import grpc
+import uvicorn
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from antiphon.deployment.address import host_and_port
+from antiphon.deployment.schema import Deployment, GatewayConfig
+from antiphon.tracing.tracing import open_tracing
+from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.config import delivery_of
+from antiphon_gateway.conversations.conversations import Conversations
+from antiphon_gateway.doors.access_log import AccessLog
+from antiphon_gateway.doors.chat.request import CHAT, read_chat
+from antiphon_gateway.doors.conversation_door import ConversationDoor
+from antiphon_gateway.doors.converse.door import ConverseDoor
+from antiphon_gateway.doors.http.app import http_app
+from antiphon_gateway.doors.http.connection import ConnectionLimiter
+from antiphon_gateway.doors.http.door import Door, FormDoor, HttpDoor
+from antiphon_gateway.doors.http.endpoint import HttpEndpoint, SharedByDoors
+from antiphon_gateway.doors.read_aloud.request import SPEECH, read_speech
+from antiphon_gateway.doors.speech_grpc import SERVICE, SpeechServicer
+from antiphon_gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
+from antiphon_gateway.doors.transcribe.request import UNSUPPORTED as TRANSCRIBE_UNSUPPORTED
+from antiphon_gateway.doors.transcribe.schema import TranscriptionForm
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.fleet.fleet_metrics import FleetMetrics
+from antiphon_gateway.grpc_front import FrontBounds
+from antiphon_gateway.grpc_server import GrpcServer
+from antiphon_gateway.http_server import SHUTDOWN_GRACE_S, HttpServer, listen
+from antiphon_gateway.keys.credentials import GrpcPeers
+from antiphon_gateway.keys.identities import Identities
+from antiphon_gateway.metrics import Metrics
+from antiphon_gateway.metrics_door import MetricsDoor
+from antiphon_gateway.scaler.deployed import scaler_of
+from antiphon_gateway.tls import server_tls
+
+HTTP_DOORS: tuple[Door, ...] = (
+    HttpDoor("/v1/chat/completions", read_chat, CHAT),
+    HttpDoor("/v1/audio/speech", read_speech, SPEECH),
+    FormDoor(
+        "/v1/audio/transcriptions",
+        TranscriptionForm,
+        read_transcription,
+        TRANSCRIBE,
+        TRANSCRIBE_UNSUPPORTED,
+    ),
+)
+"""A door is a row here and whatever its `read` needs."""
+
+# A client that has no call for so long connects anew for the next, without noticing.
+GRPC_IDLE_MS = 60_000
+# Pings that may come sooner than twice a second after another, since the server last sent data. A
+# network that held some back delivers a few at once.
+GRPC_PING_STRIKES = 16
+# gRPC's arguments are 32-bit numbers.
+_MOST_MS = (1 << 31) - 1
+
+
+class Gateway:
+    """Serves from entering to leaving the context. `http_address`, `grpc_address`: "host:port".
+
+    Leaving refuses new requests, lets running ones finish for `drain_s` of its config,
+    then ends them; `force_stop` ends that wait. Raises `InvalidArgument` for a wrong address,
+    `Unavailable` when one is taken.
+    """
+
+    def __init__(self, deployment: Deployment, doors: Sequence[Door] = HTTP_DOORS) -> None:
+        config = deployment.gateway
+        self._drain_s = config.drain_s
+        self.fleet = Fleet(deployment)
+        self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
+        self._tracing = open_tracing(
+            config.trace_endpoint,
+            "antiphon-gateway",
+            field="gateway.trace_endpoint",
+            ratio=config.trace_ratio,
+            trace_clients=config.trace_clients,
+        )
+        delivery = delivery_of(deployment)
+        self.calls = Calls(self.fleet, config, delivery, self.metrics, self._tracing)
+        self._conversations = Conversations(self.calls, config)
+        access_log = AccessLog(self.metrics, self._tracing)
+        identities = Identities(config, self.metrics.not_admitted)
+        converse = ConverseDoor(
+            ConversationDoor("grpc", self._conversations, config, access_log, self.metrics)
+        )
+        grpc_peers = GrpcPeers()
+        self._servicer = SpeechServicer(
+            self.calls, access_log, config, identities, grpc_peers, converse.serve
+        )
+        self._health = health.aio.HealthServicer()
+        self._tls = None if config.tls is None else server_tls(config.tls)
+        self._grpc = GrpcServer(
+            config.grpc_listen,
+            self._add_services,
+            _server_options(config),
+            FrontBounds(
+                connections=config.max_grpc_connections,
+                per_address=config.max_grpc_connections_per_address,
+                head_s=config.head_timeout_s,
+                closing_s=config.send_timeout_s,
+            ),
+            None if self._tls is None else self._tls.grpc,
+            self.metrics.refuse,
+            grpc_peers,
+        )
+        self.metrics.watch("grpc_connections", "gRPC connections", lambda: self._grpc.connections)
+        self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
+        self._metrics_door = MetricsDoor(config.metrics_listen, self.metrics)
+        self.metrics.registry.register(FleetMetrics(self.fleet))
+        talks = self._conversations
+        self.metrics.watch("conversations", "Conversations open", lambda: talks.shares.open)
+        self.metrics.watch(
+            "conversation_bytes", "Bytes that conversations hold", lambda: talks.shares.held_bytes
+        )
+        doorkeeper = ConnectionLimiter(config, self.metrics.refuse)
+        self.metrics.watch("connections", "HTTP connections", lambda: doorkeeper.connections)
+        self._shared = SharedByDoors(config, self.metrics, self.calls.uploads)
+        endpoints = {
+            door.path: HttpEndpoint(door, self.calls, self._shared, config, self.metrics)
+            for door in doors
+        }
+        messages = {door.path: door.messages for door in doors if door.messages is not None}
+        self._doorkeeper = doorkeeper
+        self._http = HttpServer(
+            uvicorn.Config(
+                http_app(
+                    self.calls,
+                    self._conversations,
+                    endpoints,
+                    self.metrics,
+                    access_log,
+                    config,
+                    messages,
+                    identities,
+                ),
+                http=cast(type[asyncio.Protocol], doorkeeper),
+                ws=cast(type[asyncio.Protocol], doorkeeper.websocket),
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                log_level="error",
+                timeout_keep_alive=math.ceil(config.head_timeout_s),
+                access_log=False,
+                server_header=False,
+                # Callers are known by their connection: a forwarding header may say anything.
+                proxy_headers=False,
+            ),
+            None if self._tls is None else self._tls.http,
+            config.head_timeout_s,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self.scaler = scaler_of(deployment, self.fleet, self.calls.admission)
+        if self.scaler is not None:
+            peers = self.scaler.peers
+            self.metrics.watch(
+                "scaler_peers",
+                "Other gateways that have told what their requests want",
+                lambda: len(peers.told_by),
+            )
+        self.http_address = self.grpc_address = ""
+
+    async def __aenter__(self) -> Gateway:
+        listeners, self.http_address = listen(*self._http_listen, field="gateway.http_listen")
+        try:
+            await self._set_health(serving=False)
+            await self._metrics_door.start()
+            self.grpc_address = await self._grpc.start()
+            if self.scaler is not None:
+                await self.scaler.__aenter__()
+        except BaseException:
+            for each in listeners:
+                each.close()
+            await self._metrics_door.stop()
+            raise
+        await self.fleet.__aenter__()
+        self._tasks = [
+            asyncio.create_task(self._http.serve(sockets=listeners)),
+            asyncio.create_task(self._tell_health()),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        drained_at = loop.time() + self._drain_s
+        self.calls.refuse()
+        self._doorkeeper.send_elsewhere()
+        await self._grpc.send_elsewhere(self._drain_s + SHUTDOWN_GRACE_S)
+        if self.scaler is not None:
+            # KEDA asks another one from now on.
+            await self.scaler.__aexit__(kind, error, trace)
+        self._shared.stop_uploads()
+        serving, telling = self._tasks
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        await self._health.enter_graceful_shutdown()
+        await self.calls.close(self._drain_s)
+        await self._conversations.wait_none(SHUTDOWN_GRACE_S)
+        # Answers that nobody makes any more, but that clients have not taken yet.
+        left_s = max(SHUTDOWN_GRACE_S, drained_at - loop.time())
+        self._http.config.timeout_graceful_shutdown = math.ceil(left_s)
+        self._http.should_exit = True
+        await self._grpc.stop(SHUTDOWN_GRACE_S)
+        hurried = asyncio.create_task(self.calls.wait_hurried())
+        await asyncio.wait((serving, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        self._http.cut_connections()
+        await serving
+        await self._metrics_door.stop()
+        self._shared.close()
+        self._conversations.close()
+        await self.fleet.__aexit__(kind, error, trace)
+        await asyncio.to_thread(self._tracing.close)
+
+    @property
+    def metrics_address(self) -> str:
+        """Where the series are: "host:port"."""
+        return self._metrics_door.address or self.http_address
+
+    def force_stop(self) -> None:
+        """End what runs now, when leaving the context waits for it."""
+        self.calls.force_stop()
+
+    async def wait_ready(self) -> None:
+        """Return when all stages are described, serving and fit together."""
+        await self.fleet.wait_ready()
+
+    async def wait_closed(self) -> None:
+        """Return when the gRPC door has closed although nobody has stopped the gateway."""
+        await self._grpc.wait_closed()
+
+    def _add_services(self, server: grpc.aio.Server) -> None:
+        """What the gRPC door offers."""
+        self._servicer.add_to(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+
+    async def _tell_health(self) -> None:
+        """Keep the health service true to the stages, for ever."""
+        async for ready in self.fleet.readiness():
+            await self._set_health(serving=ready)
+
+    async def _set_health(self, *, serving: bool) -> None:
+        response = health_pb2.HealthCheckResponse
+        status = response.SERVING if serving else response.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+
+def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
+    options = dict(CLIENT_SERVER_OPTIONS)
+    options["grpc.max_receive_message_length"] = config.max_body_bytes
+    # The status of a call waits behind what its client does not take, for as long as that
+    # stays connected. So a connection takes calls for a request's time, and has a request's or a
+    # conversation's time for those that run on it; clients that do nothing wrong connect anew
+    # without noticing.
+    longest_s = max(config.request_timeout_s, config.max_conversation_s)
+    age_ms = min(math.ceil(config.request_timeout_s * 1000), _MOST_MS)
+    grace_ms = min(math.ceil(longest_s * 1000), _MOST_MS)
+    options["grpc.max_connection_age_ms"] = age_ms
+    options["grpc.max_connection_age_grace_ms"] = grace_ms
+    # Until the client's settings have come.
+    options["grpc.server_handshake_timeout_ms"] = min(
+        math.ceil(config.head_timeout_s * 1000), _MOST_MS
+    )
+    options["grpc.max_connection_idle_ms"] = GRPC_IDLE_MS
+    options["grpc.max_concurrent_streams"] = config.max_calls + config.max_conversations
+    options["grpc.http2.max_ping_strikes"] = GRPC_PING_STRIKES
+    return list(options.items())

@@ -1,0 +1,93 @@
+"""Code2wav's engine: audio of many segments.
+
+If the edge `codes` is delivered whole, the flow sees all of an utterance at once, and an utterance
+is decoded when its last code has come. If it is streamed, the flow sees block after block, and
+samples leave as blocks are complete; see `mel_stream`. The delivery decides, not when codes come.
+
+Each utterance is computed by itself, so its samples do not depend on what else is served; a step of
+the engine does some work for the segments that have had least of it. A fault fails its segment and
+no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from antiphon.errors import InvalidArgument, ResourceExhausted
+from antiphon.pipelines.cosyvoice3 import AUDIO, CODE2WAV, CODES, VOICE
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
+from antiphon_services.cosyvoice3.code2wav.segment import UtteranceSegment
+from antiphon_services.isolation import alone
+
+ROWS_AT_A_TIME = 16_384
+"""Of one layer, in a step. 10 s of speech have 22,000 for each of 22 layers and 10 evaluations at
+the released sizes."""
+
+
+class Code2WavEngine:
+    """Implements `antiphon.runtime.engine.Engine`: `speaker_prompt`, `codes` in, `audio` out.
+
+    `context_limit` is the most codes of an utterance and its voice's prompt, `slots` the most
+    segments.
+    """
+
+    def __init__(self, decoder: SpeechDecoder, *, context_limit: int, slots: int) -> None:
+        self._decoder = decoder
+        self._context_limit = context_limit
+        self._slots = slots
+        self._segments: dict[SegmentKey, UtteranceSegment] = {}
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Raises `ResourceExhausted` when all slots are taken."""
+        if len(self._segments) == self._slots:
+            raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
+        self._segments[key] = UtteranceSegment(
+            key, wanted=AUDIO in settings.outputs, whole=CODES in settings.whole_inputs
+        )
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Check and queue a voice or codes. Raises `DataLoss` or `InvalidArgument`."""
+        segment = self._segments[key]
+        if chunk.edge == VOICE:
+            segment.accept_voice(chunk, self._decoder)
+        elif chunk.edge == CODES:
+            segment.accept_codes(chunk)
+        else:
+            raise InvalidArgument(
+                f"{CODE2WAV} has no input edge {chunk.edge!r}; it has {VOICE} and {CODES}",
+                edge=chunk.edge,
+            )
+        segment.check_length(self._context_limit)
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`speaker_prompt`, `codes`, or None."""
+        return self._segments[key].missing_edge
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].cost(FinishReason.CANCELLED)
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget the segment, and give back what it holds."""
+        self._segments.pop(key).close()
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Work for the segments that are not `held`."""
+        events: list[EngineEvent] = []
+        free = [each for key, each in self._segments.items() if key not in held]
+        done = 0
+        while done < ROWS_AT_A_TIME and (ready := [each for each in free if each.ready]):
+            segment = min(ready, key=lambda each: each.served)
+            before = segment.served
+            with alone(segment.key, events, segment.fail):
+                events += segment.advance(self._decoder)
+            done += segment.served - before
+        for segment in free:
+            if segment.complete:
+                events += segment.end()
+        return events

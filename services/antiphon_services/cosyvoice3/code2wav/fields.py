@@ -1,0 +1,92 @@
+"""What code2wav does with each field of `cosyvoice3.yaml`; see `config_fields`."""
+
+from __future__ import annotations
+
+from antiphon.pipelines.cosyvoice3 import (
+    CODE_RATE_HZ,
+    FRAMES_PER_CODE,
+    MEL_BINS,
+    SAMPLE_RATE_HZ,
+    SPEAKER_WIDTH,
+    SPEECH_IDS,
+)
+from antiphon_services.config_fields import ConfigPart, names
+
+FLOW = ConfigPart(
+    "flow",
+    computed=names("pre_lookahead_layer decoder"),
+    only={
+        "!new": ("cosyvoice.flow.flow.CausalMaskedDiffWithDiT",),
+        "input_size": (MEL_BINS,),
+        "output_size": (MEL_BINS,),
+        "spk_embed_dim": (SPEAKER_WIDTH,),
+        "vocab_size": (SPEECH_IDS,),
+        "input_frame_rate": (CODE_RATE_HZ,),
+        "token_mel_ratio": (FRAMES_PER_CODE,),
+    },
+    # The convolution's own size counts; the rest is for training.
+    idle=names("output_type only_mask_loss pre_lookahead_len"),
+)
+LOOK_AHEAD = ConfigPart(
+    "flow.pre_lookahead_layer",
+    computed=names("channels pre_lookahead_len"),
+    only={
+        "!new": ("cosyvoice.transformer.upsample_encoder.PreLookaheadLayer",),
+        "in_channels": (MEL_BINS,),
+    },
+)
+MATCHING = ConfigPart(
+    "flow.decoder",
+    computed=names("cfm_params estimator"),
+    only={
+        "!new": ("cosyvoice.flow.flow_matching.CausalConditionalCFM",),
+        "n_spks": (1,),
+    },
+    idle=names("in_channels spk_emb_dim"),
+)
+SOLVER = ConfigPart(
+    "flow.decoder.cfm_params.content",
+    computed=names("inference_cfg_rate"),
+    # The vendor's code solves by Euler's method whatever `solver` says.
+    only={"t_scheduler": ("cosine",), "solver": ("euler",)},
+    idle=names("sigma_min training_cfg_rate reg_loss_type"),
+)
+ESTIMATOR = ConfigPart(
+    "flow.decoder.estimator",
+    computed=names("dim depth heads dim_head ff_mult static_chunk_size"),
+    only={
+        "!new": ("cosyvoice.flow.DiT.dit.DiT",),
+        "mel_dim": (MEL_BINS,),
+        "mu_dim": (MEL_BINS,),
+        "spk_dim": (MEL_BINS,),
+        "long_skip_connection": (None, False),
+    },
+    # The vendor's mask lets a block see all earlier ones, whatever `num_decoding_left_chunks` says.
+    idle=names("out_channels dropout num_decoding_left_chunks"),
+)
+VOCODER = ConfigPart(
+    "hift",
+    computed=names(
+        "base_channels nb_harmonics nsf_alpha nsf_sigma nsf_voiced_threshold upsample_rates "
+        "upsample_kernel_sizes istft_params resblock_kernel_sizes resblock_dilation_sizes "
+        "source_resblock_kernel_sizes source_resblock_dilation_sizes lrelu_slope audio_limit "
+        "f0_predictor"
+    ),
+    only={
+        "!new": ("cosyvoice.hifigan.generator.CausalHiFTGenerator",),
+        "in_channels": (MEL_BINS,),
+        "sampling_rate": (SAMPLE_RATE_HZ,),
+        # How far pieces reach ahead is made for it.
+        "conv_pre_look_right": (4,),
+    },
+)
+PITCH = ConfigPart(
+    "hift.f0_predictor",
+    computed=names("cond_channels"),
+    only={
+        "!new": ("cosyvoice.hifigan.f0_predictor.CausalConvRNNF0Predictor",),
+        "in_channels": (MEL_BINS,),
+        "num_class": (1,),
+    },
+)
+PARTS = (FLOW, LOOK_AHEAD, MATCHING, SOLVER, ESTIMATOR, VOCODER, PITCH)

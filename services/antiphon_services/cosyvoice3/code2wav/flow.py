@@ -1,0 +1,157 @@
+"""The flow: mel frames from speech codes and a voice.
+
+Mirrors `CausalMaskedDiffWithDiT.inference` of the vendor. With `streaming=False` every frame sees
+all frames of prompt and utterance; with `streaming=True` frames are in blocks, counted from the
+prompt's first frame, and see their own block and earlier ones. The two make different sound. The
+mathematics is the vendor's; what it repeats is done once.
+What depends on the time alone is computed at load, what depends on codes and voice alone once for
+each utterance. Guidance takes both halves, with the conditions and without, in one batch.
+
+The noise is the vendor's, too: a fixed buffer that is the same for every utterance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv1d, leaky_relu, linear, mish, normalize, pad, silu
+
+from antiphon.pipelines.cosyvoice3 import FRAMES_PER_CODE, MOST_CODES
+from antiphon_services.cosyvoice3.code2wav.flow_module import (
+    POSITION_GROUPS,
+    TIME_WIDTH,
+    FlowModule,
+)
+from antiphon_services.flow.block_cache import BlockShape
+from antiphon_services.flow.euler import EulerSteps
+from antiphon_services.flow.layer import AllRows, LayerWeights, TimedLayer, modulated, rotation_of
+from antiphon_services.flow.work import Work
+
+STEPS = 10
+HALVES = 2
+MOST_FRAMES = FRAMES_PER_CODE * MOST_CODES
+"""Of prompt and utterance: the length of the noise."""
+NOISE_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClonedVoice:
+    """A voice: `speaker` float32 [1, width], and of its recording the `codes` int64 [P] and the
+    `mel` frames float32 [2 P, bins]; P may be 0."""
+
+    speaker: Tensor
+    codes: Tensor
+    mel: Tensor
+
+
+class MelFlow:
+    """Computes with the weights of a `FlowModule`, in float32; `guidance` is the strength of
+    classifier-free guidance, `block_frames` the length of a block."""
+
+    def __init__(
+        self, module: FlowModule, *, heads: int, guidance: float, block_frames: int
+    ) -> None:
+        estimator: Any = module.decoder.estimator
+        self._module: Any = module
+        self._guidance = guidance
+        weight: Tensor = estimator.proj_out.weight
+        self.device, self.mel_width = weight.device, len(weight)
+        self._steps = EulerSteps.cosine(STEPS)
+        times = _time_rows(self._steps.times).to(self.device)
+        embedding = silu(estimator.time_embed.time_mlp(times))
+        self._layers = [
+            _layer(each, embedding, heads, number)
+            for number, each in enumerate(estimator.transformer_blocks)
+        ]
+        self._head_dim = len(estimator.transformer_blocks[0].attn.to_q.weight) // heads
+        self.block = BlockShape(
+            STEPS, len(self._layers), HALVES, block_frames, heads, self._head_dim
+        )
+        self.look_ahead: int = self._module.pre_lookahead_layer.conv1.kernel_size[0] - 1
+        scale, shift = estimator.norm_out.linear(embedding).chunk(2, dim=1)
+        self._last_norm = (1 + scale, shift)
+        self._out = (weight, estimator.proj_out.bias)
+        # The reference joins frame, condition, code and speaker, in this order.
+        projection = estimator.input_embed.proj
+        widths = (self.mel_width, projection.in_features - self.mel_width)
+        self._frame_in, self._given_in = projection.weight.split(widths, dim=1)
+        self._bias = projection.bias
+        convolutions = estimator.input_embed.conv_pos_embed
+        self._position_convs = [
+            (each[0].weight, each[0].bias) for each in (convolutions.conv1, convolutions.conv2)
+        ]
+        generator = torch.Generator().manual_seed(NOISE_SEED)
+        noise = torch.randn([1, self.mel_width, MOST_FRAMES], generator=generator)
+        self._noise = noise[0].T.to(self.device)
+
+    def run(self, voice: ClonedVoice, codes: Tensor) -> Work[Tensor]:
+        """The mel frames [2 n, bins] of codes int64 [n], all of which see all."""
+        prompt = len(voice.mel)
+        rows = AllRows(0, prompt + FRAMES_PER_CODE * len(codes))
+        return (yield from self.run_rows(voice, codes, rows))[prompt:]
+
+    def run_rows(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Work[Tensor]:
+        """These frames of prompt and codes, [n, bins]; of the last `look_ahead` codes only where
+        no more follow."""
+        given = self._given(voice, codes, among)
+        rotation = rotation_of(among.first, among.stop, self._head_dim, self.device)
+
+        def velocity(evaluation: int, value: Tensor) -> Work[Tensor]:
+            rows = linear(value, self._frame_in) + given
+            rows = rows + self._positions(rows, evaluation, among)
+            for layer in self._layers:
+                rows = layer.forward(rows, evaluation, rotation, among)
+                yield HALVES * len(value)
+            rows = linear(modulated(rows, self._last_norm, evaluation), *self._out)
+            guided, free = rows
+            mixed: Tensor = (1 + self._guidance) * guided - self._guidance * free
+            return mixed
+
+        return (yield from self._steps.solve(velocity, self._noise[among.first : among.stop]))
+
+    def _given(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Tensor:
+        """What codes and voice add to the input of the first layer, [HALVES, frames, width]."""
+        module = self._module
+        speaker = module.spk_embed_affine_layer(normalize(voice.speaker, dim=1))
+        rows = self._look_ahead(module.input_embedding(torch.cat((voice.codes, codes))))
+        rows = rows.repeat_interleave(FRAMES_PER_CODE, dim=0)[among.first : among.stop]
+        condition = voice.mel[among.first : among.stop]
+        condition = pad(condition, (0, 0, 0, len(rows) - len(condition)))
+        told = torch.cat((condition, rows, speaker.expand(len(rows), -1)), dim=1)
+        given = linear(told, self._given_in)
+        both: Tensor = torch.stack((given, torch.zeros_like(given))) + self._bias
+        return both
+
+    def _look_ahead(self, rows: Tensor) -> Tensor:
+        """Rows [n, width] after the layer that sees some codes ahead; behind the last, zeros."""
+        layer = self._module.pre_lookahead_layer
+        ahead, behind = layer.conv1.kernel_size[0] - 1, layer.conv2.kernel_size[0] - 1
+        inner = leaky_relu(layer.conv1(pad(rows.T, (0, ahead))))
+        changed: Tensor = layer.conv2(pad(inner, (behind, 0)))
+        made: Tensor = rows + changed.T
+        return made
+
+    def _positions(self, rows: Tensor, evaluation: int, among: AllRows) -> Tensor:
+        """The convolutional position embedding of rows [HALVES, n, width]."""
+        x = rows.transpose(1, 2)
+        for number, (weight, bias) in enumerate(self._position_convs):
+            x = among.preceded(x, evaluation, number, weight.shape[2] - 1)
+            x = mish(conv1d(x, weight, bias, groups=POSITION_GROUPS))
+        return x.transpose(1, 2)
+
+
+def _layer(block: Any, embedding: Tensor, heads: int, number: int) -> TimedLayer[int]:
+    up, _, down = block.ff.ff
+    return TimedLayer(LayerWeights.of_block(block, embedding, up[0], down), heads, number)
+
+
+def _time_rows(times: Tensor) -> Tensor:
+    """[n, TIME_WIDTH]: the sinusoidal embedding of times [n]."""
+    half = TIME_WIDTH // 2
+    rates = torch.exp(torch.arange(half).float() * -(math.log(10_000) / (half - 1)))
+    angles = 1000 * times[:, None] * rates
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)

@@ -1,0 +1,183 @@
+"""Loads code2wav of a CosyVoice3 checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, Internal
+from antiphon.pipelines.cosyvoice3 import (
+    AUDIO,
+    CODE2WAV,
+    CODES,
+    FRAMES_PER_CODE,
+    MEL_BINS,
+    MODEL_FILE,
+    MOST_CODES,
+    SAMPLE_RATE_HZ,
+    SPEAKER_WIDTH,
+    VOICE,
+)
+from antiphon.pipelines.files import REMEDY, reading
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.config_fields import check_fields
+from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
+from antiphon_services.cosyvoice3.code2wav.engine import Code2WavEngine
+from antiphon_services.cosyvoice3.code2wav.fields import PARTS
+from antiphon_services.cosyvoice3.code2wav.flow import MelFlow
+from antiphon_services.cosyvoice3.code2wav.flow_module import FlowModule
+from antiphon_services.cosyvoice3.code2wav.segment import CODE_ENTRIES
+from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
+from antiphon_services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
+from antiphon_services.engines import (
+    TORCH,
+    check_device,
+    context_limit,
+    refuse_fused,
+    require_torch,
+)
+from antiphon_services.flow.block_cache import BlockPages
+from antiphon_services.hyperpyyaml import read_hyperpyyaml
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.memory_plan import check_room
+from antiphon_services.precision import compute_dtype
+
+FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
+VOCODER_PREFIX = "generator."
+
+# Stored by the vendor and computed here.
+STORED_BUFFERS = ("decoder.estimator.rotary_embed.inv_freq",)
+
+# The flow's noise is fixed, so nothing is drawn.
+NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
+
+WARM_UP_CODES = 8
+
+log = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load the flow and the vocoder.
+
+    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
+    checkpoint does not fit together.
+    """
+    require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
+    check_device(config)
+    decoder = load_decoder(model_dir, config)
+    limit = context_limit(CODE2WAV, config, MOST_CODES)
+    engine = Code2WavEngine(decoder, context_limit=limit, slots=config.slots)
+    _warm_up(engine, min(WARM_UP_CODES, limit))
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=NO_SAMPLING,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        samples_per_frame=decoder.samples_per_code,
+        code_groups=1,
+        code_entries=CODE_ENTRIES,
+        context_limit=limit,
+    )
+    return LoadedStage(engine, facts)
+
+
+@torch.inference_mode()
+def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
+    """The flow and the vocoder, without an engine around them.
+
+    Raises `FailedPrecondition` when the checkpoint does not fit together.
+    """
+    path = model_dir / MODEL_FILE
+    told = read_hyperpyyaml(path)
+    check_fields(path, told, PARTS)
+    flow_weights, vocoder_weights = Weights(model_dir, FLOW_FILE), Weights(model_dir, VOCODER_FILE)
+    parts = [(flow_weights, ""), (vocoder_weights, VOCODER_PREFIX)]
+    check_room(CODE2WAV, config, parts, streams=config.flow_cache_bytes)
+    dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
+    with reading(path):
+        flow_config, vocoder_config = _object(told, path, "flow"), _object(told, path, "hift")
+        flow_module = load_submodule(
+            FlowModule,
+            flow_config,
+            "",
+            flow_weights,
+            dtype=dtype,
+            device=device,
+            ignored=STORED_BUFFERS,
+        )
+        vocoder_module = load_submodule(
+            VocoderModule,
+            vocoder_config,
+            VOCODER_PREFIX,
+            vocoder_weights,
+            dtype=dtype,
+            device=device,
+        )
+        fold_weight_norm(vocoder_module)
+        matching = flow_config["decoder"]
+        flow = MelFlow(
+            flow_module,
+            heads=int(matching["estimator"]["heads"]),
+            guidance=float(matching["cfm_params"]["content"]["inference_cfg_rate"]),
+            block_frames=_block_frames(matching["estimator"], path),
+        )
+        pages = BlockPages(flow.block, config.flow_cache_bytes, device)
+        vocoder = HarmonicVocoder(vocoder_module, vocoder_config)
+    log.info(
+        "cache of streams: %d blocks of %d frames, %.1f MB each",
+        pages.count,
+        flow.block.frames,
+        flow.block.page_bytes / 1e6,
+    )
+    return SpeechDecoder(flow, vocoder, pages)
+
+
+def _object(told: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
+    """An object of the file. Raises `FailedPrecondition`."""
+    part = told.get(name)
+    if not isinstance(part, dict):
+        raise FailedPrecondition(f"{path}: {name} is missing or no object; {REMEDY}")
+    return part
+
+
+def _block_frames(estimator: Mapping[str, Any], path: Path) -> int:
+    """The length of a block. Raises `FailedPrecondition`."""
+    frames = int(estimator["static_chunk_size"])
+    if frames < 1 or frames % FRAMES_PER_CODE:
+        raise FailedPrecondition(
+            f"{path}: flow.decoder.estimator.static_chunk_size is {frames}, no multiple of the "
+            f"{FRAMES_PER_CODE} frames of a code; {REMEDY}"
+        )
+    return frames
+
+
+def _warm_up(engine: Code2WavEngine, count: int) -> None:
+    """Make audio of so many codes, whole and streamed, so that no request pays for what happens
+    once."""
+    voice = {
+        "speaker": np.ones((1, SPEAKER_WIDTH), np.float32),
+        "prompt_codes": np.zeros(0, np.int32),
+        "prompt_mel": np.zeros((0, MEL_BINS), np.float32),
+    }
+    codes = {CODES: np.zeros((count, 1), np.uint16)}
+    key, outputs = SegmentKey("warm-up", 0), frozenset({AUDIO})
+    for whole in (frozenset({CODES}), frozenset[str]()):
+        engine.admit(key, SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole))
+        engine.accept(key, InputChunk(VOICE, 0, voice, True, FinishReason.STOP))
+        engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
+        for failed in run_to_the_end(engine, [key]):
+            raise Internal(f"warm-up: {failed.error}")

@@ -1,0 +1,216 @@
+"""The vocoder: samples from mel frames, by a harmonic source, convolutions and an inverse STFT.
+
+Mirrors `CausalHiFTGenerator.inference` of the vendor. A pitch for each frame drives sines at its
+multiples; noise is added, and the generator shapes both. The noise of a sample depends on the
+sample's index alone.
+
+An utterance is made piece by piece. Its stream carries what each layer keeps of the past, the
+sines' phase included, so that pieces of any lengths, joined, are what one piece would be. All
+layers look back but two at the front. With them and the STFT samples of a frame need `LOOK_AHEAD`
+frames after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import elu, interpolate, leaky_relu, pad
+
+from antiphon_services.cosyvoice3.code2wav.vocoder_module import VocoderModule
+from antiphon_services.flow.work import Work
+from antiphon_services.vocoder.convolution_state import ConvolutionState
+from antiphon_services.vocoder.spectrum_stream import StreamingIstft, StreamingStft
+
+LOOK_AHEAD = 5
+"""Frames after a frame that its samples need: four that the first convolution sees, and one for the
+STFT's windows."""
+PIECE_FRAMES = 200
+ROWS_OF_A_FRAME = 64
+"""A frame counts as so many rows of a layer of the flow: roughly what it costs."""
+
+LOUDEST_MAGNITUDE = 100.0
+LAST_SLOPE = 0.01
+NOISE_KEY = 0
+RAW_BITS, KEPT_BITS = 64, 24
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """The harmonic source: `harmonics` multiples of the pitch beside itself, the sines' amplitude,
+    the noise's where there is a voice, and the pitch in Hz above which there is one."""
+
+    harmonics: int
+    amplitude: float
+    noise: float
+    voiced_hz: float
+    sample_rate_hz: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> SourceSettings:
+        """From the object `hift` of the model's YAML file."""
+        return cls(
+            config["nb_harmonics"],
+            config["nsf_alpha"],
+            config["nsf_sigma"],
+            config["nsf_voiced_threshold"],
+            config["sampling_rate"],
+        )
+
+
+@dataclass(slots=True)
+class VocoderStream:
+    """What one utterance carries from piece to piece.
+
+    The source of its first `frames` frames is made, with phases that are `turns` after the last of
+    them, float64 [harmonics + 1]. `columns` [2 * bins, n] of the source's spectrum wait for the
+    generator, which has begun when `generated`.
+    """
+
+    convolutions: ConvolutionState
+    stft: StreamingStft
+    istft: StreamingIstft
+    turns: Tensor
+    columns: Tensor
+    frames: int = 0
+    generated: bool = False
+
+    def take_columns(self, count: int) -> Tensor:
+        """The next columns, [1, 2 * bins, count]; the first ones have one more, which is centered
+        on the first sample."""
+        if not self.generated:
+            count += 1
+        taken, self.columns = self.columns[:, :count], self.columns[:, count:].clone()
+        return taken[None]
+
+
+class HarmonicVocoder:
+    """Computes with a `VocoderModule` whose weight norm is folded, in float32; `config` is the
+    object `hift` of the model's YAML file. The pitch is computed in float64, as in the vendor's."""
+
+    def __init__(self, module: VocoderModule, config: Mapping[str, Any]) -> None:
+        self._module: Any = module
+        self._pitch: Any = module.f0_predictor
+        self._source = SourceSettings.of(config)
+        self._slope: float = config["lrelu_slope"]
+        self._limit: float = config["audio_limit"]
+        self._rates: list[int] = config["upsample_rates"]
+        self._fft, self._hop = config["istft_params"]["n_fft"], config["istft_params"]["hop_len"]
+        self._kinds = len(config["resblock_kernel_sizes"])
+        self.samples_per_frame = self._hop
+        for rate in self._rates:
+            self.samples_per_frame *= rate
+        weight: Any = self._module.conv_post.weight
+        self._window = torch.hann_window(self._fft, device=weight.device)
+
+    def open(self) -> VocoderStream:
+        """The stream of an utterance of which no frame has come."""
+        return VocoderStream(
+            convolutions=ConvolutionState(),
+            stft=StreamingStft(self._window, self._hop),
+            istft=StreamingIstft(self._window, self._hop),
+            turns=self._window.new_zeros(self._source.harmonics + 1, dtype=torch.float64),
+            columns=self._window.new_zeros(self._fft + 2, 0),
+        )
+
+    def decode(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Work[Tensor]:
+        """float32 [samples]: those that mel frames [n, bins] complete, piece by piece.
+
+        A stream that is `finished` has `samples_per_frame` samples for each of its frames.
+        """
+        if not (len(mel) or finished):
+            return mel.new_empty(0)
+        pieces: Sequence[Tensor] = torch.split(mel, PIECE_FRAMES)
+        made = []
+        for number, piece in enumerate(pieces, 1):
+            last = finished and number == len(pieces)
+            made.append(self._advance(stream, piece.T[None], finished=last))
+            yield len(piece) * ROWS_OF_A_FRAME
+        return torch.cat(made)
+
+    def _advance(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Tensor:
+        """The samples that mel frames [1, bins, n] complete."""
+        pitch = self._pitch_of(stream, mel, finished=finished)
+        if len(pitch):
+            spectra = stream.stft.advance(self._excite(stream, pitch), finished=finished)
+            columns = torch.cat((spectra.real, spectra.imag))
+            stream.columns = torch.cat((stream.columns, columns), dim=1)
+        conv = self._module.conv_pre
+        x = stream.convolutions.ahead(conv, mel, finished=finished)
+        if not x.shape[2]:
+            return mel.new_empty(0)
+        return self._generate(stream, x, finished=finished)
+
+    def _pitch_of(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Tensor:
+        """float32 [n]: the pitches, Hz, that mel frames [1, bins, n] complete."""
+        conv, *rest = self._pitch.condnet[::2]
+        x = elu(stream.convolutions.ahead(conv, mel.double(), finished=finished))
+        if not x.shape[2]:
+            return mel.new_empty(0)
+        for conv in rest:
+            x = elu(stream.convolutions.causal(conv, x))
+        pitch: Tensor = self._pitch.classifier(x[0].T)[:, 0].abs().to(mel.dtype)
+        return pitch
+
+    def _excite(self, stream: VocoderStream, pitch: Tensor) -> Tensor:
+        """float32 [samples]: the source of the next frames, of their pitch [n].
+
+        The sum of turns is float64, which is what the vendor's sum in float32 is rounded from.
+        Products and roundings have the vendor's order: at the end of a long utterance another
+        order is another sound.
+        """
+        each, source = self.samples_per_frame, self._source
+        multiples = torch.arange(1, source.harmonics + 2, device=pitch.device)
+        turns = (pitch[:, None] * multiples / source.sample_rate_hz) % 1
+        sums = stream.turns + torch.cumsum(turns.double(), dim=0)
+        first, last = stream.frames, stream.frames + len(pitch)
+        stream.turns, stream.frames = sums[-1], last
+        phase = sums.to(turns) * 2 * np.pi * each
+        sines = torch.sin(phase).repeat_interleave(each, dim=0) * source.amplitude
+        voiced = (pitch > source.voiced_hz).to(sines).repeat_interleave(each)[:, None]
+        loudness = voiced * source.noise + (1 - voiced) * source.amplitude / 3
+        noise = torch.from_numpy(noise_of(first, last, each, sines.shape[1])).to(sines.device)
+        merged: Tensor = self._module.m_source.l_linear(sines * voiced + loudness * noise)
+        return merged[:, 0].tanh()
+
+    def _generate(self, stream: VocoderStream, x: Tensor, *, finished: bool) -> Tensor:
+        """float32 [samples] of rows [1, channels, n] of the first convolution."""
+        module, past = self._module, stream.convolutions
+        excitation = stream.take_columns(x.shape[2] * self.samples_per_frame // self._hop)
+        first = not stream.generated
+        stream.generated = True
+        for level, rate in enumerate(self._rates):
+            x = interpolate(leaky_relu(x, self._slope), scale_factor=float(rate))
+            x = past.causal(module.ups[level], x)
+            if first and level == len(self._rates) - 1:
+                x = pad(x, (1, 0), mode="reflect")
+            fused = past.strided(module.source_downs[level], excitation)
+            x = x + module.source_resblocks[level](fused, past)
+            blocks = module.resblocks[level * self._kinds : (level + 1) * self._kinds]
+            x = sum(block(x, past) for block in blocks) / self._kinds
+        x = past.causal(module.conv_post, leaky_relu(x, LAST_SLOPE))[0]
+        bins = self._fft // 2 + 1
+        magnitude, angle = x[:bins].exp().clip(max=LOUDEST_MAGNITUDE), x[bins:].sin()
+        spectra = torch.complex(magnitude * angle.cos(), magnitude * angle.sin())
+        made = stream.istft.advance(spectra, finished=finished)
+        return made.clamp(-self._limit, self._limit)
+
+
+def noise_of(
+    first: int, last: int, samples_per_frame: int, width: int
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """float32 [samples, width] in [0, 1): the noise of frames `first` to `last`.
+
+    The vendor draws it once when a model is made, from a generator in an unknown state.
+    """
+    of_a_frame = samples_per_frame * width
+    source = np.random.Philox(key=NOISE_KEY)
+    block, skipped = divmod(first * of_a_frame, 4)
+    source.advance(block)
+    raw = source.random_raw(skipped + (last - first) * of_a_frame)[skipped:]
+    kept = (raw >> np.uint64(RAW_BITS - KEPT_BITS)).astype(np.float32) * np.float32(2**-KEPT_BITS)
+    return kept.reshape(-1, width)

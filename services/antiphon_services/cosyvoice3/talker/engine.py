@@ -1,0 +1,118 @@
+"""The talker's engine: a request's text to speech codes, of many segments, one each a step.
+
+Prompts are made on threads beside the engine's: tokenizing and encoding a reference recording take
+long. A step is one forward over everything that can go on: parts of prompts, at most
+`prefill_rows` rows of them, and one row of every segment whose prompt is in. Those draw a code in
+the same step and emit it. The voice leaves first, in one chunk.
+
+Draws are counted as the vendor counts them: an id that is no code ends the utterance, and so does
+the last draw allowed, whose code is spoken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.cosyvoice3 import CODES, INPUT, SPEECH_IDS, TALKER, VOICE
+from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.budgets import PREFILL_ROWS
+from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
+from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt
+from antiphon_services.cosyvoice3.talker.segment import SpeechSegment, UtteranceTexts
+from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
+from antiphon_services.cosyvoice3.talker.voice_options import check_sampling, read_voice
+from antiphon_services.lm.pending_step import PendingStep
+from antiphon_services.lm.readback import Drawn
+from antiphon_services.lm.spoken_engine import SpokenTextEngine
+from antiphon_services.preparation import Preparations
+
+
+class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
+    """Implements `antiphon.runtime.engine.PreparingEngine`: edge `input` in, `speaker_prompt` and
+    `codes` out."""
+
+    role, edge = TALKER, CODES
+
+    def __init__(
+        self,
+        model: SpeechTalker,
+        front_end: UtteranceFrontEnd,
+        context_limit: int,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        preparations: Preparations[SpeechPrompt] | None = None,
+    ) -> None:
+        # An utterance that ends changes what the next row is, so no step is launched ahead.
+        super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
+        self._model = model
+        self._front_end = front_end
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Raises `InvalidArgument` for other outputs, or for what `new_segment` refuses."""
+        if settings.outputs != {VOICE, CODES}:
+            raise InvalidArgument(
+                f"outputs: the {TALKER} makes {VOICE!r} and {CODES!r}, "
+                f"not {sorted(settings.outputs)}",
+                field="outputs",
+            )
+        segment = self._segments[key] = self.new_segment(key, settings)
+        segment.returns = key.segment > 0 or settings.live
+
+    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpeechSegment:
+        """Raises `InvalidArgument` for a voice or a sampling that there is not."""
+        check_sampling(settings.sampling)
+        voice = read_voice(settings.voice, settings.options, self._front_end.voices)
+        texts = UtteranceTexts(
+            INPUT,
+            self._front_end.check_size,
+            partial(self._front_end.prepare, request=voice),
+            0 if voice.reference is None else voice.reference.nbytes,
+        )
+        return SpeechSegment(key, "", settings.sampling, texts)
+
+    def forward(
+        self, segments: Sequence[SpeechSegment], events: list[EngineEvent]
+    ) -> PendingStep | None:
+        """One call for the parts and draws of all; None when it draws nothing."""
+        parts = self.take_parts(segments)
+        drawing = [each for each in segments if each.can_draw]
+        if not parts and not drawing:
+            return None
+        drawn = self._model.step(parts, [each.next_draw() for each in drawing])
+        return PendingStep(list(zip(drawing, drawn, strict=True))) if drawing else None
+
+    def begin(self, segment: SpeechSegment, prompt: SpeechPrompt) -> Sequence[EngineEvent]:
+        """Take the prompts over; the voice leaves."""
+        assert segment.slot is not None
+        self._model.begin(segment.slot, segment.prompt)
+        tensors = {
+            "speaker": prompt.voice.speaker,
+            "prompt_codes": prompt.voice.codes,
+            "prompt_mel": prompt.voice.mel,
+        }
+        return [Emitted(segment.key, VOICE, 0, tensors, FinishReason.STOP)]
+
+    def take_drawn(self, segment: SpeechSegment, drawn: Drawn) -> Sequence[EngineEvent]:
+        """Emit what was drawn, and turn to the next utterance or end if this one has ended."""
+        if not drawn.decided:
+            return self.undecided(segment)
+        segment.shown = segment.launched
+        events: list[EngineEvent] = []
+        id_ = int(drawn.ids[0])
+        ends = id_ >= SPEECH_IDS
+        if not ends and (code := segment.taken(id_)) is not None:
+            codes = np.array([[code]], np.uint16)
+            events.append(Emitted(segment.key, CODES, segment.frames - 1, {CODES: codes}))
+        reason = FinishReason.STOP if ends else segment.limit
+        if reason is None:
+            return events
+        if segment.next_utterance():
+            assert segment.slot is not None
+            self._model.begin(segment.slot, segment.prompt)
+            return events
+        return events + self.finish(segment, reason)

@@ -1,0 +1,61 @@
+"""What the talker does with each field of the configurations; see `config_fields`."""
+
+from __future__ import annotations
+
+from antiphon.pipelines.cosyvoice3 import SAMPLE_RATE_HZ, SPEECH_IDS
+from antiphon_services.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
+from antiphon_services.cosyvoice3.talker.reference import MEL
+
+TALKER = ConfigPart(
+    "llm",
+    computed=names("sampling"),
+    only={
+        "!new": ("cosyvoice.llm.llm.CosyVoice3LM",),
+        "speech_token_size": (SPEECH_IDS,),
+    },
+    # Sizes that the layers' own file has, what is for training, and the pace of text in pieces.
+    idle=names("llm llm_input_size llm_output_size length_normalized_loss lsm_weight mix_ratio"),
+)
+SAMPLING = ConfigPart(
+    "llm.sampling",
+    # And `top_p` and `top_k`, which have no effect in the files of other families.
+    computed=names("win_size tau_r"),
+    only={"!name": ("cosyvoice.utils.common.ras_sampling",)},
+)
+TOKENIZER = ConfigPart(
+    "get_tokenizer",
+    only={
+        "!name": ("cosyvoice.tokenizer.tokenizer.get_qwen_tokenizer",),
+        "version": ("cosyvoice3",),
+    },
+    idle=names("token_path skip_special_tokens"),
+)
+FEATURES = ConfigPart(
+    "feat_extractor",
+    only={
+        "!name": ("matcha.utils.audio.mel_spectrogram",),
+        "n_fft": (MEL.window,),
+        "win_size": (MEL.window,),
+        "hop_size": (MEL.hop,),
+        "num_mels": (MEL.bins,),
+        "sampling_rate": (SAMPLE_RATE_HZ,),
+        "fmin": (0,),
+        # The highest frequency that there is.
+        "fmax": (None,),
+        "center": OFF,
+    },
+)
+PARTS = (TALKER, SAMPLING, TOKENIZER, FEATURES)
+
+LAYERS = ConfigPart(
+    "",
+    computed=names(
+        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+        "num_key_value_heads hidden_act rms_norm_eps max_position_embeddings"
+    ),
+    # The head that writes text is not used.
+    idle=names("tie_word_embeddings max_window_layers"),
+    ropes=PLAIN_ROPE,
+)
+LAYER_PARTS = (LAYERS,)
+"""Of `CosyVoice-BlankEN/config.json`."""

@@ -1,0 +1,141 @@
+"""From the text and the voice of a request to the prompts of the talker.
+
+Mirrors `frontend_zero_shot`, `frontend_cross_lingual`, `frontend_instruct2` and `frontend_sft` of
+the vendor, with the texts of its example: a request by a recording and what it says is zero-shot,
+by the recording alone cross-lingual, with an instruction instruct, and by a voice of the
+checkpoint SFT. Only the first and the third split a text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from antiphon.chunk import Tensors
+from antiphon.conversation import from_tensors
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.cosyvoice3 import MOST_CODES
+from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt, Voice, make_utterance
+from antiphon_services.cosyvoice3.talker.reference import VoiceEncoder
+from antiphon_services.cosyvoice3.talker.sentences import split_text
+from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT
+from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
+from antiphon_services.cosyvoice3.talker.voices import StoredVoice
+from antiphon_services.text.literal import LiteralTokenizer
+from antiphon_services.text.read_aloud import MESSAGES, text_to_read
+
+SYSTEM = "You are a helpful assistant."
+
+# Most bytes of JSON for one of text, and of what is around the text.
+JSON_ESCAPE, JSON_AROUND = 6, 256
+
+MOST_UTTERANCES = 64
+"""Of a text: half an hour of speech."""
+
+_NO_CODES = np.zeros(0, np.int32)
+
+
+class UtteranceFrontEnd:
+    """Makes prompts for one checkpoint; `context_limit` counts the positions of an utterance."""
+
+    def __init__(
+        self,
+        tokenizer: LiteralTokenizer,
+        voices: Mapping[str, StoredVoice],
+        encoder: VoiceEncoder,
+        *,
+        context_limit: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._end_of_prompt = tokenizer.control[END_OF_PROMPT]
+        self._voices = voices
+        self._encoder = encoder
+        self._context_limit = context_limit
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """The names of the checkpoint's voices, in lower case."""
+        return tuple(self._voices)
+
+    @property
+    def max_text_bytes(self) -> int:
+        """No text of more bytes can fit; one of fewer need not."""
+        return MOST_UTTERANCES * self._context_limit * self._tokenizer.bytes_per_id
+
+    def check_size(self, json_bytes: int) -> None:
+        """Raise `InvalidArgument` for a message whose JSON is larger than any that fits."""
+        if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
+            raise _too_long(f"{json_bytes} bytes are too many", MESSAGES)
+
+    def prepare(self, tensors: Tensors, request: VoiceRequest) -> SpeechPrompt:
+        """The prompts of an `input` chunk. Takes long: for a thread beside the engine's.
+
+        Raises `InvalidArgument` for anything but one user message of text, and for what leaves no
+        room for speech.
+        """
+        text = text_to_read(from_tensors(tensors))
+        voice, prompt_text, codes = self._voice(request)
+        # The vendor counts a system prompt as text where nothing else comes before the text.
+        system = [] if prompt_text else self._system()
+        if prompt_text:
+            parts = [self._encode(each, MESSAGES) for each in split_text(text, self._count)]
+        else:
+            parts = [self._encode(text, MESSAGES)] if text.strip() else []
+        if not parts:
+            raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
+        if len(parts) > MOST_UTTERANCES:
+            raise _too_long(
+                f"the text has {len(parts)} parts of about {len(text) // len(parts)} characters, "
+                f"at most {MOST_UTTERANCES} are spoken",
+                MESSAGES,
+            )
+        utterances = [
+            make_utterance(
+                prompt_text,
+                [*system, *part],
+                codes,
+                least_draws=math.ceil(request.least_codes * len(part)),
+                most_codes=MOST_CODES - len(voice.codes),
+                context_limit=self._context_limit,
+            )
+            for part in parts
+        ]
+        if not all(each.most_draws for each in utterances):
+            longest = max(len(each.ids) for each in utterances)
+            raise _too_long(
+                f"{longest} positions leave no room for speech within the context limit of "
+                f"{self._context_limit}",
+                MESSAGES,
+            )
+        return SpeechPrompt(voice, utterances)
+
+    def _voice(self, request: VoiceRequest) -> tuple[Voice, list[int], np.ndarray]:
+        """The voice, and the text and the codes that the talker has of it before the text."""
+        if request.reference is None:
+            stored = self._voices[request.name]
+            codes = stored.voice.codes if stored.prompt_text else _NO_CODES
+            return stored.voice, list(stored.prompt_text), codes
+        voice = self._encoder.voice(request.reference)
+        if request.instruction:
+            field = "options.instruction"
+            asked = self._encode(f"{SYSTEM} {request.instruction}", field)
+            return voice, [*asked, self._end_of_prompt], _NO_CODES
+        if request.reference_text:
+            heard = self._encode(request.reference_text, "options.reference_text")
+            return voice, [*self._system(), *heard], voice.codes
+        return voice, [], _NO_CODES
+
+    def _system(self) -> list[int]:
+        return [*self._encode(SYSTEM, MESSAGES), self._end_of_prompt]
+
+    def _count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, field=MESSAGES))
+
+    def _encode(self, text: str, field: str) -> list[int]:
+        return self._tokenizer.encode(text, field=field)
+
+
+def _too_long(what: str, field: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: {what}; shorten it", field=field)

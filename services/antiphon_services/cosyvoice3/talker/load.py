@@ -1,0 +1,159 @@
+"""Loads the talker of a CosyVoice3 checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Qwen2Config
+
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.deployment.schema import StageConfig
+from antiphon.options import OptionValue
+from antiphon.pipelines.cosyvoice3 import (
+    CODES,
+    INPUT,
+    MODEL_FILE,
+    SAMPLE_RATE_HZ,
+    TALKER,
+    VOICE,
+)
+from antiphon.pipelines.files import CONFIG_FILE, reading
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason
+from antiphon_services.budgets import frame_rows
+from antiphon_services.config_fields import check_fields
+from antiphon_services.cosyvoice3.talker.engine import SpeechTalkerEngine
+from antiphon_services.cosyvoice3.talker.fields import LAYER_PARTS, PARTS
+from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
+from antiphon_services.cosyvoice3.talker.module import UNUSED, SpeechTalkerModule
+from antiphon_services.cosyvoice3.talker.reference import VoiceEncoder
+from antiphon_services.cosyvoice3.talker.sentences import spell_numbers
+from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
+from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT, load_speech_tokenizer
+from antiphon_services.cosyvoice3.talker.voices import read_voices
+from antiphon_services.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon_services.hugging_face import load_config
+from antiphon_services.hyperpyyaml import read_hyperpyyaml
+from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.repetition_aware import RepetitionRule
+from antiphon_services.lm.warm_up import speak
+from antiphon_services.memory_plan import Cached, planned_limit
+from antiphon_services.precision import BFLOAT16, compute_dtype
+from antiphon_services.preparation import Preparations
+
+LAYERS_FOLDER, WEIGHTS_FILE = "CosyVoice-BlankEN", "llm.pt"
+
+MAX_TOKENS = 1 << 16
+"""Draws of a request that does not say: 44 minutes. Each utterance's own text bounds it as well."""
+
+WORD = "Hello "
+SOUND_S = 0.5
+# Rows beside the text: the recording's, the assistant's and the recording's words.
+OTHER_ROWS = 64
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """The talker with its text front end and the encoder of reference recordings.
+
+    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
+    `FailedPrecondition` when the checkpoint does not fit together or onnxruntime is missing.
+    """
+    require_torch(TALKER, config)
+    refuse_fused(TALKER, config)
+    check_device(config)
+    path, folder = model_dir / MODEL_FILE, model_dir / LAYERS_FOLDER
+    told = read_hyperpyyaml(path)
+    check_fields(path, told, PARTS)
+    layers: Qwen2Config = load_config(Qwen2Config, folder)
+    check_fields(folder / CONFIG_FILE, layers.to_dict(), LAYER_PARTS)
+    limit = planned_limit(
+        TALKER,
+        config,
+        layers.max_position_embeddings,
+        model_dir,
+        "",
+        Cached.of(layers),
+        skip=UNUSED[0],
+        file=WEIGHTS_FILE,
+    )
+    module = load_submodule(
+        SpeechTalkerModule,
+        layers,
+        "",
+        Weights(model_dir, WEIGHTS_FILE),
+        dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
+        device=torch.device(config.device),
+        ignored=UNUSED,
+    )
+    weight_bytes = module_bytes(module)
+    with reading(path):
+        sampling, rule = _drawing(told["llm"]["sampling"])
+    # So that the first text with a number does not wait for the import.
+    spell_numbers("1")
+    tokenizer = load_speech_tokenizer(folder, layers.vocab_size)
+    front_end = UtteranceFrontEnd(
+        tokenizer,
+        read_voices(model_dir, layers.vocab_size, tokenizer.control[END_OF_PROMPT]),
+        VoiceEncoder(model_dir),
+        context_limit=limit,
+    )
+    model = SpeechTalker(module, rule, context_limit=limit, slots=config.slots)
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=sampling,
+        voices=front_end.voices,
+        code_groups=1,
+        code_entries=model.code_sizes[0],
+        context_limit=limit,
+        input_kinds=("text",),
+        max_input_text_bytes=front_end.max_text_bytes,
+    )
+    engine = SpeechTalkerEngine(
+        model,
+        front_end,
+        limit,
+        prefill_rows=frame_rows(config),
+        preparations=Preparations.of(config),
+    )
+    _warm_up(engine, sampling, config.slots, limit)
+    say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
+    return LoadedStage(engine, facts)
+
+
+def _drawing(told: dict[str, Any]) -> tuple[Sampling, RepetitionRule]:
+    """How the checkpoint wants codes to be drawn."""
+    window = int(told["win_size"])
+    sampling = Sampling(
+        temperature=1.0,
+        top_k=int(told["top_k"]),
+        top_p=float(told["top_p"]),
+        repetition_penalty=1.0,
+        seed=0,
+        max_tokens=MAX_TOKENS,
+    )
+    return sampling, RepetitionRule(window, repeats=window * float(told["tau_r"]))
+
+
+def _warm_up(engine: SpeechTalkerEngine, sampling: Sampling, slots: int, limit: int) -> None:
+    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives no codes."""
+    sound = np.zeros(round(SOUND_S * SAMPLE_RATE_HZ), np.float32)
+    options: dict[str, OptionValue] = {"reference_audio": sound, "reference_text": WORD}
+
+    def make_input(rows: int) -> Iterator[InputChunk]:
+        """A text of at most so many ids."""
+        message = ConversationMessage("user", (TextPart(WORD * rows),))
+        yield InputChunk(INPUT, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
+
+    room = (limit - OTHER_ROWS) // len(WORD)
+    speak(engine, (VOICE, CODES), sampling, slots, room, make_input, options)

@@ -1,0 +1,103 @@
+"""The talker of one CosyVoice3 checkpoint: what the engine computes with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, linear
+
+from antiphon.pipelines.cosyvoice3 import FIRST, SPEECH_IDS
+from antiphon.transport.device_edge import on_device
+from antiphon_services.cosyvoice3.talker.module import SpeechTalkerModule
+from antiphon_services.cosyvoice3.talker.prompt import SOS
+from antiphon_services.cosyvoice3.talker.segment import DrawPlace, UtteranceTexts
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.frame_decoder import FrameDecoder
+from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.lm.readback import PendingDraw, Readback
+from antiphon_services.lm.repetition_aware import NUMBERS, RepetitionRule, choose_aware
+from antiphon_services.lm.sampler import SamplingRows, draw_numbers
+
+
+class SpeechTalker(FrameDecoder):
+    """Forward passes and draws, for `slots` sessions of `context_limit` positions at most.
+
+    Raises `InvalidArgument` when there is no memory for the slots.
+    """
+
+    code_sizes = (FIRST + SPEECH_IDS,)
+
+    def __init__(
+        self, module: SpeechTalkerModule, rule: RepetitionRule, *, context_limit: int, slots: int
+    ) -> None:
+        stack = module.stack
+        decoder = Decoder(stack, context_limit, batch_invariant=True, exact_norms=False)
+        super().__init__(decoder, slots, context_limit)
+        self._words: Tensor = stack.embed_tokens.weight
+        self._codes: Tensor = module.speech_embedding.weight
+        self._head: Tensor = module.llm_decoder.weight
+        self._device = self._head.device
+        self._rule = rule
+        self._readback = Readback(None)
+        # By slot: the last ids, in a ring, and the row of the next draw.
+        self._recent = torch.full((slots, rule.window), -1, device=self._device)
+        self._pending = torch.zeros_like(self._codes[:1]).repeat(slots, 1)
+
+    def begin(self, slot: int, prompt: UtteranceTexts) -> None:
+        """The slot's segment will speak behind the current prompt."""
+        rows = len(prompt.current.ids)
+        self._pending[slot] = self._rows(prompt, rows - 1, rows)[0]
+        self._recent[slot] = -1
+
+    def step(
+        self, parts: Sequence[PromptPart[UtteranceTexts]], draws: Sequence[FrameDraw[DrawPlace]]
+    ) -> list[PendingDraw]:
+        """Append the rows of all in one forward; then a code for each of `draws`, in order."""
+        arranged = self.arrange(parts, draws)
+        rows = [self._rows(each.prompt, each.start, each.stop) for each in parts]
+        if draws:
+            slots = on_device([each.slot for each in arranged.filled], self._device)
+            rows.append(self._pending[slots])
+        states, _ = self._decoder.append(torch.cat(rows), arranged.plan)
+        if not draws:
+            return []
+        start = sum(each.stop - each.start for each in parts)
+        filled = states[start : start + len(arranged.filled)]
+        drawn = self._draw(filled, arranged.filled, len(draws))
+        return self._readback.begin(drawn, arranged.rows_of(draws))
+
+    def _rows(self, prompt: UtteranceTexts, start: int, stop: int) -> Tensor:
+        """[stop - start, hidden]: rows of the current prompt."""
+        ids = on_device(prompt.current.ids[start:stop], self._device)
+        speech = on_device(prompt.current.speech[start:stop], self._device)
+        words = embedding(ids.masked_fill(speech, 0), self._words)
+        codes = embedding(ids.masked_fill(~speech, 0), self._codes)
+        return torch.where(speech[:, None], codes, words)
+
+    def _draw(self, states: Tensor, draws: Sequence[FrameDraw[DrawPlace]], count: int) -> Tensor:
+        """int64 [count, 2]: codes of the first `count` draws, and whether there was something to
+        choose from; the other draws fill the product up."""
+        slots = on_device([each.slot for each in draws], self._device)
+        samplings = [each.sampling for each in draws]
+        numbers = draw_numbers(samplings, [each.text.number for each in draws], NUMBERS)
+        logits = linear(states, self._head)
+        early = on_device([each.text.early for each in draws], self._device)
+        logits[:, SOS].masked_fill_(early, -math.inf)
+        if any(each.text.continues for each in draws):
+            continues = on_device([each.text.continues for each in draws], self._device)
+            logits[:, SPEECH_IDS:].masked_fill_(continues[:, None], -math.inf)
+        chosen, highest = choose_aware(
+            logits,
+            SamplingRows.of(samplings, self._device),
+            on_device(numbers, self._device),
+            self._recent[slots],
+            self._rule,
+        )
+        kept, slots = chosen[:count], slots[:count]
+        places = on_device([each.step % self._rule.window for each in draws[:count]], self._device)
+        self._recent[slots, places] = kept
+        self._pending[slots] = embedding(kept, self._codes)
+        return torch.stack((kept, highest[:count].isfinite().to(kept.dtype)), 1)

@@ -1,0 +1,32 @@
+"""The checkpoint's tokenizer with the tokens that the vendor's code adds to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import AddedToken
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import REMEDY
+from antiphon_services.cosyvoice3.talker.added_tokens import ADDED_TOKENS
+from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
+
+END_OF_PROMPT = "<|endofprompt|>"
+
+
+def load_speech_tokenizer(folder: Path, entries: int) -> LiteralTokenizer:
+    """The tokenizer in a folder, whose ids must be below `entries`.
+
+    Tokens such as `[breath]` and `<strong>` can be written in a text; those in `<|` and `|>` are
+    control tokens, which no text can spell. Raises `FailedPrecondition`.
+    """
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens(
+        [AddedToken(each, special=each.startswith("<|"), normalized=False) for each in ADDED_TOKENS]
+    )
+    if len(tokenizer) > entries:
+        raise FailedPrecondition(
+            f"{folder}: the tokenizer has {len(tokenizer)} ids with those that are added, and the "
+            f"table of words {entries} rows; {REMEDY}"
+        )
+    return LiteralTokenizer(tokenizer, tags=False)

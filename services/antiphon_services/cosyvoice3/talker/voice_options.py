@@ -1,0 +1,91 @@
+"""What a request says besides its text, checked. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import InvalidArgument
+from antiphon.options import OptionValue
+from antiphon.pipelines.cosyvoice3 import LEAST_CODES, SAMPLE_RATE_HZ
+from antiphon.sampling import Sampling
+from antiphon_services.voices import choose_voice
+
+LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
+"""Three codes, and enough for every network's windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceRequest:
+    """The voice of a request: a `name` of the checkpoint's, or a `reference`, samples float32 [n]
+    at 24 kHz, which says `reference_text` or speaks as `instruction` asks.
+
+    An utterance has at least `least_codes` draws for each token of its text.
+    """
+
+    name: str = ""
+    reference: npt.NDArray[np.float32] | None = None
+    reference_text: str = ""
+    instruction: str = ""
+    least_codes: float = 0.0
+
+
+def read_voice(
+    voice: str, options: Mapping[str, OptionValue], voices: Sequence[str]
+) -> VoiceRequest:
+    """The request's voice; without one, the first of the checkpoint's `voices`, in lower case.
+
+    Raises `InvalidArgument` that names the option.
+    """
+    reference = options.get("reference_audio")
+    text, instruction = (_text(options, name) for name in ("reference_text", "instruction"))
+    least_codes = options.get(LEAST_CODES, 0.0)
+    assert isinstance(least_codes, int | float), "the runtime checks options"
+    if isinstance(reference, np.ndarray):
+        if voice:
+            raise _refused("voice", "goes without options.reference_audio; leave one of them out")
+        if text and instruction:
+            raise _refused(
+                "options.reference_text",
+                "goes without options.instruction, which replaces it; leave one of them out",
+            )
+        if len(reference) < LEAST_REFERENCE_SAMPLES:
+            raise _refused(
+                "options.reference_audio",
+                f"too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s, at least "
+                f"{LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s are needed",
+            )
+        return VoiceRequest("", reference, text, instruction, least_codes)
+    for name, value in (("reference_text", text), ("instruction", instruction)):
+        if value:
+            raise _refused(
+                f"options.{name}", "needs options.reference_audio; give one, or leave it out"
+            )
+    if not voices:
+        raise _refused(
+            "options.reference_audio",
+            "this checkpoint has no voices of its own; give a recording of one",
+        )
+    return VoiceRequest(choose_voice(voice, voices), least_codes=least_codes)
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raise `InvalidArgument` for a setting that this model's way of drawing replaces."""
+    if sampling.repetition_penalty != 1.0:
+        raise _refused(
+            "repetition_penalty",
+            "must be 1: this talker draws repeated codes again instead; leave it out",
+        )
+
+
+def _text(options: Mapping[str, OptionValue], name: str) -> str:
+    value = options.get(name, "")
+    assert isinstance(value, str), "the runtime checks options"
+    return value
+
+
+def _refused(field: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: {reason}", field=field)

@@ -1,0 +1,97 @@
+"""Which engine a stage runs, from its configuration and what this process has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument
+
+AUTO, TORCH, VLLM = "auto", "torch", "vllm"
+FITS = "fits"
+
+
+def require_torch(role: str, config: StageConfig) -> None:
+    """Raise `InvalidArgument` unless the configuration asks for the torch engine and no more."""
+    if config.engine not in (AUTO, TORCH):
+        raise InvalidArgument(
+            f"{role}: no engine {config.engine!r}; it has {TORCH!r}", field="engine"
+        )
+    if config.engine_args:
+        raise InvalidArgument(
+            f"{role}: engine_args: the engine {TORCH} takes none, got {sorted(config.engine_args)}",
+            field="engine_args",
+        )
+
+
+def refuse_fused(role: str, config: StageConfig) -> None:
+    """Raise `InvalidArgument` for fused kernels in a stage that has none."""
+    if config.fused:
+        raise InvalidArgument(
+            f"fused: the {role} has no fused kernels; set fused to false",
+            field="fused",
+        )
+
+
+def check_device(config: StageConfig) -> None:
+    """Raise unless torch has the configured device.
+
+    `InvalidArgument` for what is none, `FailedPrecondition` for one that this machine or this
+    build of torch does not have.
+    """
+    import torch
+
+    try:
+        device = torch.device(config.device)
+    except RuntimeError as error:
+        raise InvalidArgument(
+            f"device: {config.device!r} is none; give cpu, cuda or cuda:N", field="device"
+        ) from error
+    if device.type != "cuda":
+        return
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise FailedPrecondition(
+            f"device: {config.device}: the installed torch {torch.__version__} is built without "
+            "CUDA; install one that has it, or set device to cpu",
+            field="device",
+        )
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise FailedPrecondition(
+            f"device: {config.device}: torch finds {count} CUDA devices; check the driver and "
+            "CUDA_VISIBLE_DEVICES, or set another device",
+            field="device",
+        )
+
+
+def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], bool]) -> str:
+    """`torch` or `vllm`; `auto` takes vllm on a CUDA device where `vllm_runs`.
+
+    Raises `InvalidArgument` for any other name, and for arguments that torch does not take.
+    """
+    if config.engine not in (AUTO, TORCH, VLLM):
+        raise InvalidArgument(
+            f"{role}: no engine {config.engine!r}; known: {AUTO}, {TORCH}, {VLLM}", field="engine"
+        )
+    on_cuda = config.device.partition(":")[0] == "cuda"
+    if config.engine == VLLM or (config.engine == AUTO and on_cuda and vllm_runs()):
+        refuse_fused(f"{role} on {VLLM}", config)
+        return VLLM
+    require_torch(role, config)
+    return TORCH
+
+
+def context_limit(role: str, config: StageConfig, most: int) -> int:
+    """Positions of a segment: the setting, or the checkpoint's `most`.
+
+    `fits` is `most` where positions take no memory of their own; for others see
+    `antiphon_services.memory_plan`. Raises `InvalidArgument` for a setting above `most`.
+    """
+    if not isinstance(config.context_limit, int):
+        return most
+    if config.context_limit > most:
+        raise InvalidArgument(
+            f"{role}: context_limit {config.context_limit} is above the checkpoint's {most}",
+            field="context_limit",
+        )
+    return config.context_limit or most

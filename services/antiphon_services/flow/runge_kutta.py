@@ -1,0 +1,47 @@
+"""The 3/8-rule Runge-Kutta method, between given points of time."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from antiphon_services.flow.work import Velocity, Work
+
+STAGES = 4
+"""Evaluations of a step."""
+
+_ONE_THIRD, _TWO_THIRDS = 1 / 3, 2 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class RungeKuttaSteps:
+    """When the velocity is evaluated, float32 [STAGES * steps], and how far each step goes."""
+
+    times: Tensor
+    widths: tuple[float, ...]
+
+    @classmethod
+    def between(cls, points: Tensor) -> RungeKuttaSteps:
+        """A step from each of the points, float32 [steps + 1], to the next."""
+        times = []
+        for start, end in itertools.pairwise(points):
+            width = end - start
+            times += [start, start + width * _ONE_THIRD, start + width * _TWO_THIRDS, end]
+        return cls(torch.stack(times), tuple((points[1:] - points[:-1]).tolist()))
+
+    def solve(self, velocity: Velocity, value: Tensor) -> Work[Tensor]:
+        """The value at the last point of the one at the first.
+
+        Products have the order of `RungeKutta4ODESolver` in transformers.
+        """
+        for step, width in enumerate(self.widths):
+            first = step * STAGES
+            k1 = yield from velocity(first, value)
+            k2 = yield from velocity(first + 1, value + width * k1 * _ONE_THIRD)
+            k3 = yield from velocity(first + 2, value + width * (k2 - k1 * _ONE_THIRD))
+            k4 = yield from velocity(first + 3, value + width * (k1 - k2 + k3))
+            value = value + (k1 + 3 * (k2 + k3) + k4) * width / 8
+        return value

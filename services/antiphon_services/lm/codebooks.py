@@ -1,0 +1,156 @@
+"""The residual codes of frames: the code predictor and its tables.
+
+Mirrors how Qwen's models of speech use their code predictor's `generate`: a sequence starts with
+the model's last hidden state (after its final norm) and the embedding of the first code, then
+one position per drawn code; each group has its own head and its own table. Tables are as wide as
+the model, and where the predictor is narrower a linear layer leads to it.
+
+All sessions of a step go through in lockstep: their sequences have the same length at
+every moment and end with the frame: see `antiphon_services.lm.lockstep`. Ids stay on the device
+until the end. Nothing between a frame's first code and its last depends on a value that is on the
+device, so that it can be one graph for each number of rows: see `antiphon_services.lm.graphs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Linear
+from torch.nn.functional import embedding as look_up
+
+from antiphon.sampling import Sampling
+from antiphon_services.lm.experts import LEAST_ROWS
+from antiphon_services.lm.fused_lockstep import FusedLockstep
+from antiphon_services.lm.graphs import Bucketing, RowFunction
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.lockstep import Lockstep
+from antiphon_services.lm.products import Product
+from antiphon_services.lm.sampler import SamplingRows, choose_each
+
+
+def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
+    """The code predictor's settings: `own`, but greedy when the first codes are, and their seed."""
+    return replace(
+        first,
+        temperature=0.0 if first.greedy else own.temperature,
+        top_k=own.top_k,
+        top_p=own.top_p,
+        repetition_penalty=1.0,
+    )
+
+
+class CodePredictor:
+    """Draws groups 1..G-1 of at most `sessions` frames at a time.
+
+    `module` is HF's code predictor for conditional generation, `sampling` its own settings
+    where first codes are not greedy. With `bucketing`, frames are drawn by it, at least
+    `LEAST_ROWS` rows at a time; with `kernels`, by these.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        sessions: int,
+        sampling: Sampling,
+        bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
+    ) -> None:
+        self._tables: tuple[Tensor, ...] = tuple(
+            table.weight for table in module.model.codec_embedding
+        )
+        self.groups = len(self._tables) + 1
+        self._lockstep = (
+            FusedLockstep(module.model, sessions, self.groups, kernels)
+            if kernels
+            else Lockstep(module.model, sessions, self.groups)
+        )
+        self._choose = kernels.choose if kernels else choose_each
+        scale = self._lockstep.output_scale
+        self._heads = tuple(Product.of(head, scale=scale) for head in module.lm_head)
+        project = getattr(module, "small_to_mtp_projection", None)
+        self._project = Product.of(project) if isinstance(project, Linear) else None
+        self._settings = SamplingRows.of([sampling] * sessions, self._lockstep.device)
+        self._in_buckets = self._bucketed(sessions, bucketing) if bucketing else None
+
+    def frames(
+        self,
+        hidden: Tensor,
+        first: Tensor,
+        embedding: Tensor,
+        settings: SamplingRows,
+        numbers: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes int64 [n, G], the sums of their embeddings [n, hidden], and decided [n].
+
+        `hidden` [n, hidden] are the model's last states, `first` int64 [n] the first
+        codes and `embedding` their rows. Of `settings`, those of the first codes, it counts who is
+        greedy. `numbers` float64 [n, G] are the draws' (the first is not used). `decided`
+        is False where logits left nothing to choose from. All are good until the next
+        frames.
+        """
+        if self._in_buckets is not None:
+            given = hidden, first, embedding, settings.greedy, numbers
+            codes, rows, decided = self._in_buckets(*given)
+            return codes, rows, decided
+        own = self._settings.with_greedy(
+            settings.greedy, any_greedy=settings.any_greedy, all_greedy=settings.all_greedy
+        )
+        codes, rows, decided = self._draw(hidden, first, embedding, own, numbers)
+        # On a CPU asking is free. What is not finite spreads to all positions behind it.
+        if self._lockstep.reads_ahead and bool(decided.all()):
+            self._lockstep.found_finite()
+        return codes, rows, decided
+
+    def embedded(self, codes: Tensor, embedding: Tensor) -> Tensor:
+        """Of frames int64 [n, G] whose first codes have these embeddings [n, hidden]: the sums of
+        all codes' embeddings, as `frames` has them."""
+        later = [look_up(codes[:, g], table) for g, table in enumerate(self._tables, 1)]
+        return torch.stack([embedding, *later], 1).sum(1)
+
+    def _bucketed(self, sessions: int, bucketing: Bucketing) -> RowFunction:
+        """`frames` by bucket, whoever is greedy."""
+        shape, width = self._lockstep, self._tables[0].shape[1]
+        buffers = (
+            torch.zeros(sessions, width, dtype=shape.dtype, device=shape.device),
+            torch.zeros(sessions, dtype=torch.int64, device=shape.device),
+            torch.zeros(sessions, width, dtype=shape.dtype, device=shape.device),
+            torch.zeros(sessions, 1, dtype=torch.bool, device=shape.device),
+            torch.zeros(sessions, self.groups, dtype=torch.float64, device=shape.device),
+        )
+
+        def draw(
+            hidden: Tensor, first: Tensor, embedding: Tensor, greedy: Tensor, numbers: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            return self._draw(hidden, first, embedding, self._settings.with_greedy(greedy), numbers)
+
+        return bucketing(draw, buffers, LEAST_ROWS)
+
+    def _draw(
+        self,
+        hidden: Tensor,
+        first: Tensor,
+        embedding: Tensor,
+        settings: SamplingRows,
+        numbers: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        codes, rows, best = [first], [embedding], []
+        states = self._lockstep.begin(self._entering(hidden), self._entering(embedding))
+        columns = numbers[:, :, None].unbind(1)
+        for group in range(1, self.groups):
+            logits = self._heads[group - 1](states)
+            drawn, likeliest = self._choose(logits, settings, columns[group])
+            taken = look_up(drawn, self._tables[group - 1])
+            codes.append(drawn)
+            rows.append(taken)
+            best.append(likeliest)
+            if group + 1 < self.groups:
+                states = self._lockstep.go_on(group + 1, self._entering(taken))
+        decided = torch.stack(best, 1).isfinite().all(1)
+        return torch.stack(codes, 1), torch.stack(rows, 1).sum(1), decided
+
+    def _entering(self, rows: Tensor) -> Tensor:
+        """Rows of the model as the predictor takes them."""
+        return rows if self._project is None else self._project(rows)

@@ -1,0 +1,120 @@
+"""The decoder of an engine whose frames have several codes, and what it keeps of them by slot: the
+first code is drawn from its own head, the others by a code predictor."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import on_device
+from antiphon_services.lm.codebooks import CodePredictor
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.experts import LEAST_ROWS
+from antiphon_services.lm.frame_decoder import FrameDecoder
+from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.known_frames import KnownPart
+from antiphon_services.lm.sampler import SamplingRows, choose_each, draw_numbers
+
+
+class GroupedFrameDecoder(FrameDecoder, ABC):
+    """`module` has the `model`, its `codec_head` and its `code_predictor`, which draws by
+    `predictor` where first codes are not greedy. `bucketing` runs what can be a graph,
+    and `kernels` fuse its operations.
+
+    Raises what `FrameDecoder` raises.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        predictor: Sampling,
+        *,
+        context_limit: int,
+        slots: int,
+        bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
+    ) -> None:
+        rows = max(slots, LEAST_ROWS)
+        # First what a frame begins with: see `antiphon_services.lm.graphs`.
+        decoder = Decoder(
+            module.model,
+            context_limit,
+            batch_invariant=True,
+            exact_norms=False,
+            bucketing=bucketing,
+            most_rows=rows,
+            kernels=kernels,
+        )
+        super().__init__(decoder, slots, context_limit)
+        self._predictor = CodePredictor(module.code_predictor, rows, predictor, bucketing, kernels)
+        self._choose = kernels.choose if kernels else choose_each
+        self.groups = self._predictor.groups
+        self._head: Tensor = module.codec_head.weight
+        self._device = self._head.device
+        vocabulary, width = self._head.shape
+        # By slot: first codes drawn so far, and the codec side of the next row.
+        self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
+        self._pending = torch.zeros(slots, width, dtype=self._head.dtype, device=self._device)
+
+    @abstractmethod
+    def first_code_rows(self, codes: Tensor) -> Tensor:
+        """[n, hidden]: the embeddings of first codes."""
+
+    def begin_speech(self, slot: int, side: Tensor) -> None:
+        """Nothing is drawn in the slot yet; `side` [hidden] is that of the first draw's row."""
+        self._seen[slot] = False
+        self._pending[slot] = side
+
+    def next_sides(self, draws: Sequence[FrameDraw[Any]]) -> Tensor:
+        """[n, hidden]: the codec side of each draw's row, made of the frame before."""
+        return self._pending[on_device([each.slot for each in draws], self._device)]
+
+    def known_sides(self, part: KnownPart[Any], begin: Tensor) -> Tensor:
+        """[n, hidden]: what `next_sides` would have been, were the frames drawn; they are taken
+        note of, as often as they come. `begin` [hidden] is that of the first draw."""
+        codes = on_device(np.concatenate((part.before, part.frames)).astype(np.int64), self._device)
+        sides = self._predictor.embedded(codes, self.first_code_rows(codes[:, 0]))
+        self._seen[part.slot, codes[:, 0]] = True
+        self._pending[part.slot] = sides[-1]
+        if not part.step:
+            sides = torch.cat((begin[None], sides))
+        return sides[:-1]
+
+    def draw_frames(
+        self, states: Tensor, draws: Sequence[FrameDraw[Any]], count: int, suppressed: Tensor
+    ) -> Tensor:
+        """The frames of the first `count` draws, from the last states [n, hidden].
+
+        int64 [count, G + 1]: codes, then whether the logits left something to choose from.
+        First codes that are `suppressed`, bool [V] or [n, V], are not drawn. What was drawn is
+        noted last, so that it can be called again after an error.
+        """
+        samplings = [each.sampling for each in draws]
+        steps = [each.step for each in draws]
+        numbers = on_device(draw_numbers(samplings, steps, self.groups), self._device)
+        slots = on_device([each.slot for each in draws], self._device)
+        settings = SamplingRows.of(samplings, self._device)
+        first, likeliest = self._choose(
+            linear(states, self._head),
+            settings,
+            numbers[:, :1],
+            seen=self._seen.index_select(0, slots),
+            suppressed=suppressed,
+        )
+        embedding = self.first_code_rows(first)
+        codes, rows, decided = self._predictor.frames(states, first, embedding, settings, numbers)
+        decided = decided & likeliest.isfinite()
+        # A tensor of its own: `codes` may be where the next step's graph puts its own.
+        drawn = torch.cat((codes, decided[:, None]), dim=1)[:count]
+        self._seen[slots[:count], first[:count]] = True
+        self._pending[slots[:count]] = rows[:count]
+        return drawn

@@ -1,0 +1,107 @@
+"""Frames that a segment need not draw, as its client has them: see `antiphon.history`.
+
+Their rows go in behind the prompt by parts, as the prompt does, and what is drawn next is drawn
+as if they had been drawn one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import InvalidArgument
+from antiphon.history import History
+from antiphon.sampling import Sampling
+from antiphon.segment import SegmentKey
+from antiphon_services.lm.attention import Span
+
+Frames = npt.NDArray[Any]
+"""uint16 codes [n, groups], or float32 latents [n, width]."""
+Prompt = TypeVar("Prompt")
+
+ANEW = "leave the history out, and all is made anew"
+
+
+def no_frames() -> Frames:
+    """Of a segment that draws all."""
+    return np.empty((0, 0), np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPart(Generic[Prompt]):
+    """Rows from `position` on of the segment in `slot`, and the frames [n, groups] behind them,
+    which are those of its draws from `step` on.
+
+    Row k has the text `texts[k]` and the frame before its own: `before` [0 or 1, groups] is that
+    of the first row, of which draw 0 has none.
+    """
+
+    key: SegmentKey
+    slot: int
+    position: int
+    step: int
+    sampling: Sampling
+    texts: Sequence[Any]
+    frames: Frames
+    before: Frames
+    prompt: Prompt
+
+    @property
+    def span(self) -> Span:
+        """Where the rows go."""
+        return Span(self.slot, self.position, len(self.frames))
+
+
+def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
+    """The frames of a history, of which group g is below `sizes[g]`.
+
+    Raises `InvalidArgument` for what cannot be drawn.
+    """
+    if history is None or not len(history.frames):
+        return no_frames()
+    frames = history.frames
+    if frames.shape[1] != len(sizes):
+        raise InvalidArgument(
+            f"history.frames: have {frames.shape[1]} codes each, this stage's have {len(sizes)}; "
+            f"{ANEW}",
+            field="history.frames",
+        )
+    if (frames >= np.asarray(sizes)).any():
+        raise InvalidArgument(
+            f"history.frames: a code is not below {list(sizes)}; {ANEW}", field="history.frames"
+        )
+    return frames
+
+
+def known_latents(history: History | None, width: int) -> Frames:
+    """The frames of floats of a history, `width` each.
+
+    Raises `InvalidArgument` for what cannot be drawn.
+    """
+    if history is None or not len(history.latents):
+        return no_frames()
+    latents = history.latents
+    if latents.shape[1] != width:
+        raise InvalidArgument(
+            f"history.latents: have {latents.shape[1]} values each, this stage's have {width}; "
+            f"{ANEW}",
+            field="history.latents",
+        )
+    if not np.isfinite(latents).all():
+        raise InvalidArgument(
+            f"history.latents: hold values that are not finite; {ANEW}", field="history.latents"
+        )
+    return latents
+
+
+def check_count(frames: Frames, most: int) -> None:
+    """Raise `InvalidArgument` for more frames than a segment can have."""
+    field = "history.latents" if frames.dtype.kind == "f" else "history.frames"
+    if len(frames) > most:
+        raise InvalidArgument(
+            f"{field}: {len(frames)} came, and the segment has at most {most}; {ANEW}", field=field
+        )

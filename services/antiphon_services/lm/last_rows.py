@@ -1,0 +1,53 @@
+"""The rows of a batch whose states are asked for, which alone go through the last layer.
+
+The next id is sampled from a prompt's last row. Of its other rows the last layer must only
+remember keys and values: their attention and MLP there would be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from antiphon_services.lm.attention import AttentionPlan, Span, span_order
+from antiphon_services.lm.kv_cache import KVCache
+from antiphon_services.lm.layer import Layer
+from antiphon_services.lm.rotary import Rotation
+
+
+class LastRows:
+    """The last rows of some of the `spans` of a batch, which has all their rows."""
+
+    def __init__(self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool]) -> None:
+        """The last row of a span is one of them if it is `asked` for."""
+        ends = accumulate(each.count for each in spans)
+        rows = [
+            (Span(span.slot, span.end - 1), end - 1)
+            for span, end, is_asked in zip(spans, ends, asked, strict=True)
+            if is_asked
+        ]
+        order = partial(span_order, batch_invariant=False)
+        by_order = sorted(range(len(rows)), key=lambda index: order(rows[index][0]))
+        self._rows = torch.tensor([rows[index][1] for index in by_order], dtype=torch.int64)
+        self._as_asked = torch.tensor(by_order, dtype=torch.int64).argsort()
+        alone = [rows[index][0] for index in by_order]
+        self._plan = AttentionPlan(cache, alone, batch_invariant=False) if alone else None
+
+    def through(
+        self, number: int, layer: Layer, rows: Tensor, rotation: Rotation, batch: AttentionPlan
+    ) -> Tensor:
+        """The outputs [k, hidden] of layer `number`, the last, in the order of the spans.
+
+        `rows` [n, hidden] are all of the batch, and `batch` is their plan, which remembers them.
+        """
+        queries, memory = layer.split(layer.enter(rows, rotation))
+        batch.remember(number, memory)
+        if self._plan is None:
+            return rows[:0]
+        mixed = self._plan.look(number, queries.index_select(0, self._rows))
+        made = layer.leave(rows.index_select(0, self._rows), mixed)
+        return made.index_select(0, self._as_asked)

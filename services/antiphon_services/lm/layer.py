@@ -1,0 +1,205 @@
+"""One decoder layer, from the weights of a Hugging Face module.
+
+Pre-norm attention with rotary positions and grouped heads, queries and keys normed where
+the module does so, then a pre-norm MLP, dense or of experts. On few rows the number of
+operations is what a layer costs; so queries, keys and values are one product, normed and
+rotated as one, and so are gate and up of a dense MLP. The mathematics and its rounding are
+those of Qwen's layers in transformers.
+
+Rows of many sequences go through together. What a row sees of others is up to
+`attend`, which is handed in; all else here is by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from antiphon_services.lm.experts import Dense, Sparse, require_silu
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.products import Product
+from antiphon_services.lm.rotary import Rotation
+
+# Takes queries [n, heads, head_dim] and, one after the other, keys and values
+# [n, 2 * key heads, head_dim] of new rows, and returns the values that each row sees,
+# mixed: [n, heads, head_dim].
+Attend = Callable[[Tensor, Tensor], Tensor]
+
+
+class Norm:
+    """RMS norm as Qwen's: normed in float32, cast back, then weighted.
+
+    An `exact` one has Hugging Face's digits on a CPU. In float32 any other is near them, in fewer
+    operations.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float, *, exact: bool) -> None:
+        self.weight = weight
+        self.epsilon = epsilon
+        self._added = torch.tensor(epsilon, device=weight.device)
+        self._share = 1.0 / weight.shape[-1]
+        self._norm = self._rounded
+        if weight.dtype == torch.float32 and not exact:
+            self._norm = self._quickly if weight.device.type == "cpu" else self._whole
+
+    @classmethod
+    def of(cls, module: Any, *, exact: bool) -> Norm:
+        """The norm of a Hugging Face module."""
+        return cls(module.weight, module.variance_epsilon, exact=exact)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The same shape and dtype; over the last dimension."""
+        return self._norm(rows)
+
+    def twice(self, rows: Tensor) -> Tensor:
+        """The outputs for [n, heads, width], each two times: [n, heads, 2, width], contiguous."""
+        normed = rms_norm(rows, rows.shape[-1:], eps=self.epsilon).unsqueeze(-2)
+        both = rows.new_empty(*rows.shape[:-1], 2, rows.shape[-1])
+        return torch.mul(self.weight.unsqueeze(-2), normed.expand_as(both), out=both)
+
+    def _rounded(self, rows: Tensor) -> Tensor:
+        return self.weight * rms_norm(rows, rows.shape[-1:], eps=self.epsilon)
+
+    def _whole(self, rows: Tensor) -> Tensor:
+        if self.weight.ndim > 1:
+            return self._rounded(rows)
+        return rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
+
+    def _quickly(self, rows: Tensor) -> Tensor:
+        """On a CPU `rms_norm` is square, mean and more: this takes half of it on few rows."""
+        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        scale = torch.addcmul(self._added, length, length, value=self._share).rsqrt_()
+        return (rows * scale).mul_(self.weight)
+
+
+class Layer:
+    """A decoder layer. `module` is Hugging Face's; attention and dense MLP are not kept.
+
+    `batch_invariant` and `exact_norms` are those of `antiphon_services.lm.decoder.Decoder`.
+    """
+
+    def __init__(self, module: Any, *, batch_invariant: bool, exact_norms: bool) -> None:
+        attention = module.self_attn
+        self._head_dim: int = attention.head_dim
+        self.queries: int = attention.q_proj.out_features // self._head_dim
+        self.key_heads: int = attention.k_proj.out_features // self._head_dim
+        self._first_norm = Norm.of(module.input_layernorm, exact=exact_norms)
+        self._second_norm = Norm.of(module.post_attention_layernorm, exact=exact_norms)
+        self._in = Product.of(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = Product.of(attention.o_proj)
+        normed = hasattr(attention, "q_norm")
+        self._head_norm = self._make_head_norm(attention, exact_norms) if normed else None
+        dense = hasattr(module.mlp, "gate_proj")
+        self._mlp = (
+            Dense(module.mlp)
+            if dense
+            else Sparse(module.mlp, by_loop=batch_invariant, exact=exact_norms)
+        )
+        # In bfloat16 Hugging Face's rounding shows, too.
+        self._fused = not exact_norms and attention.q_proj.weight.dtype == torch.float32
+        # Saves operations, which are what costs on a GPU; a CPU writes twice the numbers for it.
+        self._doubles = not self._fused and attention.q_proj.weight.device.type != "cpu"
+        self.asks_device = self._mlp.asks_device
+
+    def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """[n, hidden] of n new rows."""
+        return self.leave(rows, attend(*self.split(self.enter(rows, rotation))))
+
+    @property
+    def turned_heads(self) -> int:
+        """How many heads are rotated."""
+        return self.queries + self.key_heads
+
+    def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
+        """Up to attention: queries, keys and values [n, queries + 2 * key heads, head_dim]."""
+        heads = self._in(self._first_norm(rows)).view(rows.shape[0], -1, self._head_dim)
+        turned = heads[:, : self.turned_heads]
+        if self._head_norm is not None and self._doubles:
+            rotation.apply_to_both(self._head_norm.twice(turned), out=turned)
+            return heads
+        normed = turned if self._head_norm is None else self._head_norm(turned)
+        rotation.apply(normed, out=turned, fused=self._fused)
+        return heads
+
+    def split(self, heads: Tensor) -> tuple[Tensor, Tensor]:
+        """What `Attend` takes, of what `enter` gave."""
+        return heads[:, : self.queries], heads[:, self.queries :]
+
+    def leave(self, rows: Tensor, mixed: Tensor) -> Tensor:
+        """From attention on, what came of it [n, queries, head_dim]."""
+        mixed = mixed.reshape(rows.shape[0], -1)
+        if self._fused:
+            rows = self._out.plus(mixed, rows)
+            return self._mlp.plus(self._second_norm(rows), rows)
+        rows = rows + self._out(mixed)
+        return rows + self._mlp(self._second_norm(rows))
+
+    def _make_head_norm(self, attention: Any, exact: bool) -> Norm:
+        """Of queries and keys at once, each with its own weights."""
+        q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
+        per_head = (q_weight.expand(self.queries, -1), k_weight.expand(self.key_heads, -1))
+        return Norm(torch.cat(per_head), attention.q_norm.variance_epsilon, exact=exact)
+
+
+class FusedLayer(Layer):
+    """A layer that graphs may hold by fused `kernels`; other rows go through as `Layer`'s."""
+
+    def __init__(
+        self, module: Any, kernels: Kernels, *, batch_invariant: bool, exact_norms: bool
+    ) -> None:
+        super().__init__(module, batch_invariant=batch_invariant, exact_norms=exact_norms)
+        attention, mlp = module.self_attn, module.mlp
+        require_silu(mlp.act_fn if hasattr(mlp, "act_fn") else mlp.experts.act_fn)
+        self._kernels = kernels
+        self._norm_weights = (
+            (module.input_layernorm.weight, float(module.input_layernorm.variance_epsilon)),
+            (
+                module.post_attention_layernorm.weight,
+                float(module.post_attention_layernorm.variance_epsilon),
+            ),
+        )
+        heads = self.queries + 2 * self.key_heads
+        device = attention.q_proj.weight.device
+        self._is_turned = (torch.arange(heads, device=device) < self.turned_heads)[:, None]
+        self._head_weight = head_weight(attention, self.queries, self.key_heads)
+        self._head_epsilon = 0.0
+        if self._head_weight is not None:
+            self._head_epsilon = float(attention.q_norm.variance_epsilon)
+
+    def enter_fused(
+        self, rows: Tensor, delta: Tensor | None, rotation: Rotation, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`rows` plus what the layer before adds to them, and what `enter` makes of the sum."""
+        if delta is None:
+            normed = self._first_norm(rows)
+        else:
+            rows, normed = self._kernels.add_norm(rows, delta, *self._norm_weights[0])
+        heads = self._in(normed).view(rows.shape[0], -1, self._head_dim)
+        return rows, self._kernels.turn_heads(
+            heads,
+            self._head_weight,
+            rotation.turns,
+            positions,
+            self._is_turned,
+            self._head_epsilon,
+        )
+
+    def leave_fused(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
+        """`rows` plus attention's part, and what the MLP adds to them: `leave` is the sum."""
+        delta = self._out(mixed.reshape(rows.shape[0], -1))
+        rows, normed = self._kernels.add_norm(rows, delta, *self._norm_weights[1])
+        return rows, self._mlp.fused(normed, self._kernels)
+
+
+def head_weight(attention: Any, queries: int, key_heads: int) -> Tensor | None:
+    """The weights of the norms of queries and keys, and ones for values: [heads, head_dim]. None
+    for heads that are not normed."""
+    if not hasattr(attention, "q_norm"):
+        return None
+    q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
+    ones = torch.ones_like(k_weight).expand(key_heads, -1)
+    return torch.cat((q_weight.expand(queries, -1), k_weight.expand(key_heads, -1), ones))

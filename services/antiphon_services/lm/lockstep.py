@@ -1,0 +1,321 @@
+"""A decoder stack for sequences that have the same length at every moment: the code predictor's.
+
+All sequences of a call begin together, with two positions, and go on by one position each, up to
+a length that is known. So where everything goes is known beforehand: a product writes queries,
+keys and values to where attention reads them, and what there is to view is viewed once for each
+number of sequences. Nothing is asked of the device.
+
+By layer, position, sequence and group of query heads that share a key head, the memory holds
+these heads, their key and their value, so that sequences and groups are one dimension.
+
+On a CPU in float32 the number of operations on few rows is what they cost, so norms take two: the
+length of a row that has one more number, which makes up for epsilon, and the division. Weights of
+norms are in the products behind them, and those of head norms in the tables of rotation. There
+attention reads whole vectors of positions, with a mask: a softmax over 12 numbers takes six times
+as long as one over 16. What is behind the mask has no weight, but must be finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+
+from antiphon_services.lm.in_place import into
+from antiphon_services.lm.products import Product
+from antiphon_services.lm.rotary import Rotation
+
+# Of the numbers behind each row on a CPU only the first is not zero.
+PADDING = 16
+# Numbers in the widest vector of a CPU.
+VECTOR = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _PositionViews:
+    """Where one layer's new positions go, and what they see: views of memory.
+
+    `made` is what a product writes, `turned` [..., share + 1, head_dim] its queries and keys,
+    `single` these [..., share + 1, 1, head_dim] and `heads` twice [..., share + 1, 2, head_dim].
+    They are turned by `tables` in a room where each head is written to `both`, twice, and is read
+    through `windows`: as it is, and beginning with its second half. The products with `tables` are
+    `parts`, whose sum goes to `turned`: `straight` and `crossed`.
+    `queries` [n, share, head_dim], `keys` [n, head_dim, read] and `values` [n, read, head_dim] are
+    of the last position, where n counts sequences times key heads. `mask` [1, 1, read] hides what
+    is read and not yet there; None: nothing. `gated` is where the MLP's first product goes: `gate`
+    and `up`.
+    """
+
+    made: Tensor
+    turned: Tensor
+    single: Tensor
+    heads: Tensor
+    both: Tensor
+    windows: Tensor
+    tables: Tensor
+    parts: Tensor
+    straight: Tensor
+    crossed: Tensor
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None
+    gated: Tensor
+    gate: Tensor
+    up: Tensor
+
+
+class Lockstep:
+    """`model`'s layers and final norm for `sequences` of `positions` at most.
+
+    `model` is as `antiphon_services.lm.decoder.Decoder` takes it, with dense layers.
+    """
+
+    def __init__(self, model: Any, sequences: int, positions: int) -> None:
+        weight: Tensor = model.norm.weight
+        self.dtype, self.device, self.width = weight.dtype, weight.device, len(weight)
+        self._folds = self.device.type == "cpu" and self.dtype == torch.float32
+        self._positions = positions
+        rotation = Rotation.of(model.rotary_emb, positions, like=weight)
+        self._layers = tuple(_Layer(each, rotation, folds=self._folds) for each in model.layers)
+        self._norm = _RowNorm(model.norm, folds=self._folds)
+        self.output_scale = self._norm.scale
+        """Outputs lack it, by which whoever takes them in multiplies his weights; None: nothing."""
+        attention = model.layers[0].self_attn
+        self._key_heads = attention.k_proj.out_features // attention.head_dim
+        self._heads = attention.q_proj.out_features // attention.head_dim + 2 * self._key_heads
+        self._head_dim: int = attention.head_dim
+        self._room_for = -(-positions // VECTOR) * VECTOR if self._folds else positions
+        size = len(self._layers) * self._room_for * sequences * self._heads * self._head_dim
+        self._memory = torch.zeros(size, dtype=self.dtype, device=self.device)
+        self._finite = True
+        # Only what folds reads ahead, on a CPU.
+        self._masks = _masks(positions, self._room_for, self.dtype) if self._folds else ()
+        padding = PADDING if self._folds else 0
+        size = 2 * sequences, self.width + padding
+        self._stream = torch.zeros(size, dtype=self.dtype, device=self.device)
+        size = 4 * sequences * self._heads * self._head_dim
+        self._room = torch.zeros(size, dtype=self.dtype, device=self.device)
+        self._parts = torch.zeros_like(self._room)
+        size = 2 * sequences, 2 * model.layers[0].mlp.gate_proj.out_features
+        self._gated = torch.zeros(size, dtype=self.dtype, device=self.device)
+        if padding:
+            self._stream[:, self.width] = math.sqrt(self._norm.epsilon * self.width)
+        self._places: dict[int, Sequence[Sequence[_PositionViews]]] = {}
+
+    def begin(self, first: Tensor, second: Tensor) -> Tensor:
+        """States [n, width] of the second of the two positions that n sequences begin with."""
+        if self.reads_ahead:
+            if not self._finite:
+                self._memory.zero_()
+            self._finite = False
+        count = len(first)
+        stream = self._stream[: 2 * count]
+        rows = stream[:, : self.width]
+        rows[:count].copy_(first)
+        rows[count:].copy_(second)
+        for layer, places in zip(self._layers, self._of(count), strict=True):
+            place = places[0]
+            layer.enter(rows, stream, place)
+            # Position 0 sees itself alone.
+            alone = place.values[:, :1].expand_as(place.queries)
+            layer.leave(rows, stream, torch.cat((alone, layer.mix(place))), place)
+        return self._norm(rows[count:], stream[count:])
+
+    def go_on(self, position: int, given: Tensor) -> Tensor:
+        """States of one more position of all sequences, `given` [n, width]."""
+        count = given.shape[0]
+        stream = self._stream[:count]
+        rows = stream[:, : self.width]
+        rows.copy_(given)
+        for layer, places in zip(self._layers, self._of(count), strict=True):
+            place = places[position - 1]
+            layer.enter(rows, stream, place)
+            layer.leave(rows, stream, layer.mix(place), place)
+        return self._norm(rows, stream)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether positions are read that are not there yet: see `found_finite`."""
+        return self._folds
+
+    def found_finite(self) -> None:
+        """All states since sequences began were finite, so the next ones may find what these leave;
+        else it is cleared before."""
+        self._finite = True
+
+    def _of(self, count: int) -> Sequence[Sequence[_PositionViews]]:
+        """By layer, the places of the two positions that sequences begin with, and of each later
+        one."""
+        if count not in self._places:
+            self._places[count] = [self._make(layer, count) for layer in range(len(self._layers))]
+        return self._places[count]
+
+    def _make(self, layer: int, count: int) -> Sequence[_PositionViews]:
+        share = self._heads // self._key_heads
+        size = self._room_for * count * self._heads * self._head_dim
+        memory = self._memory[layer * size : (layer + 1) * size].view(
+            self._room_for, count * self._key_heads, share, self._head_dim
+        )
+        places = []
+        for last in range(1, self._positions):
+            new, at = (memory[last], last) if last > 1 else (memory[:2], slice(0, 2))
+            turned = new[..., :-1, :]
+            shape = (*turned.shape[:-1], 2, self._head_dim)
+            both = self._room[: math.prod(shape)].view(shape)
+            strides = (*both.stride()[:-2], self._head_dim // 2, 1)
+            parts = self._parts[: math.prod(shape)].view(shape)
+            straight, crossed = parts.unbind(-2)
+            made = new.reshape(-1, self._heads * self._head_dim)
+            gated = self._gated[: len(made)]
+            gate, up = gated.chunk(2, dim=-1)
+            read = memory if self._folds else memory[: last + 1]
+            places.append(
+                _PositionViews(
+                    made=made,
+                    turned=turned,
+                    single=turned.unsqueeze(-2),
+                    heads=turned.unsqueeze(-2).expand(shape),
+                    both=both,
+                    windows=both.as_strided(shape, strides),
+                    tables=self._layers[layer].tables[at],
+                    parts=parts,
+                    straight=straight,
+                    crossed=crossed,
+                    queries=memory[last, :, :-2],
+                    keys=read[:, :, -2].permute(1, 2, 0),
+                    values=read[:, :, -1].transpose(0, 1),
+                    mask=self._masks[last] if self._masks else None,
+                    gated=gated,
+                    gate=gate,
+                    up=up,
+                )
+            )
+        return places
+
+
+def _masks(positions: int, room: int, dtype: torch.dtype) -> Sequence[Tensor]:
+    """What hides of `room` positions those behind each of `positions`: [1, 1, room] each."""
+    hidden = torch.arange(room) > torch.arange(positions)[:, None]
+    nothing = torch.zeros(hidden.shape, dtype=dtype)
+    return nothing.masked_fill_(hidden, -math.inf)[:, None, None].unbind(0)
+
+
+class _RowNorm:
+    """RMS norm of rows. If it `folds`, its outputs lack `scale`, and rows come with a stream."""
+
+    def __init__(self, module: Any, *, folds: bool) -> None:
+        self.epsilon: float = module.variance_epsilon
+        self._weight: Tensor = module.weight
+        self._shape = self._weight.shape
+        self.scale = self._weight * math.sqrt(len(self._weight)) if folds else None
+
+    def __call__(self, rows: Tensor, stream: Tensor) -> Tensor:
+        """[n, width] of the same; `stream` are these rows with their padding."""
+        if self.scale is not None:
+            length: Tensor = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
+            return rows / length
+        if self._weight.dtype == torch.float32:
+            return rms_norm(rows, self._shape, self._weight, self.epsilon)
+        # Rounded as Hugging Face does, before it is weighted.
+        return self._weight * rms_norm(rows, self._shape, None, self.epsilon)
+
+
+class _Layer:
+    """One layer, from the weights of Hugging Face's."""
+
+    def __init__(self, module: Any, rotation: Rotation, *, folds: bool) -> None:
+        attention = module.self_attn
+        self._head_dim: int = attention.head_dim
+        self._folds = folds
+        self._first_norm = _RowNorm(module.input_layernorm, folds=folds)
+        self._second_norm = _RowNorm(module.post_attention_layernorm, folds=folds)
+        self._in = self._interleaved(attention, self._first_norm.scale)
+        self._out = Product.of(attention.o_proj)
+        mlp = module.mlp
+        self._up = Product.of(mlp.gate_proj, mlp.up_proj, scale=self._second_norm.scale)
+        self._down = Product.of(mlp.down_proj)
+        self._activate = mlp.act_fn.forward
+        self._scale: float = 1.0 if folds else attention.scaling
+        self._epsilon: float | None = None
+        if hasattr(attention, "q_norm"):
+            self._epsilon = attention.q_norm.variance_epsilon
+            # Of a head whose norm has no other length.
+            shortest = math.sqrt(self._epsilon * self._head_dim)
+            self._shortest = torch.tensor(shortest, device=rotation.turns.device)
+        # Where they are on their own, they are rounded as Hugging Face's are.
+        self._weights: Tensor | None = None
+        self.tables = self._make_tables(attention, rotation)
+
+    def enter(self, rows: Tensor, stream: Tensor, place: _PositionViews) -> None:
+        """Up to attention: queries, keys and values of new rows into their place."""
+        self._in.put(self._first_norm(rows, stream), place.made)
+        if self._epsilon is None:
+            place.both.copy_(place.heads)
+        elif self._weights is None:
+            length = torch.linalg.vector_norm(place.single, dim=-1, keepdim=True)
+            torch.div(place.heads, torch.hypot(length, self._shortest), out=place.both)
+        else:
+            normed = rms_norm(place.turned, (self._head_dim,), None, self._epsilon)
+            twice = normed.unsqueeze(-2).expand_as(place.both)
+            torch.mul(twice, self._weights, out=place.both)
+        torch.mul(place.windows, place.tables, out=place.parts)
+        into(place.turned, torch.add, place.straight, place.crossed)
+
+    def mix(self, place: _PositionViews) -> Tensor:
+        """What the last position sees, mixed: [n, share, head_dim]."""
+        if place.mask is not None:
+            likeness = torch.baddbmm(place.mask, place.queries, place.keys)
+            return torch.bmm(likeness.softmax(-1), place.values)
+        keys = place.keys.transpose(1, 2)
+        return scaled_dot_product_attention(
+            place.queries[None], keys[None], place.values[None], scale=self._scale
+        )[0]
+
+    def leave(self, rows: Tensor, stream: Tensor, mixed: Tensor, place: _PositionViews) -> None:
+        """From attention on; `rows` are the layer's outputs then."""
+        self._out.add_to(rows, mixed.reshape(rows.shape[0], -1))
+        normed = self._second_norm(rows, stream)
+        if self._up.packed:
+            gate, up = self._up(normed).chunk(2, dim=-1)
+        else:
+            self._up.put(normed, place.gated)
+            gate, up = place.gate, place.up
+        self._down.add_to(rows, self._activate(gate).mul_(up))
+
+    def _interleaved(self, attention: Any, scale: Tensor | None) -> Product:
+        """One product, whose outputs are by key head: its queries, itself, its values."""
+        linears = attention.q_proj, attention.k_proj, attention.v_proj
+        key_heads = attention.k_proj.out_features // self._head_dim
+
+        def by_key_head(parts: Sequence[Tensor]) -> Tensor:
+            split = [each.view(key_heads, -1, *each.shape[1:]) for each in parts]
+            return torch.cat(split, dim=1).flatten(0, 1)
+
+        weight = by_key_head([each.weight for each in linears])
+        biased = attention.q_proj.bias is not None
+        bias = by_key_head([each.bias for each in linears]) if biased else None
+        return Product(weight if scale is None else weight * scale, bias)
+
+    def _make_tables(self, attention: Any, rotation: Rotation) -> Tensor:
+        """Cosines and sines [positions, 1, share + 1 or 1, 2, head_dim]; if this `folds`, with the
+        weights of the head norms and attention's scale."""
+        both = rotation.turns[:, None]
+        share = attention.q_proj.out_features // attention.k_proj.out_features
+        weights = both.new_ones(share + 1, 1, self._head_dim)
+        if self._epsilon is not None:
+            weights[:share] = attention.q_norm.weight
+            weights[share] = attention.k_norm.weight
+        if not self._folds:
+            self._weights = weights
+            return both
+        if self._epsilon is not None:
+            # What norms divide by is a length, not a mean.
+            weights *= math.sqrt(self._head_dim)
+        weights[:share] *= attention.scaling
+        return both * torch.cat((weights, weights.roll(self._head_dim // 2, -1)), dim=-2)

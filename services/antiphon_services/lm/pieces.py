@@ -1,0 +1,107 @@
+"""A decoder's forward of few rows, with all but attention run by bucket.
+
+How many positions a row sees, and which rows share a call, is known on the host and
+changes from step to step: so attention stays as it is. What lies between one layer's
+attention and the next one's depends on the number of rows alone and is one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.kv_cache import CacheShape
+from antiphon_services.lm.layer import FusedLayer, Layer, Norm
+from antiphon_services.lm.rotary import Rotation
+
+# `Attend` of a layer, which comes first.
+AttendInLayer = Callable[[int, Tensor, Tensor], Tensor]
+
+
+class Pieces:
+    """What `lm.decoder.Decoder` is made of, for `least` to `most` rows of `width`."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        norm: Norm,
+        rotation: Rotation,
+        shape: CacheShape,
+        *,
+        width: int,
+        least: int,
+        most: int,
+        bucketing: Bucketing,
+    ) -> None:
+        self.most = most
+        self._layers, self._norm, self._rotation = layers, norm, rotation
+        new = partial(torch.zeros, dtype=shape.dtype, device=shape.device)
+        # All pieces share them: what one has taken in, it does not need any more.
+        rows, mixed = new(most, width), new(most, layers[0].queries, shape.head_dim)
+        positions = new(most, dtype=torch.int64)
+        # In the order of a forward, as graphs that share memory must be.
+        self._first = bucketing(self._enter, (rows, positions), least)
+        self._between = [
+            bucketing(partial(self._go_on, at), (rows, mixed, positions), least)
+            for at in range(len(layers) - 1)
+        ]
+        self._last = bucketing(self._leave, (rows, mixed), least)
+
+    def forward(
+        self, rows: Tensor, positions: Tensor, attend: AttendInLayer, tapped_layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """`Decoder.append` of rows [n, hidden] at `positions` int64 [n].
+
+        The states are good until the next forward.
+        """
+        tapped = rows
+        (heads,) = self._first(rows, positions)
+        for at, between in enumerate(self._between):
+            mixed = attend(at, *self._layers[at].split(heads))
+            rows, heads = between(rows, mixed, positions)
+            if at + 1 == tapped_layer:
+                tapped = rows
+        last = len(self._between)
+        (states,) = self._last(rows, attend(last, *self._layers[last].split(heads)))
+        return states, tapped
+
+    def _enter(self, rows: Tensor, positions: Tensor) -> tuple[Tensor]:
+        return (self._layers[0].enter(rows, self._rotation.at(positions)),)
+
+    def _go_on(
+        self, at: int, rows: Tensor, mixed: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        rows = self._layers[at].leave(rows, mixed)
+        return rows, self._layers[at + 1].enter(rows, self._rotation.at(positions))
+
+    def _leave(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor]:
+        return (self._norm(self._layers[-1].leave(rows, mixed)),)
+
+
+class FusedPieces(Pieces):
+    """The same by fused kernels, whose norms take in what was added before them."""
+
+    def __init__(
+        self, layers: Sequence[FusedLayer], norm: Norm, kernels: Kernels, *args: Any, **kwargs: Any
+    ) -> None:
+        self._fused_layers, self._kernels = layers, kernels
+        super().__init__(layers, norm, *args, **kwargs)
+
+    def _enter(self, rows: Tensor, positions: Tensor) -> tuple[Tensor]:
+        return (self._fused_layers[0].enter_fused(rows, None, self._rotation, positions)[1],)
+
+    def _go_on(
+        self, at: int, rows: Tensor, mixed: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        rows, delta = self._fused_layers[at].leave_fused(rows, mixed)
+        return self._fused_layers[at + 1].enter_fused(rows, delta, self._rotation, positions)
+
+    def _leave(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor]:
+        rows, delta = self._fused_layers[-1].leave_fused(rows, mixed)
+        return (self._kernels.add_norm(rows, delta, self._norm.weight, self._norm.epsilon)[1],)

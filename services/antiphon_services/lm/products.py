@@ -1,0 +1,114 @@
+"""Products of rows with a linear layer's weight, laid out once as the processor wants it.
+
+With plain weights each call lays them out anew, which for a few rows costs more than the
+arithmetic. On a CPU in float32 large weights are therefore packed for oneDNN; a small one's
+product is done before oneDNN has begun, and goes to the CPU's library (measured: up to 128 Ki
+numbers). Which of the two it is depends on the weight alone, and both give a row the same digits
+in any company of at least `antiphon_services.lm.experts.LEAST_ROWS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PACKED_FROM = 128 << 10
+
+# The layout is chosen for so many rows; any number is right, but for one alone it may be
+# another with other digits.
+PACKED_FOR_ROWS = 16
+
+
+class Product:
+    """`rows` times the transposed `weight` [outputs, inputs], plus `bias` [outputs]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._bias = bias
+        # In bfloat16 the product is to be rounded before it is added to anything, as elsewhere.
+        self._adds_alone = bias is not None or weight.dtype != torch.float32
+        self._onednn = onednn_for(weight) if weight.numel() >= PACKED_FROM else None
+        if self._onednn is None:
+            self._weight: Tensor = weight.t()
+        else:
+            packed = weight.detach().contiguous()
+            self._weight = self._onednn._reorder_linear_weight(packed, PACKED_FOR_ROWS)
+
+    @property
+    def packed(self) -> bool:
+        """Whether the weight has been laid out anew."""
+        return self._onednn is not None
+
+    @classmethod
+    def of(cls, *linears: Any, scale: Tensor | None = None) -> Product:
+        """The outputs of all these layers, one after the other, of inputs times `scale`."""
+        bias = None
+        if any(each.bias is not None for each in linears):
+            bias = torch.cat([each.bias for each in linears if each.bias is not None])
+        if len(linears) == 1:
+            weight = linears[0].weight
+        else:
+            weight = torch.cat([each.weight for each in linears])
+            _share(linears, weight)
+        return cls(weight if scale is None else weight * scale, bias)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[n, outputs]."""
+        if self._onednn is not None:
+            product: Tensor = self._onednn._linear_pointwise(
+                rows, self._weight, self._bias, "none", [], ""
+            )
+            return product
+        if self._bias is not None:
+            return torch.addmm(self._bias, rows, self._weight)
+        return torch.mm(rows, self._weight)
+
+    def plus(self, rows: Tensor, other: Tensor) -> Tensor:
+        """The sum with `other` [n, outputs]."""
+        if self._onednn is not None:
+            total: Tensor = self._onednn._linear_pointwise(
+                rows, other, self._weight, self._bias, "add"
+            )
+            return total
+        if self._adds_alone:
+            return other + self(rows)
+        return torch.addmm(other, rows, self._weight)
+
+    def put(self, rows: Tensor, out: Tensor) -> None:
+        """The product, in `out` [n, outputs]."""
+        if self._onednn is not None:
+            out.copy_(self(rows))
+        elif self._bias is not None:
+            torch.addmm(self._bias, rows, self._weight, out=out)
+        else:
+            torch.mm(rows, self._weight, out=out)
+
+    def add_to(self, out: Tensor, rows: Tensor) -> None:
+        """Add the product to `out` [n, outputs]."""
+        if self._adds_alone or self._onednn is not None:
+            out.add_(self(rows))
+        else:
+            out.addmm_(rows, self._weight)
+
+
+def _share(linears: Sequence[Any], joint: Tensor) -> None:
+    """Make the layers' weights views of the `joint` one, so that a model that is being taken over
+    does not hold these numbers twice. Weights that are being trained stay as they are."""
+    parts = torch.split(joint, [len(each.weight) for each in linears])
+    for linear, part in zip(linears, parts, strict=True):
+        if not linear.weight.requires_grad:
+            linear.weight = torch.nn.Parameter(part, requires_grad=False)
+
+
+def onednn_for(weight: Tensor) -> Any:
+    """The operators over packed weights, as TorchInductor uses them; None where not in use."""
+    usable = (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+    )
+    return torch.ops.mkldnn if usable else None

@@ -1,0 +1,98 @@
+"""Chooses the next id of every segment of a batch, and says how likely the ids were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import on_device
+from antiphon_services.lm.sampler import SamplingRows, choose, choose_each, draw_numbers
+
+Score = tuple[list[int], list[float]]
+"""Ids and their log probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsRow:
+    """Logits [V] for choice number `step` of a segment.
+
+    `seen` bool [V] marks the ids that a repetition penalty applies to; None where there is none.
+    """
+
+    logits: Tensor
+    sampling: Sampling
+    step: int
+    seen: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """An id that was chosen from `logits` [V], and how many of the likeliest are asked for."""
+
+    logits: Tensor
+    id_: int
+    top: int
+
+
+def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
+    """The ids for all rows; None for undecided ones, which `sample_alone` is for.
+
+    One question to the device, however many there are.
+    """
+    if not rows:
+        return []
+    chosen, scores = _choose_each(rows)
+    known = torch.where(scores.isfinite(), chosen, -1).tolist()
+    return [id_ if id_ >= 0 else None for id_ in known]
+
+
+def sample_alone(row: LogitsRow) -> int:
+    """One id. Raises `Internal` when the logits leave nothing to choose from."""
+    history = None if row.seen is None else row.seen.nonzero()[:, 0]
+    return choose(row.logits, row.sampling, step=row.step, history=history)
+
+
+def score_together(sampled: Sequence[Sampled]) -> list[Score]:
+    """Each id and the likeliest, 1 + `top` of them, with the model's own log probabilities.
+
+    Those are the log-softmax of the logits in float32, as `transformers` and vLLM have it.
+    """
+    logits = torch.stack([each.logits for each in sampled])
+    logprobs = logits.log_softmax(-1, dtype=torch.float32)
+    chosen = on_device([each.id_ for each in sampled], logits.device)[:, None]
+    likeliest = logprobs.topk(min(max(each.top for each in sampled), logits.shape[-1]))
+    ids = torch.cat([chosen, likeliest.indices], dim=1)
+    values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1)
+    # One question to the device; both are exact in float64.
+    told = torch.stack((ids.to(torch.float64), values.to(torch.float64)), dim=1).tolist()
+    widths = [1 + each.top for each in sampled]
+    return [
+        ([int(id_) for id_ in ids[:width]], values[:width])
+        for (ids, values), width in zip(told, widths, strict=True)
+    ]
+
+
+def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
+    """Ids [n], and their rows' highest scores: not finite where none could be chosen."""
+    logits = torch.stack([each.logits for each in rows])
+    samplings = [each.sampling for each in rows]
+    numbers = draw_numbers(samplings, [each.step for each in rows], 1)
+    return choose_each(
+        logits,
+        SamplingRows.of(samplings, logits.device),
+        on_device(numbers, logits.device),
+        seen=_seen_each(rows),
+    )
+
+
+def _seen_each(rows: Sequence[LogitsRow]) -> Tensor | None:
+    """`seen` of all rows, bool [n, V]; None where no row has it."""
+    told = [each.seen for each in rows if each.seen is not None]
+    if not told:
+        return None
+    nothing = torch.zeros_like(told[0])
+    return torch.stack([nothing if each.seen is None else each.seen for each in rows])

@@ -1,0 +1,89 @@
+"""An engine of segments that speak a text: their prompts are made on threads beside its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from antiphon.runtime.engine import EngineEvent, InputChunk
+from antiphon.segment import SegmentKey
+from antiphon_services.budgets import PREFILL_ROWS
+from antiphon_services.isolation import alone
+from antiphon_services.lm.frame_engine import FrameEngine, FrameModel
+from antiphon_services.lm.pending_step import PendingStep
+from antiphon_services.lm.spoken_text import SpokenTextSegment
+from antiphon_services.preparation import Preparations, wait_for_one, wake_nobody
+
+Speaker = TypeVar("Speaker", bound=SpokenTextSegment[Any])
+
+
+class SpokenTextEngine(FrameEngine[Speaker]):
+    """Implements `antiphon.runtime.engine.PreparingEngine`; see `FrameEngine`."""
+
+    def __init__(
+        self,
+        model: FrameModel,
+        context_limit: int,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        launch_ahead: bool = False,
+        preparations: Preparations[Any] | None = None,
+    ) -> None:
+        super().__init__(model, context_limit, prefill_rows=prefill_rows, launch_ahead=launch_ahead)
+        self._preparations = preparations or Preparations[Any]()
+        self._wake: Callable[[], None] = wake_nobody
+
+    @abstractmethod
+    def begin(self, segment: Speaker, prompt: Any) -> Sequence[EngineEvent]:
+        """Take over the prompt that was made; what of it leaves at once."""
+
+    @abstractmethod
+    def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
+        """See `launch`; prompts that were made have begun."""
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store the message, and start making the prompt when all of it is there.
+
+        Raises `InvalidArgument` for one that cannot fit, `ResourceExhausted` without a slot.
+        """
+        super().accept(key, chunk)
+        segment = self._segments[key]
+        if segment.preparation is None:
+            segment.preparation = segment.prompt.begin(key, self._preparations)
+            if segment.preparation is not None:
+                segment.preparation.add_done_callback(lambda _: self._wake())
+
+    def prepares(self, key: SegmentKey) -> bool:
+        """Whether the segment's prompt is being made."""
+        preparation = self._segments[key].preparation
+        return preparation is not None and not preparation.done()
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a prompt was made."""
+        self._wake = wake
+
+    def close(self) -> None:
+        """Make no more prompts."""
+        self._preparations.close()
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget the segment and what waits to be made for it, and give its slot back."""
+        self._preparations.drop(key)
+        super().release(key)
+
+    def wait_for_input(self, segments: Sequence[Speaker]) -> None:
+        """Wait for a prompt when there is nothing else to do."""
+        if not any(segment.prompt.prompt_rows for segment in segments):
+            wait_for_one([each.preparation for each in segments if each.preparation is not None])
+
+    def launch(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
+        """One forward for all, after the prompts that were made have begun."""
+        for segment in segments:
+            if (made := segment.preparation) is not None and made.done():
+                segment.preparation = None
+                with alone(segment.key, events, segment.end):
+                    prompt = made.result()
+                    segment.prompt.hold(prompt)
+                    events += self.begin(segment, prompt)
+        return self.forward([each for each in segments if not each.ended], events)

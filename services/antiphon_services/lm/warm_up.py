@@ -1,0 +1,69 @@
+"""Runs segments through an engine before its stage is ready, so that no request pays for firsts.
+
+Libraries set themselves up for a kind of product the first time they meet it: a part of a prompt,
+few rows, as many rows as there are slots, a draw and a greedy choice. Graphs are there before: a
+model is made with all of them, see `antiphon_services.lm.graphs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from antiphon.errors import Internal
+from antiphon.options import OptionValue
+from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import SegmentKey
+from antiphon_services.lm.frames import PART_ROWS
+
+FRAMES = 2
+NO_OPTIONS: Mapping[str, OptionValue] = MappingProxyType({})
+
+
+def speak(
+    engine: Engine,
+    edges: str | tuple[str, ...],
+    sampling: Sampling,
+    slots: int,
+    room: int,
+    make_input: Callable[[int], Iterable[InputChunk]],
+    options: Mapping[str, OptionValue] = NO_OPTIONS,
+) -> None:
+    """Draw a little: one segment, then one in every slot, with output on `edges`.
+
+    `make_input` makes up a whole input of so many rows, of which there is `room` for, draws
+    included; `options` go with it. Raises `Internal` if the model gives nothing.
+    """
+    room -= FRAMES
+    if room < 1:
+        return
+    outputs = frozenset((edges,) if isinstance(edges, str) else edges)
+    sampling = replace(sampling, max_tokens=FRAMES + 1)
+    for company, rows in ((1, min(PART_ROWS + 1, room)), (slots, 1)):
+        keys = [SegmentKey(f"warm-up {index}", 0) for index in range(company)]
+        for index, key in enumerate(keys):
+            temperature = sampling.temperature if index % 2 else 0.0
+            settings = replace(sampling, temperature=temperature)
+            engine.admit(key, SegmentSettings("", settings, outputs, options))
+            for chunk in make_input(rows):
+                engine.accept(key, chunk)
+        for failed in run_to_the_end(engine, keys):
+            raise Internal(f"warm-up: {failed.error}")
+
+
+def run_to_the_end(engine: Engine, keys: Collection[SegmentKey]) -> list[Failed]:
+    """Step until these segments, which have all of their input, have ended, and release them.
+
+    Returns how those that failed did.
+    """
+    left, failures = set(keys), []
+    while left:
+        for event in engine.step():
+            if isinstance(event, Failed):
+                failures.append(event)
+            if isinstance(event, Completed | Failed):
+                engine.release(event.key)
+                left.remove(event.key)
+    return failures

@@ -1,0 +1,57 @@
+"""Finds a stage's code: `load` in the module `load` of the family's folder for the role.
+
+The import happens on the first load, after the port is bound: it brings torch in.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument, NotFound
+from antiphon.pipelines.graph import Pipeline
+from antiphon.runtime.engine import LoadedStage
+
+
+def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load the model of one stage.
+
+    Raises `NotFound` if the family has no code for it, and `InvalidArgument` for a dtype that the
+    stage does not compute in.
+    """
+    only = pipeline.stage(role).dtype
+    if only and config.dtype not in (None, only):
+        raise InvalidArgument(
+            f"dtype: {role} computes in {only} alone; set it to {only}", field="dtype"
+        )
+    _prepare_torch(config)
+    name = f"{pipeline.package}.{role}.load"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise NotFound(f"the pipeline {pipeline.name} has no module {name}") from error
+    loaded = cast("LoadedStage", module.load(model_dir, config))
+    from antiphon_services.device_loss import device_is_lost
+
+    return replace(loaded, is_fatal=device_is_lost)
+
+
+def _prepare_torch(config: StageConfig) -> None:
+    """Process-wide settings, before the first model.
+
+    Threads are bounded so that stages on one host share its cores.
+    """
+    import torch
+    from transformers.utils import logging
+
+    from antiphon_services.lm.attention_calls import disable_cudnn_attention
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    disable_cudnn_attention()
+    if config.threads:
+        torch.set_num_threads(config.threads)

@@ -1,0 +1,285 @@
+"""What a stage is going to take of its GPU, told before anything is loaded.
+
+Weights are known from the headers of their files, and keys and values from the configuration. What
+is free after weights and working memory goes to the slots; `context_limit: fits` makes them as long
+as that allows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon_services.engines import FITS, TORCH, VLLM, context_limit
+from antiphon_services.lm.memory import WORKING_BYTES
+from antiphon_services.precision import BFLOAT16, FLOAT32, dtype_name
+
+VLLM_WORKING_BYTES = 3 << 30
+"""Of vLLM's share, what it computes with when it measures itself at the start; an estimate."""
+VLLM_SHARE = 0.92
+"""`gpu_memory_utilization` where it is not set."""
+FP8_SHARE = 1.1
+"""Bytes of a number where vLLM quantises a model itself, with what stays as it is; an estimate."""
+UNPLANNED = frozenset({"cpu_offload_gb", "num_gpu_blocks_override", "pipeline_parallel_size"})
+"""Arguments of vLLM that move memory elsewhere, so the plan refuses nothing."""
+LEAST_POSITIONS = 512
+"""Shorter segments hold no conversation, so a stage that has no room for more is refused."""
+STEP = 64
+"""What fits is rounded down to a multiple."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What each position of a segment takes: layers with `key_heads` of `head_dim` numbers, and a
+    row of `row` numbers that a later stage reads."""
+
+    layers: int
+    key_heads: int
+    head_dim: int
+    row: int = 0
+
+    @classmethod
+    def of(cls, text: Any, *, row: int = 0) -> Cached:
+        """Of a decoder's configuration, from transformers or as a mapping."""
+        told = text if isinstance(text, dict) else text.to_dict()
+        heads = told["num_attention_heads"]
+        return cls(
+            told["num_hidden_layers"],
+            told.get("num_key_value_heads") or heads,
+            told.get("head_dim") or told["hidden_size"] // heads,
+            row,
+        )
+
+    @property
+    def numbers(self) -> int:
+        """Keys and values of all layers, and the row."""
+        return 2 * self.layers * self.key_heads * self.head_dim + self.row
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes of a stage on its device.
+
+    Of its `room` the `weights` and what steps compute with (`working`) go first. The rest holds
+    `slots` segments, each position of which takes `position_bytes`; one that pages its memory
+    counts as one slot, for its longest segment. Of a plan that is not `exact`, `working` is an
+    estimate of what the engine measures itself.
+    """
+
+    room: int
+    weights: int
+    working: int
+    position_bytes: int
+    slots: int
+    exact: bool = True
+
+    @property
+    def for_slots(self) -> int:
+        """What is left for keys and values."""
+        return max(self.room - self.weights - self.working, 0)
+
+    @property
+    def positions(self) -> int:
+        """How long all slots can be at once, a multiple of `STEP`."""
+        return self.for_slots // (self.slots * self.position_bytes) // STEP * STEP
+
+    def cache(self, limit: int) -> int:
+        """Keys and values of all slots at their longest."""
+        return self.slots * limit * self.position_bytes
+
+    def fits(self, limit: int) -> bool:
+        """Whether there is room for all slots at their longest."""
+        return self.cache(limit) <= self.for_slots
+
+    def refuses(self, limit: int) -> bool:
+        """Whether the stage cannot start, as far as that is known before it has loaded."""
+        spare = 0 if self.exact else self.working
+        return self.cache(limit) > self.room - self.weights - self.working + spare
+
+    def describe(self, limit: int) -> str:
+        """One line: what is taken, by part, and what would fit."""
+        told = (
+            f"weights {_gb(self.weights)} GB, keys and values {_gb(self.cache(limit))} GB "
+            f"({self.slots} slots of {limit} positions), working memory {_gb(self.working)} GB, "
+            f"of {_gb(self.room)} GB"
+        )
+        slots = self.for_slots // max(limit * self.position_bytes, 1)
+        return f"{told}; {slots} slots of {limit} or {self.slots} of {self.positions} would fit"
+
+
+def plan_stage(
+    config: StageConfig,
+    numbers: int,
+    stored: int,
+    cached: Cached,
+    *,
+    free: int,
+    total: int,
+    engine: str = TORCH,
+) -> MemoryPlan:
+    """The plan of a decoder whose weights have so many `numbers` in `stored` bytes, on a GPU of
+    `total` bytes of which so many are `free`."""
+    size = 4 if dtype_name(engine, config, on_gpu=BFLOAT16) == FLOAT32 else 2
+    position_bytes = cached.numbers * size
+    if engine != VLLM:
+        return MemoryPlan(free, numbers * size, WORKING_BYTES, position_bytes, config.slots)
+    arguments = config.engine_args
+    # Quantised weights stay as they are stored, and several GPUs share all of it.
+    ranks = int(arguments.get("tensor_parallel_size", 1))
+    if arguments.get("quantization") == "fp8":
+        # A byte for each while they are loaded; embeddings, head, norms and towers stay.
+        stored = min(stored, int(FP8_SHARE * numbers))
+    weights = stored // ranks
+    if str(arguments.get("kv_cache_dtype", "")).startswith("fp8"):
+        position_bytes = cached.numbers
+    position_bytes = -(-position_bytes // ranks)
+    if (paged := arguments.get("kv_cache_memory_bytes")) is not None:
+        room = weights + VLLM_WORKING_BYTES + int(paged)
+        return MemoryPlan(room, weights, VLLM_WORKING_BYTES, position_bytes, 1)
+    share = float(arguments.get("gpu_memory_utilization", VLLM_SHARE))
+    room = min(int(total * share), free)
+    return MemoryPlan(room, weights, VLLM_WORKING_BYTES, position_bytes, 1, exact=False)
+
+
+def limit_with_rows(
+    role: str,
+    config: StageConfig,
+    text: Any,
+    model_dir: Path,
+    prefix: str,
+    *,
+    engine: str = TORCH,
+    skip: str = "",
+) -> int:
+    """`planned_limit` of a decoder with the configuration `text`, which keeps a row for a later
+    stage with the keys and values of each position."""
+    return planned_limit(
+        role,
+        config,
+        text.max_position_embeddings,
+        model_dir,
+        prefix,
+        Cached.of(text, row=text.hidden_size),
+        engine=engine,
+        skip=skip,
+    )
+
+
+def planned_limit(
+    role: str,
+    config: StageConfig,
+    most: int,
+    model_dir: Path,
+    prefix: str,
+    cached: Cached,
+    *,
+    engine: str = TORCH,
+    tables: int = 0,
+    skip: str = "",
+    file: str = "",
+) -> int:
+    """Positions of a segment: as `engines.context_limit`, but what fits where the setting asks
+    for that, which is the default on a GPU. Logs the plan of a stage on a GPU.
+
+    The stage loads the tensors of `model_dir`, or of its `file`, that begin with `prefix`, but for
+    those that begin with `skip` if there is one, and makes `tables` numbers of them.
+    Raises `InvalidArgument` where less than `LEAST_POSITIONS` fit, or less than the setting says.
+    """
+    if not config.device.startswith("cuda"):
+        return context_limit(role, config, most)
+    weights = Weights(model_dir, file)
+    numbers, stored = weights.sizes(prefix)
+    numbers -= weights.sizes(skip)[0] if skip else 0
+    free, total = _vllm_memory() if engine == VLLM else _memory(config.device)
+    plan = plan_stage(
+        config, numbers + tables, stored, cached, free=free, total=total, engine=engine
+    )
+    if isinstance(config.context_limit, int):
+        limit = context_limit(role, config, most)
+        if plan.refuses(limit) and not UNPLANNED & config.engine_args.keys():
+            raise InvalidArgument(
+                f"{role}: context_limit {config.context_limit} does not fit on {config.device}: "
+                f"{plan.describe(limit)}; {_remedy(plan, most)}",
+                field="context_limit",
+            )
+        say = log.info if plan.fits(limit) else log.warning
+        say("%s: memory plan: %s", role, plan.describe(limit))
+        return limit
+    limit = min(most, plan.positions)
+    if limit < min(LEAST_POSITIONS, most):
+        raise InvalidArgument(
+            f"{role}: context_limit: {FITS} finds no room on {config.device} for "
+            f"{LEAST_POSITIONS} positions a slot: {plan.describe(LEAST_POSITIONS)}; "
+            f"{_remedy(plan, most)}",
+            field="context_limit",
+        )
+    log.info("%s: context_limit is %d (%s): %s", role, limit, FITS, plan.describe(limit))
+    return limit
+
+
+def check_room(
+    role: str, config: StageConfig, parts: Sequence[tuple[Weights, str]], *, streams: int = 0
+) -> None:
+    """Log the memory plan of a stage on a GPU whose segments have no keys and values of their own.
+
+    It loads the tensors of each part whose names begin with the prefix, and keeps a cache of
+    `streams` bytes for all of them. Raises `InvalidArgument` where weights and cache do not fit.
+    """
+    if not config.device.startswith("cuda"):
+        return
+    size = 4 if dtype_name(role, config) == FLOAT32 else 2
+    weights = size * sum(each.sizes(prefix)[0] for each, prefix in parts)
+    free, _ = _memory(config.device)
+    cache = f"cache of streams {_gb(streams)} GB, " if streams else ""
+    plan = f"weights {_gb(weights)} GB, {cache}working memory {_gb(WORKING_BYTES)} GB"
+    told = f"{plan}, of {_gb(free)} GB"
+    if weights + streams > free:
+        field, remedy = "device", "free the GPU's memory"
+        if weights <= free:
+            field = "flow_cache_bytes"
+            remedy = f"lower flow_cache_bytes to {free - weights} or less, or {remedy}"
+        raise InvalidArgument(
+            f"{role}: does not fit on {config.device}: {told}; {remedy}", field=field
+        )
+    fits = weights + streams + WORKING_BYTES <= free
+    log.log(logging.INFO if fits else logging.WARNING, "%s: memory plan: %s", role, told)
+
+
+def _remedy(plan: MemoryPlan, most: int) -> str:
+    """What to set where the setting does not fit."""
+    freeing = "lower slots, or free the GPU's memory"
+    if plan.positions < min(LEAST_POSITIONS, most):
+        return freeing
+    return f"set context_limit to {min(plan.positions, most)} or `{FITS}`, {freeing}"
+
+
+def _memory(device: str) -> tuple[int, int]:
+    """Free and total bytes of a GPU."""
+    free, total = torch.cuda.mem_get_info(torch.device(device))
+    return free, total
+
+
+def _vllm_memory() -> tuple[int, int]:
+    """The same of the first GPU that vLLM sees, all of it taken as free.
+
+    CUDA stays untouched in this process: a context would take memory, and the computing is done in
+    vLLM's own. By now the first visible GPU is the configured one.
+    """
+    from vllm.platforms import current_platform
+
+    total: int = current_platform.get_device_total_memory()
+    return total, total
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f}"

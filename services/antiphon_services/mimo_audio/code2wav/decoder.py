@@ -1,0 +1,120 @@
+"""Samples of codes, all at once.
+
+Frames of codes become twice as many rows, these twice as many mel frames, and each mel frame `hop`
+samples. Both steps that double normalise over channels and time (GroupNorm), so that every sample
+depends on every frame: what is decoded in parts is near the whole, and not equal to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, fold
+
+from antiphon.chunk import Tensor as Array
+from antiphon.transport.device_edge import host_array
+from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
+from antiphon_services.mimo_audio.code2wav.windows import DecodeWindow
+from antiphon_services.vocoder.rotary_layers import Window, rotary_turns
+
+LARGEST_MAGNITUDE = 100.0
+
+
+class FrameCodecDecoder:
+    """Decodes frames of codes.
+
+    `tables` float [entries, width] are those of the codebooks, one for each channel.
+    """
+
+    def __init__(
+        self, module: CodecDecoderModule, tables: Sequence[Tensor], config: Mapping[str, Any]
+    ) -> None:
+        self.module, self._tables = module, tuple(tables)
+        self._theta = float(config["rope_theta"])
+        self._head_dim = config["d_model"] // config["decoder_attention_heads"]
+        self._vocoder_head_dim = config["vocoder_dim"] // config["vocoder_attention_heads"]
+        self._fft, self._hop = config["nfft"], config["hop_length"]
+        before, after = config["decoder_attn_window_size"]
+        causal = config["decoder_causal"]
+        self._window = Window(_limit(before), 0 if causal else _limit(after))
+        before, after = config["vocoder_attn_window_size"]
+        self._vocoder_window = Window(_limit(before), _limit(after))
+        mel_frames = config["avg_pooler"] * config["decoder_stride_size"]
+        self.samples_per_frame = mel_frames * self._hop
+        self.look_ahead = -(-config["vocoder_num_layers"] * after // mel_frames)
+        """How many frames ahead the vocoder's layers reach."""
+
+    def samples(self, codes: Tensor) -> Tensor:
+        """float [n * samples_per_frame] of codes int64 [n, channels]; n must be above 0."""
+        return self._spoken(self._mel(self._embedded(codes)))
+
+    def window_samples(self, codes: Array, window: DecodeWindow) -> Array:
+        """float32 [n * samples_per_frame]: samples of a window's own frames.
+
+        `codes` uint16 [m, channels] are all of the window's.
+        """
+        # A copy: arrays of a message are read-only, which torch warns of.
+        ids = torch.tensor(codes.astype("int64"), device=self._tables[0].device)
+        step = self.samples_per_frame
+        first, stop = window.first - window.left, window.stop - window.left
+        return host_array(self.samples(ids)[step * first : step * stop].float())
+
+    def _embedded(self, codes: Tensor) -> Tensor:
+        """[n, width], added in the order of channels."""
+        rows = torch.zeros(len(codes), self._tables[0].shape[1]).to(self._tables[0])
+        for channel, table in enumerate(self._tables):
+            rows = rows + embedding(codes[:, channel], table)
+        return rows
+
+    def _mel(self, rows: Tensor) -> Tensor:
+        """[frames, bins] of rows [n, width]."""
+        module = self.module
+        rows = _doubled(module.dconv1, rows.to(module.layer_norm.weight.dtype))
+        turns = rotary_turns(len(rows), self._head_dim, self._theta, rows)
+        mask = self._window.mask(len(rows), rows.device)
+        for layer in module.layers:
+            rows = layer(rows, turns, mask)
+        return _doubled(module.dconv2, module.layer_norm(rows))
+
+    def _spoken(self, mel: Tensor) -> Tensor:
+        """[frames * hop] of mel frames [frames, bins]."""
+        vocoder = self.module.vocoder
+        rows = vocoder.embeddings(mel)
+        turns = rotary_turns(len(rows), self._vocoder_head_dim, self._theta, rows)
+        mask = self._vocoder_window.mask(len(rows), rows.device)
+        for layer in vocoder.layers:
+            rows = layer(rows, turns, mask)
+        out: Tensor = vocoder.head.out(vocoder.layer_norm(rows))
+        magnitudes, phases = out.chunk(2, dim=-1)
+        magnitudes = magnitudes.exp().clamp(max=LARGEST_MAGNITUDE).float()
+        # Cosine and sine in the dtype of the weights, as the vendor's code has them.
+        spectra = torch.complex(magnitudes * phases.cos(), magnitudes * phases.sin())
+        return self._overlapped(spectra)
+
+    def _overlapped(self, spectra: Tensor) -> Tensor:
+        """[frames * hop] of complex spectra [frames, bins]: windows, added and weighted."""
+        window = self.module.vocoder.head.istft.window.float()
+        frames = torch.fft.irfft(spectra, self._fft) * window
+        weights = window.square().expand_as(frames)
+        length = (len(frames) - 1) * self._hop + self._fft
+        both = torch.stack((frames, weights)).transpose(1, 2)
+        added, weight = fold(both, (1, length), (1, self._fft), stride=(1, self._hop))[:, 0, 0]
+        beside = (self._fft - self._hop) // 2
+        samples: Tensor = added[beside:-beside] / weight[beside:-beside]
+        return samples
+
+
+def _doubled(module: Any, rows: Tensor) -> Tensor:
+    """[stride * n, outputs] of rows [n, inputs].
+
+    The norm also counts what the convolution makes beyond that, which is then cut.
+    """
+    made: Tensor = module.norm(module.conv(rows.T[None]))
+    return made[0, :, : len(rows) * module.conv.stride[0]].T
+
+
+def _limit(size: int) -> int | None:
+    return None if size < 0 else size

@@ -1,0 +1,127 @@
+"""Loads code2wav of a MiMo-Audio checkpoint: the decoder of its audio tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, Internal
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon.pipelines.mimo_audio import (
+    AUDIO,
+    BLOCK_FRAMES,
+    CODE2WAV,
+    CODE_RATE_HZ,
+    CODEBOOKS,
+    CODES,
+    SAMPLE_RATE_HZ,
+    audio_tokenizer_dir,
+)
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import (
+    TORCH,
+    check_device,
+    context_limit,
+    refuse_fused,
+    require_torch,
+)
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.memory_plan import check_room
+from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
+from antiphon_services.mimo_audio.code2wav.engine import WindowEngine
+from antiphon_services.mimo_audio.code2wav.fields import PARTS
+from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
+from antiphon_services.mimo_audio.code2wav.windows import WindowPlan
+from antiphon_services.precision import compute_dtype
+
+PREFIX, CODEBOOK = "decoder.", "encoder.quantizer.vq.layers.{}._codebook.embed"
+
+# Nothing is drawn.
+NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
+
+MOST_FRAMES = 1 << 15
+"""Of a segment: all positions of a context of 8192 as speech."""
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load the decoder.
+
+    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
+    checkpoint does not fit together.
+    """
+    require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
+    check_device(config)
+    codec_dir = audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
+    decoder = load_decoder(codec_dir, config)
+    limit = context_limit(CODE2WAV, config, MOST_FRAMES)
+    streamed = WindowPlan(BLOCK_FRAMES, config.left_context_codes, config.right_context_codes)
+    engine = WindowEngine(decoder, streamed, context_limit=limit, slots=config.slots)
+    _warm_up(engine, min(BLOCK_FRAMES, limit))
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir, codec_dir),
+        engine=TORCH,
+        default_sampling=NO_SAMPLING,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        samples_per_frame=decoder.samples_per_frame,
+        code_groups=len(CODEBOOKS),
+        code_entries=max(CODEBOOKS),
+        context_limit=limit,
+    )
+    return LoadedStage(engine, facts)
+
+
+@torch.inference_mode()
+def load_decoder(codec_dir: Path, config: StageConfig) -> FrameCodecDecoder:
+    """The decoder, without an engine around it.
+
+    Raises `FailedPrecondition` when the checkpoint does not fit together.
+    """
+    path = codec_dir / CONFIG_FILE
+    told, weights = read_config(codec_dir), Weights(codec_dir)
+    check_fields(path, told, PARTS)
+    check_room(CODE2WAV, config, [(weights, PREFIX)])
+    dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
+    with reading(path):
+        module = load_submodule(
+            CodecDecoderModule, told, PREFIX, weights, dtype=dtype, device=device
+        )
+        tables = [
+            weights.read(CODEBOOK.format(channel)).to(device, dtype)
+            for channel in range(len(CODEBOOKS))
+        ]
+        decoder = FrameCodecDecoder(module, tables, told)
+    if decoder.samples_per_frame != SAMPLE_RATE_HZ / CODE_RATE_HZ:
+        raise FailedPrecondition(
+            f"{path}: a frame of codes has {decoder.samples_per_frame} samples, not "
+            f"{SAMPLE_RATE_HZ / CODE_RATE_HZ:g}; {REMEDY}"
+        )
+    for size, table in zip(CODEBOOKS, tables, strict=True):
+        if len(table) != size:
+            raise FailedPrecondition(
+                f"{path}: a codebook has {len(table)} entries, not {size}; {REMEDY}"
+            )
+    return decoder
+
+
+def _warm_up(engine: WindowEngine, count: int) -> None:
+    """Make audio of so many frames, whole and streamed, so that no request pays for what happens
+    once."""
+    codes = {CODES: np.zeros((count, len(CODEBOOKS)), np.uint16)}
+    key, outputs = SegmentKey("warm-up", 0), frozenset({AUDIO})
+    for whole in (frozenset({CODES}), frozenset[str]()):
+        engine.admit(key, SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole))
+        engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
+        for failed in run_to_the_end(engine, [key]):
+            raise Internal(f"warm-up: {failed.error}")

@@ -1,0 +1,202 @@
+"""The talker's engine: conversations to text and codes, of many segments, a position each a step.
+
+Prompts are made on threads beside the engine's: encoding recordings takes long. A step is one
+forward over everything that can go on: parts of prompts, at most `prefill_rows` rows of them, and
+one row of every segment whose prompt is in. Those draw an id in the same step, and a group of
+frames where the id says so.
+
+The text is that of all ids. Speech is that of all groups before the first end of speech, but for
+one at the last position: the vendor's code drops the position that ended the answer, also where
+that was the limit of positions. Its code also drops groups before a later beginning of speech,
+which have left by then and are kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from antiphon.chunk import Tensors
+from antiphon.conversation import from_tensors
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.options import SPEECH, TRANSCRIPTION
+from antiphon.pipelines.mimo_audio import CODES, INPUT, TALKER, TEXT
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.budgets import PREFILL_ROWS
+from antiphon_services.lm.pending_step import PendingStep
+from antiphon_services.lm.readback import Drawn
+from antiphon_services.lm.spoken_engine import SpokenTextEngine
+from antiphon_services.mimo_audio.talker.model import SpeechTextModel
+from antiphon_services.mimo_audio.talker.prompt import TaskPrompt, TaskPromptFactory
+from antiphon_services.mimo_audio.talker.segment import DialogueInput, DialogueSegment
+from antiphon_services.mimo_audio.talker.voice_options import (
+    TaskRequest,
+    check_sampling,
+    read_request,
+)
+from antiphon_services.preparation import Preparations
+from antiphon_services.text.detokenizer import Detokenizer, Vocabulary
+from antiphon_services.text.stopping import ReplyText
+
+OUTPUTS = frozenset({TEXT, CODES})
+
+
+class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
+    """Implements `antiphon.runtime.engine.PreparingEngine`: edge `input` in, `text` and `codes`
+    out.
+
+    `max_text_bytes` bounds a conversation's texts, `most_samples` a live recording.
+    """
+
+    role, edge = TALKER, CODES
+
+    def __init__(
+        self,
+        model: SpeechTextModel,
+        prompts: TaskPromptFactory,
+        vocabulary: Vocabulary,
+        context_limit: int,
+        *,
+        max_text_bytes: int,
+        most_samples: int,
+        prefill_rows: int = PREFILL_ROWS,
+        preparations: Preparations[TaskPrompt] | None = None,
+    ) -> None:
+        # What a position is depends on what was drawn, so no step is launched ahead.
+        super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
+        self._model = model
+        self._prompts = prompts
+        self._vocabulary = vocabulary
+        self._ids = prompts.tokenizer.ids
+        self._max_text_bytes = max_text_bytes
+        self._most_samples = most_samples
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Raises `InvalidArgument` for other outputs, or for what `new_segment` refuses."""
+        if not settings.outputs or not settings.outputs <= OUTPUTS:
+            raise InvalidArgument(
+                f"outputs: the {TALKER} makes {TEXT!r} and {CODES!r}, "
+                f"not {sorted(settings.outputs)}",
+                field="outputs",
+            )
+        segment = self._segments[key] = self.new_segment(key, settings)
+        segment.returns = key.segment > 0 or settings.live
+
+    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> DialogueSegment:
+        """Raises `InvalidArgument` for options, a voice or a sampling that there is not."""
+        check_sampling(settings.sampling)
+        if settings.voice:
+            raise InvalidArgument(
+                "voice: the model has no voices of its own; give options.reference_audio",
+                field="voice",
+            )
+        speaks = CODES in settings.outputs
+        request = read_request(settings.options, speaks=speaks)
+        said = DialogueInput(
+            INPUT,
+            self._check_size,
+            partial(self._make, request=request, speaks=speaks),
+            live=settings.live,
+            most_samples=self._most_samples,
+        )
+        return DialogueSegment(
+            key,
+            "",
+            settings.sampling,
+            said,
+            given=frozenset(settings.asked.given()),
+            code_sampling=request.code_sampling(settings.sampling),
+            wants_text=TEXT in settings.outputs,
+            wants_codes=speaks,
+        )
+
+    def _check_size(self, json_bytes: int) -> None:
+        """Raise `InvalidArgument` for messages whose JSON is larger than any that fits."""
+        if json_bytes > self._max_text_bytes:
+            raise InvalidArgument(
+                f"messages: {json_bytes} bytes are too many; shorten them", field="messages"
+            )
+
+    def _make(self, tensors: Tensors, request: TaskRequest, *, speaks: bool) -> TaskPrompt:
+        """The prompt of an `input` chunk. Raises `InvalidArgument` or `NotImplementedYet`."""
+        said = from_tensors(tensors)
+        if said.tools:
+            raise NotImplementedYet("tools: this model calls no functions", field="tools")
+        if request.task == SPEECH:
+            return self._prompts.speech(said, request)
+        if request.task == TRANSCRIPTION:
+            return self._prompts.transcription(said)
+        return self._prompts.dialogue(said, request, speaks=speaks)
+
+    def begin(self, segment: DialogueSegment, prompt: TaskPrompt) -> Sequence[EngineEvent]:
+        """Take the prompt over; nothing of it leaves."""
+        assert segment.slot is not None
+        segment.sampling = prompt.sampling(segment.sampling, segment.given)
+        room = self._context_limit - len(prompt.ids) + 1
+        segment.reply = ReplyText(
+            Detokenizer(self._vocabulary),
+            stop_ids=prompt.ends,
+            stop_strings=segment.sampling.stop,
+            limit=min(segment.sampling.max_tokens, room),
+        )
+        self._model.begin(segment.slot, prompt)
+        return []
+
+    def forward(
+        self, segments: Sequence[DialogueSegment], events: list[EngineEvent]
+    ) -> PendingStep | None:
+        """One call for the parts and draws of all; None when it draws nothing."""
+        parts = self.take_parts(segments)
+        drawing = [each for each in segments if each.can_draw]
+        if not parts and not drawing:
+            return None
+        drawn = self._model.step(parts, [each.next_draw() for each in drawing])
+        return PendingStep(list(zip(drawing, drawn, strict=True))) if drawing else None
+
+    def take_drawn(self, segment: DialogueSegment, drawn: Drawn) -> Sequence[EngineEvent]:
+        """What leaves with a position that was drawn; the segment may end with it."""
+        if not drawn.decided:
+            return self.undecided(segment)
+        assert segment.reply is not None
+        segment.shown = segment.launched
+        id_ = int(drawn.ids[0])
+        if id_ == self._ids.group:
+            frames = drawn.ids[1:].reshape(-1, self._model.channels)
+            segment.groups.append(frames.astype(np.uint16))
+        release = segment.reply.push(id_)
+        events: list[EngineEvent] = []
+        if segment.wants_text:
+            tensors: Tensors = {
+                "ids": np.array([id_], np.int32),
+                "utf8": np.frombuffer(release.text.encode(), np.uint8),
+            }
+            position = len(segment.reply.ids) - 1
+            events.append(Emitted(segment.key, TEXT, position, tensors, release.finish))
+        leaving = segment.leaving(release, self._ids.group, self._ids.speech_end)
+        if segment.wants_codes and (leaving is not None or release.finish):
+            codes: Tensors = {} if leaving is None else {CODES: leaving}
+            events.append(Emitted(segment.key, CODES, segment.frames, codes, release.finish))
+            segment.frames += 0 if leaving is None else len(leaving)
+        if release.finish is not None:
+            segment.end()
+            events.append(_cost(segment, release.finish))
+        return events
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return _cost(self._segments[key], FinishReason.CANCELLED)
+
+
+def _cost(segment: DialogueSegment, reason: FinishReason) -> Completed:
+    """What a segment took and gave, in positions."""
+    rows = segment.prompt.prompt_rows
+    return Completed(
+        segment.key,
+        reason,
+        rows or 0,
+        0 if segment.reply is None else len(segment.reply.ids),
+        input_audio_positions=segment.prompt.held.heard if rows else 0,
+    )

@@ -1,0 +1,85 @@
+"""Makes the language model's input rows: of text ids, and of groups of frames of codes.
+
+A position is one text id, or the id `<|empty|>` with a group of frames. The frames of a group see
+each other, and no other group. The vendor's code says so by `is_causal=False`, which only one of
+transformers' attention kernels reads; here attention is computed without a mask.
+
+The vendor's code adds the embeddings of a frame's codes in bfloat16 whatever the weights are. Here
+they are added in the dtype of the weights, which is the same where these are bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+
+from antiphon_services.lm.decoder import Decoder
+
+
+class GroupEncoder:
+    """Input rows of the language model.
+
+    `module` is a `SpeechTextModule`. `empty_codes` has the id of each channel that stands for no
+    code, and `empty_id` is the text id of a group. Unless `full`, a frame does not see later frames
+    of its group.
+    """
+
+    def __init__(
+        self, module: Any, *, empty_id: int, empty_codes: Sequence[int], group: int, full: bool
+    ) -> None:
+        self._words: Tensor = module.model.embed_tokens.weight
+        self._tables = tuple(each.weight for each in module.speech_embeddings)
+        self._down: Tensor = module.speech_group_downcast.weight
+        self._empty_id, self._group, self._causal = empty_id, group, not full
+        device = self._words.device
+        self._empty_codes = torch.tensor(empty_codes, device=device)
+        self._decoder = Decoder(
+            module.input_local_transformer, group, batch_invariant=False, exact_norms=False
+        )
+        self._positions = torch.arange(group, device=device)
+
+    def rows(self, ids: Tensor, codes: Tensor) -> Tensor:
+        """[n, hidden] of text ids int64 [n] and codes int64 [n, group, channels].
+
+        Codes of positions whose id is not `empty_id` are not read.
+        """
+        words = embedding(ids, self._words)
+        spoken = (ids == self._empty_id).nonzero()[:, 0]
+        if not len(spoken):
+            return words
+        # A group's position has no text.
+        return words.index_copy(0, spoken, self._encoded(codes[spoken]))
+
+    def _encoded(self, codes: Tensor) -> Tensor:
+        """[n, hidden] of groups int64 [n, group, channels]."""
+        count = len(codes)
+        frames = codes.flatten(0, 1)
+        empty = frames == self._empty_codes
+        # In the order of channels, as the vendor's code adds them.
+        summed = torch.zeros(len(frames), self._tables[0].shape[1]).to(self._tables[0])
+        for channel, table in enumerate(self._tables):
+            found = embedding(frames[:, channel], table)
+            summed += found.masked_fill(empty[:, channel, None], 0.0)
+        rotation = self._decoder.rotation.at(self._positions.repeat(count))
+        states = self._decoder.forward(summed, rotation, self._attend)
+        return linear(states.reshape(count, -1), self._down)
+
+    def _attend(self, _layer: int, queries: Tensor, keys_values: Tensor) -> Tensor:
+        """Attention among the frames of each group; rows are frames, group by group."""
+        heads = queries.shape[1]
+
+        def by_group(rows: Tensor) -> Tensor:
+            return rows.view(-1, self._group, *rows.shape[1:]).transpose(1, 2)
+
+        mixed = scaled_dot_product_attention(
+            by_group(queries),
+            by_group(keys_values[:, :heads]),
+            by_group(keys_values[:, heads:]),
+            is_causal=self._causal,
+            scale=self._decoder.shape.scale,
+        )
+        return mixed.transpose(1, 2).flatten(0, 1)

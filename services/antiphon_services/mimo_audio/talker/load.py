@@ -1,0 +1,222 @@
+"""Loads the talker of a MiMo-Audio checkpoint: the language model and the encoder of recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from transformers import Qwen2Config
+
+from antiphon.chunk import Tensor as Array
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.options import OptionValue
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon.pipelines.mimo_audio import (
+    CODE_RATE_HZ,
+    CODEBOOKS,
+    CODES,
+    GROUP_FRAMES,
+    INPUT,
+    SAMPLE_RATE_HZ,
+    TALKER,
+    TEXT,
+    audio_tokenizer_dir,
+)
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason
+from antiphon_services.budgets import text_rows
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon_services.hugging_face import load_config
+from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.warm_up import speak
+from antiphon_services.memory_plan import Cached, planned_limit
+from antiphon_services.mimo_audio.talker.engine import SpeechTextEngine
+from antiphon_services.mimo_audio.talker.fields import ENCODER_PARTS, PARTS
+from antiphon_services.mimo_audio.talker.frame_predictor import DelayedFramePredictor
+from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
+from antiphon_services.mimo_audio.talker.model import SpeechTextModel
+from antiphon_services.mimo_audio.talker.module import SpeechTextModule, per_channel
+from antiphon_services.mimo_audio.talker.prompt import Codes, TaskPromptFactory
+from antiphon_services.mimo_audio.talker.speech_encoder import CodecEncoderModule, SpeechEncoder
+from antiphon_services.mimo_audio.talker.tokenizer import PromptTokenizer
+from antiphon_services.precision import BFLOAT16, compute_dtype
+from antiphon_services.preparation import Preparations
+from antiphon_services.text.detokenizer import Vocabulary
+
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.6, top_k=0, top_p=0.95, repetition_penalty=1.0, seed=0, max_tokens=8192
+)
+"""The vendor's of spoken dialogue. Temperature and top_p of other tasks are those of
+`services.mimo_audio.talker.prompt`."""
+
+ENCODER_PREFIX, QUANTIZER = "encoder.", "quantizer"
+# Most bytes of JSON for one of text, and of what is around it.
+JSON_ESCAPE, JSON_AROUND = 6, 64 << 10
+WORD = "Hello "
+OTHER_ROWS = 32
+"""Rows of a prompt that are not the text's."""
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """The language model with its text and speech front ends.
+
+    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
+    `FailedPrecondition` when the two directories do not fit together.
+    """
+    require_torch(TALKER, config)
+    refuse_fused(TALKER, config)
+    check_device(config)
+    codec_dir = audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
+    path = model_dir / CONFIG_FILE
+    check_fields(path, read_config(model_dir), PARTS)
+    layers: Qwen2Config = load_config(Qwen2Config, model_dir)
+    with reading(path):
+        empty_codes = per_channel(layers.speech_zeroemb_idx, len(CODEBOOKS))
+        delays = per_channel(layers.delay_pattern, len(CODEBOOKS))
+    if tuple(empty_codes) != CODEBOOKS:
+        raise FailedPrecondition(
+            f"{path}: speech_zeroemb_idx is {layers.speech_zeroemb_idx}; this stage computes with "
+            f"codebooks of {list(CODEBOOKS)}; {REMEDY}"
+        )
+    limit = planned_limit(
+        TALKER, config, layers.max_position_embeddings, model_dir, "", Cached.of(layers)
+    )
+    dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
+    module = load_submodule(
+        SpeechTextModule,
+        layers,
+        "",
+        Weights(model_dir),
+        dtype=dtype,
+        device=torch.device(config.device),
+    )
+    tokenizer, hugging_face = PromptTokenizer.load(model_dir, layers.vocab_size)
+    group_id = tokenizer.ids.group
+    encoder = GroupEncoder(
+        module,
+        empty_id=group_id,
+        empty_codes=empty_codes,
+        group=GROUP_FRAMES,
+        full=layers.input_full_attention,
+    )
+    predictor = DelayedFramePredictor(
+        module, group=GROUP_FRAMES, delays=delays, empty_codes=empty_codes
+    )
+    model = SpeechTextModel(
+        module,
+        encoder,
+        predictor,
+        empty_id=group_id,
+        empty_codes=empty_codes,
+        context_limit=limit,
+        slots=config.slots,
+    )
+    listener = load_speech_encoder(codec_dir, dtype, config.device)
+    seconds = limit * GROUP_FRAMES / CODE_RATE_HZ
+    text_bytes = limit * tokenizer.text.bytes_per_id
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir, codec_dir),
+        engine=TORCH,
+        default_sampling=DEFAULT_SAMPLING,
+        code_groups=len(CODEBOOKS),
+        code_entries=max(CODEBOOKS),
+        context_limit=limit,
+        input_kinds=("text", "audio"),
+        input_sample_rate_hz=SAMPLE_RATE_HZ,
+        max_input_audio_s=seconds,
+        max_input_text_bytes=text_bytes,
+    )
+    engine = SpeechTextEngine(
+        model,
+        TaskPromptFactory(
+            tokenizer,
+            RecordingEncoder(listener),
+            empty_codes,
+            group=GROUP_FRAMES,
+            context_limit=limit,
+        ),
+        Vocabulary(hugging_face),
+        limit,
+        max_text_bytes=JSON_ESCAPE * text_bytes + JSON_AROUND,
+        most_samples=round(seconds * SAMPLE_RATE_HZ),
+        prefill_rows=text_rows(config),
+        preparations=Preparations.of(config),
+    )
+    _warm_up(engine, config.slots, limit)
+    parts = {"weights": module_bytes(module), "encoder": listener.bytes}
+    say_memory(TALKER, model.cache.memory, parts, there=model.cache.bytes)
+    return LoadedStage(engine, facts)
+
+
+def load_speech_encoder(codec_dir: Path, dtype: torch.dtype, device: str) -> SpeechEncoder:
+    """The encoder of recordings. Raises `FailedPrecondition`."""
+    path = codec_dir / CONFIG_FILE
+    told = read_config(codec_dir)
+    check_fields(path, told, ENCODER_PARTS)
+    weights, where = Weights(codec_dir), torch.device(device)
+    with reading(path):
+        module = load_submodule(
+            CodecEncoderModule,
+            told,
+            ENCODER_PREFIX,
+            weights,
+            dtype=dtype,
+            device=where,
+            skip=(QUANTIZER,),
+        )
+        tables = tuple(
+            weights.read(f"{ENCODER_PREFIX}{QUANTIZER}.vq.layers.{channel}._codebook.embed").to(
+                where, dtype
+            )
+            for channel in range(len(CODEBOOKS))
+        )
+        for size, table in zip(CODEBOOKS, tables, strict=True):
+            if len(table) != size:
+                raise FailedPrecondition(
+                    f"{path}: a codebook has {len(table)} entries, the language model reads "
+                    f"{size}; {REMEDY}"
+                )
+        return SpeechEncoder(module, tables, told, group=GROUP_FRAMES)
+
+
+class RecordingEncoder:
+    """Codes uint16 [n, channels] of samples from the host, on any thread."""
+
+    def __init__(self, encoder: SpeechEncoder) -> None:
+        self._encoder = encoder
+
+    @torch.inference_mode()
+    def __call__(self, samples: Array) -> Codes:
+        """Raises `InvalidArgument` for a recording that is too short."""
+        least = self._encoder.least_samples
+        if len(samples) < least:
+            raise InvalidArgument(
+                f"has {len(samples)} samples at {SAMPLE_RATE_HZ} Hz; at least {least} are needed"
+            )
+        # A copy: arrays of a message are read-only, which torch warns of.
+        codes = self._encoder.codes(torch.tensor(samples, device=self._encoder.device))
+        made: Codes = codes.cpu().numpy().astype("uint16")
+        return made
+
+
+def _warm_up(engine: SpeechTextEngine, slots: int, limit: int) -> None:
+    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives nothing."""
+    options: dict[str, OptionValue] = {}
+
+    def make_input(rows: int) -> Iterator[InputChunk]:
+        """A text of at most so many ids."""
+        message = ConversationMessage("user", (TextPart(WORD * rows),))
+        yield InputChunk(INPUT, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
+
+    room = (limit - OTHER_ROWS) // len(WORD)
+    speak(engine, (TEXT, CODES), DEFAULT_SAMPLING, slots, room, make_input, options)

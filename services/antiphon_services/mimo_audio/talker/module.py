@@ -1,0 +1,83 @@
+"""The language model of MiMo-Audio, with the names of its checkpoint.
+
+All three transformers have the layers of Qwen2 in transformers. The module holds weights;
+`groups.py`, `frame_predictor.py` and `antiphon_services.lm` compute with them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from torch import nn
+from transformers import Qwen2Config
+from transformers.models.qwen2.modeling_qwen2 import (
+    Qwen2DecoderLayer,
+    Qwen2RMSNorm,
+    Qwen2RotaryEmbedding,
+)
+
+
+class SpeechTextModule(nn.Module):
+    """All of the checkpoint's tensors.
+
+    `config` is `config.json` as a `Qwen2Config`, which keeps the fields that Qwen2 does not have.
+    """
+
+    def __init__(self, config: Qwen2Config) -> None:
+        super().__init__()
+        hidden, width, group = config.hidden_size, config.local_dim, group_width(config)
+        sizes = per_channel(config.speech_vocab_size, config.audio_channels)
+        self.model = Qwen2Stack(config)
+        self.model.embed_tokens = nn.Embedding(config.vocab_size, hidden)
+        self.lm_head = nn.Linear(hidden, config.vocab_size, bias=False)
+        self.local_transformer = Qwen2Stack(
+            _narrowed(config, width, config.local_ffn_dim, config.local_layers)
+        )
+        self.input_local_transformer = Qwen2Stack(
+            _narrowed(config, group, 4 * group, config.input_local_layers)
+        )
+        self.local_transformer_lm_heads = nn.ModuleList(
+            nn.Linear(width, size, bias=False) for size in sizes
+        )
+        self.speech_embeddings = nn.ModuleList(nn.Embedding(size, group) for size in sizes)
+        self.speech_group_downcast = nn.Linear(config.group_size * group, hidden, bias=False)
+        self.hidden_states_downcast = nn.Linear(hidden, width, bias=False)
+        if group != width:
+            self.speech_embeddings_to_local = nn.Linear(group, width, bias=False)
+
+
+class Qwen2Stack(nn.Module):
+    """Layers, final norm and rotary embedding, as `lm.decoder.Decoder` takes them."""
+
+    def __init__(self, config: Qwen2Config) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
+        )
+        self.norm = Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb = Qwen2RotaryEmbedding(config)
+
+
+def group_width(config: Qwen2Config) -> int:
+    """Width of the transformer that encodes groups, and of the tables of codes."""
+    return int(getattr(config, "input_local_dim", None) or config.local_dim)
+
+
+def per_channel(value: str | int, channels: int) -> Sequence[int]:
+    """One number for each channel: `1025-129` names them, a single one stands for all."""
+    if isinstance(value, str) and "-" in value:
+        return tuple(int(each) for each in value.split("-"))
+    return (int(value),) * channels
+
+
+def _narrowed(config: Qwen2Config, width: int, intermediate: int, layers: int) -> Qwen2Config:
+    """The configuration of a transformer beside the model: as many key heads as query heads."""
+    narrowed = copy.deepcopy(config)
+    narrowed.hidden_size = width
+    narrowed.intermediate_size = intermediate
+    narrowed.num_hidden_layers = layers
+    narrowed.num_attention_heads = narrowed.num_key_value_heads = config.local_attn_heads
+    narrowed.head_dim = width // config.local_attn_heads
+    narrowed.layer_types = ["full_attention"] * layers
+    return narrowed

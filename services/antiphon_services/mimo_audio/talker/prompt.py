@@ -1,0 +1,306 @@
+"""What the talker is given before it draws: positions of text, and of groups of frames. No torch.
+
+Mirrors the prompts of the vendor's `MimoAudio`: spoken dialogue, speech to text, text dialogue and
+understanding are one layout, in which the parts of messages stand in their order; speech synthesis
+and transcription have layouts of their own. Where the vendor draws a request such as "Please
+transcribe this audio file" at random, the first of its list is taken here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import AudioPart, Conversation, ConversationMessage, TextPart
+from antiphon.errors import InvalidArgument
+from antiphon.sampling import Sampling
+from antiphon_services.mimo_audio.talker.tokenizer import PromptTokenizer
+from antiphon_services.mimo_audio.talker.voice_options import TaskRequest
+from antiphon_services.text.read_aloud import text_to_read
+
+MESSAGES = "messages"
+TRANSCRIBE = "Please transcribe this audio file"
+READ_ENGLISH, READ_CHINESE = "Please convert this text to speech", "请将这段文字转换为语音"
+STYLE = "你需要根据指定的风格指令和文本内容来生成语音。"
+STYLE_AND_VOICE = (
+    "你需要根据指定的风格指令和文本内容来生成和语音prompt具有相同音色的语音。你的音色应该是："  # noqa: RUF001
+)
+VOICE = "Your voice should be:"
+CHINESE = re.compile("[\u4e00-\u9fff]")
+NO_THOUGHT, THOUGHT = "<think>\n\n</think>\n", "<think>\n"
+USER, ASSISTANT, SYSTEM, END = (
+    "<|im_start|>user\n",
+    "<|im_start|>assistant\n",
+    "<|im_start|>system\n",
+    "<|im_end|>\n",
+)
+IN_A_ROW = 5
+"""Ids of text, and then groups of frames, that stand together in an earlier spoken answer."""
+
+Ids = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How the vendor draws the text of one kind of task."""
+
+    temperature: float
+    top_p: float = 1.0
+
+
+READ_ALOUD = Draws(0.6)
+SPOKEN = Draws(0.6, 0.95)
+UNDERSTOOD = Draws(0.3, 0.95)
+WRITTEN = Draws(0.4, 0.95)
+TRANSCRIBED = Draws(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrompt:
+    """Positions: `ids` int64 [n], and `codes` uint16 [n, group, channels], which are empty at
+    positions of text. The answer is drawn by `draws` unless the request says otherwise, and ends
+    with one of `ends`. `heard` positions are those of recordings."""
+
+    ids: Ids
+    codes: Codes
+    ends: frozenset[int]
+    draws: Draws
+    heard: int
+
+    def sampling(self, sampling: Sampling, given: Collection[str]) -> Sampling:
+        """The request's sampling, in which the names of `given` are its own."""
+        if "temperature" not in given:
+            sampling = replace(sampling, temperature=self.draws.temperature)
+        if "top_p" not in given:
+            sampling = replace(sampling, top_p=self.draws.top_p)
+        return sampling
+
+
+Encode = Callable[[Tensor], Codes]
+"""Codes uint16 [n * group, channels] of a recording's samples. Takes long."""
+
+
+class TaskPromptFactory:
+    """Makes prompts for one checkpoint.
+
+    `empty_codes` are those of a position of text. `context_limit` counts positions.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PromptTokenizer,
+        encode: Encode,
+        empty_codes: Sequence[int],
+        *,
+        group: int,
+        context_limit: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._encode = encode
+        self._empty = np.broadcast_to(np.array(empty_codes, np.uint16), (group, len(empty_codes)))
+        self._context_limit = context_limit
+
+    def dialogue(self, said: Conversation, request: TaskRequest, *, speaks: bool) -> TaskPrompt:
+        """The answer to a conversation, which is spoken or not. Raises `InvalidArgument`."""
+        system, turns = _turns(said.messages)
+        page = self._page()
+        if request.reference is not None:
+            page.layout(SYSTEM)
+            page.layout(VOICE)
+            page.clip(request.reference)
+            page.layout(END)
+        for index, turn in enumerate(turns):
+            field = f"messages[{said.messages.index(turn)}]"
+            page.layout(USER if turn.role == "user" else ASSISTANT)
+            if system and not index:
+                page.literal(system, "messages[0]")
+                page.layout("\n\n")
+            self._say(page, turn, said.recordings, field)
+            page.layout(END)
+        page.layout(ASSISTANT)
+        last = turns[-1].parts
+        if speaks:
+            page.mark(self.tokenizer.ids.speech_start)
+            return self._made(page, SPOKEN, speaks=True)
+        page.layout(THOUGHT if request.thinking else NO_THOUGHT)
+        heard = any(isinstance(each, AudioPart) for each in last)
+        asked = any(isinstance(each, TextPart) for each in last)
+        draws = (UNDERSTOOD if asked else SPOKEN) if heard else WRITTEN
+        return self._made(page, draws, speaks=False)
+
+    def speech(self, said: Conversation, request: TaskRequest) -> TaskPrompt:
+        """A text as it is. Raises `InvalidArgument`."""
+        text = text_to_read(said)
+        if not text.strip():
+            raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
+        asked = READ_CHINESE if CHINESE.search(text) else READ_ENGLISH
+        if text.isupper() or text.islower():
+            text = text.capitalize()
+        page = self._page()
+        styled = request.described or request.instruction
+        if styled:
+            page.layout(SYSTEM)
+            page.layout(STYLE if request.reference is None else STYLE_AND_VOICE)
+            if request.reference is not None:
+                page.clip(request.reference)
+            page.layout(END)
+        if not request.described:
+            style = f"({request.instruction})" if request.instruction else ""
+            text = f"{asked}: {text}{style}"
+        page.layout("<|im_start|>")
+        page.literal(f"user\n{text}", MESSAGES)
+        page.layout(END)
+        page.layout(ASSISTANT + THOUGHT if styled else ASSISTANT)
+        if not styled:
+            page.mark(self.tokenizer.ids.speech_start)
+        return self._made(page, READ_ALOUD, speaks=True)
+
+    def transcription(self, said: Conversation) -> TaskPrompt:
+        """What a recording says. What else is said of it follows the vendor's request.
+
+        Raises `InvalidArgument`.
+        """
+        messages = said.messages
+        if len(messages) != 1 or messages[0].role != "user" or len(said.recordings) != 1:
+            raise InvalidArgument(
+                f"{MESSAGES}: one message of the user with one recording is written down",
+                field=MESSAGES,
+            )
+        texts = [part.text for part in messages[0].parts if isinstance(part, TextPart)]
+        page = self._page()
+        page.layout(USER)
+        page.clip(said.recordings[0], f"{MESSAGES}: audio.0")
+        page.literal("\n".join([TRANSCRIBE, *(each for each in texts if each)]), MESSAGES)
+        page.layout(END)
+        page.layout(ASSISTANT)
+        page.layout(NO_THOUGHT)
+        return self._made(page, TRANSCRIBED, speaks=False)
+
+    def _say(
+        self,
+        page: _Page,
+        turn: ConversationMessage,
+        recordings: Sequence[Tensor],
+        field: str,
+    ) -> None:
+        """The parts of a turn. An earlier answer that was spoken has its text and its speech side
+        by side."""
+        text = "".join(part.text for part in turn.parts if isinstance(part, TextPart))
+        clips = [recordings[part.index] for part in turn.parts if isinstance(part, AudioPart)]
+        if turn.role == "assistant" and clips:
+            if len(clips) > 1 or not text:
+                raise InvalidArgument(
+                    f"{field}: an answer of the assistant has its text and one recording of it",
+                    field=MESSAGES,
+                )
+            page.spoken(self.tokenizer.literal(text, field), clips[0], field)
+            return
+        for part in turn.parts:
+            if isinstance(part, AudioPart):
+                page.clip(recordings[part.index], f"audio.{part.index}")
+            elif isinstance(part, TextPart) and part.text:
+                page.literal(part.text, field)
+
+    def _page(self) -> _Page:
+        return _Page(self.tokenizer, self._encode, self._empty)
+
+    def _made(self, page: _Page, draws: Draws, *, speaks: bool) -> TaskPrompt:
+        ids = self.tokenizer.ids
+        ends = ids.ends | {ids.speech_end} if speaks else ids.ends
+        if len(page.ids) > self._context_limit:
+            raise InvalidArgument(
+                f"{MESSAGES}: {len(page.ids)} positions leave no room for an answer within the "
+                f"context limit of {self._context_limit}; shorten them",
+                field=MESSAGES,
+            )
+        codes = np.concatenate(page.codes)
+        heard = sum(len(each) for each in page.clips)
+        return TaskPrompt(np.array(page.ids, np.int64), codes, ends, draws, heard)
+
+
+class _Page:
+    """Positions as they are written."""
+
+    def __init__(self, tokenizer: PromptTokenizer, encode: Encode, empty: Codes) -> None:
+        self.ids: list[int] = []
+        self.codes: list[Codes] = []
+        self.clips: list[Codes] = []
+        self._tokenizer, self._encode, self._empty = tokenizer, encode, empty
+
+    def layout(self, text: str) -> None:
+        self.mark(*self._tokenizer.layout(text))
+
+    def literal(self, text: str, field: str) -> None:
+        self.mark(*self._tokenizer.literal(text, field))
+
+    def mark(self, *ids: int) -> None:
+        self.ids += ids
+        self.codes.append(np.broadcast_to(self._empty, (len(ids), *self._empty.shape)))
+
+    def clip(self, samples: Tensor, field: str = "options.reference_audio") -> None:
+        """A recording, between its marks."""
+        self.mark(self._tokenizer.ids.clip_start)
+        self._groups(self._encoded(samples, field))
+        self.mark(self._tokenizer.ids.clip_end)
+
+    def spoken(self, text: Sequence[int], samples: Tensor, field: str) -> None:
+        """An answer with its speech: some ids of text, some groups, and so on."""
+        marks, groups = self._tokenizer.ids, self._encoded(samples, field)
+        words = [*text]
+        self.mark(marks.speech_start)
+        pieces = [words[at : at + IN_A_ROW] for at in range(0, len(words), IN_A_ROW)]
+        pieces[-1] = [*pieces[-1], marks.text_end]
+        clips = [groups[at : at + IN_A_ROW] for at in range(0, len(groups), IN_A_ROW)]
+        for number in range(max(len(pieces), len(clips))):
+            if number < len(pieces):
+                self.mark(*pieces[number])
+            if number < len(clips):
+                self._groups(clips[number])
+        self.mark(marks.speech_end)
+
+    def _encoded(self, samples: Tensor, field: str) -> Codes:
+        """[n, group, channels] of a recording."""
+        try:
+            frames = self._encode(samples)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{field}: {error.message}", field=field) from error
+        return frames.reshape(-1, *self._empty.shape)
+
+    def _groups(self, groups: Codes) -> None:
+        self.ids += [self._tokenizer.ids.group] * len(groups)
+        self.codes.append(groups)
+        self.clips.append(groups)
+
+
+def _turns(
+    messages: Sequence[ConversationMessage],
+) -> tuple[str, Sequence[ConversationMessage]]:
+    """The system message's text, and the turns. Raises `InvalidArgument`."""
+    system = ""
+    if messages and messages[0].role == "system":
+        if not all(isinstance(part, TextPart) for part in messages[0].parts):
+            raise InvalidArgument("messages[0]: a system message has text alone", field=MESSAGES)
+        system = "".join(part.text for part in messages[0].parts if isinstance(part, TextPart))
+        messages = messages[1:]
+    for index, message in enumerate(messages):
+        if message.role not in ("user", "assistant"):
+            raise InvalidArgument(
+                f"{MESSAGES}: a message of the role {message.role} stands among turns; this model "
+                "takes one system message, which comes first, and turns of user and assistant",
+                field=MESSAGES,
+            )
+        if not index and message.role != "user" and system:
+            raise InvalidArgument(
+                f"{MESSAGES}: the system message becomes part of the user's first turn; begin "
+                "the turns with one of the user",
+                field=MESSAGES,
+            )
+    if not messages or messages[-1].role != "user":
+        raise InvalidArgument(f"{MESSAGES}: the last one is the user's", field=MESSAGES)
+    return system, messages

@@ -1,0 +1,120 @@
+"""One segment of the talker: its conversation, the prompt that is made of it, and its answer.
+
+See `antiphon_services.lm.frames`. A draw is a position: an id of text, or the id that stands for a
+group and a group of frames.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensor, Tensors
+from antiphon.errors import InvalidArgument
+from antiphon.runtime.engine import InputChunk
+from antiphon.sampling import Sampling
+from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.lm.spoken_text import SpokenText, SpokenTextSegment
+from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
+from antiphon_services.text.stopping import ReleasedText, ReplyText
+
+Frames = npt.NDArray[np.uint16]
+
+
+class DialogueInput(SpokenText[TaskPrompt]):
+    """The `input` of a segment; then its prompt. In a `live` one the samples of the last recording
+    follow the conversation, at most `most_samples` of them."""
+
+    def __init__(
+        self,
+        edge: str,
+        check_size: Callable[[int], None],
+        make: Callable[[Tensors], TaskPrompt],
+        *,
+        live: bool,
+        most_samples: int,
+    ) -> None:
+        super().__init__(edge, check_size, make, recording_bytes=0)
+        self._live, self._most_samples = live, most_samples
+        self._pieces: list[Tensor] = []
+        self._samples = 0
+
+    def accept(self, chunk: InputChunk) -> None:
+        """Keep the conversation, or a piece of a live one's recording. Raises `InvalidArgument`."""
+        samples = chunk.tensors.get("samples") if self._live else None
+        if samples is None:
+            super().accept(chunk)
+        else:
+            if set(chunk.tensors) != {"samples"} or not self._tensors:
+                raise InvalidArgument(
+                    "input: the conversation comes once, in the first chunk; samples of its last "
+                    "recording follow",
+                    field="messages",
+                )
+            self._samples += len(samples)
+            if self._samples > self._most_samples or not np.isfinite(samples).all():
+                raise InvalidArgument(
+                    f"input: a recording has more than {self._most_samples} samples, or NaN or Inf",
+                    field="messages",
+                )
+            self._pieces.append(np.array(samples))
+            self._finished = chunk.segment_finished
+        if self._finished and self._pieces:
+            index = sum(name.startswith("audio.") for name in self._tensors)
+            self._tensors = {**self._tensors, f"audio.{index}": np.concatenate(self._pieces)}
+            self._pieces = []
+
+    @property
+    def rows(self) -> int:
+        """Length of the prompt, with the first draw's row."""
+        return len(self.held.ids)
+
+
+@dataclass(slots=True)
+class DialogueSegment(SpokenTextSegment[DialogueInput]):
+    """`code_sampling` is that of codes. Groups that were drawn and may not leave yet wait in
+    `groups`; `speaks` until the answer's speech has ended."""
+
+    given: frozenset[str] = frozenset()
+    code_sampling: Sampling | None = None
+    wants_text: bool = False
+    wants_codes: bool = False
+    reply: ReplyText | None = None
+    speaks: bool = True
+    groups: deque[Frames] = field(default_factory=deque)
+
+    @property
+    def handed_on(self) -> int:
+        """How many draws have been handed on."""
+        return self.shown
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether the next draw can be made."""
+        return not self.ended and self.waiting is None and self.prompt_complete
+
+    def take_text(self, step: int) -> None:
+        """Nothing goes with a draw."""
+
+    def bound(self, context_limit: int) -> None:
+        """Nothing: the reply is bounded when it begins."""
+
+    def next_draw(self) -> FrameDraw[Sampling]:
+        """The next row and draw, which are made now; the segment can."""
+        assert self.code_sampling is not None
+        return self.launch(self.code_sampling)
+
+    def leaving(self, release: ReleasedText, group: int, speech_end: int) -> Frames | None:
+        """uint16 [n, channels]: the frames that a release lets go; None if there are none."""
+        left: list[Frames] = []
+        for id_ in release.spoken:
+            self.speaks = self.speaks and id_ != speech_end
+            if id_ == group:
+                frames = self.groups.popleft()
+                if self.speaks:
+                    left.append(frames)
+        return np.concatenate(left) if left else None

@@ -1,0 +1,123 @@
+"""Code2wav's engine: audio of many segments.
+
+Each segment has a stream of its own, which keeps what the next latents need. Latents are decoded
+once, in order, as soon as they are there. A latent waits for the next one and the last rows for
+the end, so samples are complete a little later than their frames. Each stream is computed by
+itself: its samples do not depend on what else is served. A fault fails its segment and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+
+from antiphon.chunk import Tensor
+from antiphon.errors import ResourceExhausted
+from antiphon.pipelines.ming_tts import AUDIO, CODE2WAV, FRAME_WIDTH, LATENT_WIDTH, LATENTS
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.transport.device_edge import host_array
+from antiphon_services.isolation import alone
+from antiphon_services.ming_tts.code2wav.decoder import AudioStream
+from antiphon_services.ming_tts.code2wav.module import AudioDecoderModule
+from antiphon_services.vocoder.pace import DecodePace
+from antiphon_services.vocoder.segment import Pending, VocoderEdges, VocoderSegment, invalid_codes
+
+PACE = DecodePace(step=8, least=1, padding=0)
+"""A frame is 0.32 s; a step decodes 2.6 s of audio at most."""
+
+_EDGES = VocoderEdges(frames=LATENTS, audio=AUDIO)
+_NO_FRAMES = Pending(np.empty((0, FRAME_WIDTH), np.float32), prime=False)
+
+
+class LatentDecoderEngine:
+    """Implements `antiphon.runtime.engine.Engine`: `speech_latents` in, `audio` out.
+
+    `context_limit` is the most frames of a segment, `slots` the most segments.
+    """
+
+    def __init__(self, module: AudioDecoderModule, *, context_limit: int, slots: int) -> None:
+        self._module = module
+        self._context_limit = context_limit
+        self._slots = slots
+        self._segments: dict[SegmentKey, VocoderSegment] = {}
+        self._streams: dict[SegmentKey, AudioStream] = {}
+        # Segments that can step, the longest waiting first.
+        self._ready: dict[SegmentKey, None] = {}
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Raises `ResourceExhausted` when all slots are taken."""
+        if len(self._segments) == self._slots:
+            raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
+        self._segments[key] = VocoderSegment(key, _EDGES, AUDIO in settings.outputs)
+        self._streams[key] = AudioStream(self._module)
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Check and queue frames. Raises `DataLoss` or `InvalidArgument`."""
+        segment = self._segments[key]
+        segment.check_order(chunk)
+        frames = _read_frames(chunk)
+        if segment.frames + len(frames) > self._context_limit:
+            raise invalid_codes(LATENTS, f"more than {self._context_limit} frames in a segment")
+        segment.accept(frames, chunk)
+        if segment.can_step:
+            self._ready[key] = None
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`speech_latents`, or None while frames or the finish wait to be worked off."""
+        return None if self._segments[key].can_step else LATENTS
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].cost(FinishReason.CANCELLED)
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget the segment and its stream."""
+        del self._segments[key], self._streams[key]
+        self._ready.pop(key, None)
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Decode `PACE.step` frames at most; those that waited longest go first."""
+        ready = [self._segments[key] for key in self._ready if key not in held]
+        shares = PACE.shares([segment.waiting for segment in ready])
+        events: list[EngineEvent] = []
+        for segment, share in zip(ready, shares, strict=True):
+            if segment.pending and not share:
+                continue
+            with alone(segment.key, events, segment.end):
+                events += self._advance(segment, share)
+            del self._ready[segment.key]
+            if segment.can_step:
+                self._ready[segment.key] = None
+        return events
+
+    def _advance(self, segment: VocoderSegment, share: int) -> list[EngineEvent]:
+        """Decode so many frames, or what is left when all have come."""
+        frames = segment.take(share) if segment.pending else _NO_FRAMES
+        finished = segment.finish_reason is not None and not segment.pending
+        if not segment.wanted or not segment.frames:
+            return segment.emit({})
+        latents = torch.tensor(frames.codes).view(-1, LATENT_WIDTH)
+        samples = self._streams[segment.key].advance(latents, finished=finished)
+        return segment.decoded(frames, host_array(samples))
+
+
+def _read_frames(chunk: InputChunk) -> Tensor:
+    """The chunk's frames, float32 [n, 256], n = 0 for a bare finish. Raises `InvalidArgument`."""
+    if not chunk.tensors and chunk.segment_finished:
+        return _NO_FRAMES.codes
+    if set(chunk.tensors) != {LATENTS}:
+        raise invalid_codes(
+            LATENTS, f"one tensor of that name is due, {sorted(chunk.tensors)} came"
+        )
+    frames = chunk.tensors[LATENTS]
+    if frames.dtype != np.float32 or frames.ndim != 2 or frames.shape[1] != FRAME_WIDTH:
+        raise invalid_codes(
+            LATENTS, f"must be float32 [n, {FRAME_WIDTH}], not {frames.dtype} {frames.shape}"
+        )
+    if not np.isfinite(frames).all():
+        raise invalid_codes(LATENTS, "hold values that are not finite")
+    return frames

@@ -1,0 +1,33 @@
+"""What code2wav does with each field of `config.json`; see `antiphon_services.config_fields`."""
+
+from __future__ import annotations
+
+from antiphon.pipelines.ming_tts import LATENT_ROWS, LATENT_WIDTH, ROW_SAMPLES, SAMPLE_RATE_HZ
+from antiphon_services.config_fields import PLAIN_ROPE, ConfigPart, names
+
+AUDIO = ConfigPart(
+    "audio_tokenizer_config",
+    computed=names("dec_kwargs"),
+    only={"sample_rate": (SAMPLE_RATE_HZ,), "patch_size": (LATENT_ROWS,)},
+    # The encoder, what understands audio, and what is for training.
+    idle=names(
+        "enc_kwargs semantic_module_kwargs hifi_gan_disc_kwargs spec_disc_kwargs lambda_disc "
+        "lambda_mel_loss lambda_adv lambda_feat_match_loss lambda_semantic init_method"
+    ),
+)
+DECODER = ConfigPart(
+    "audio_tokenizer_config.dec_kwargs",
+    computed=names("backbone"),
+    only={"output_dim": (ROW_SAMPLES,), "latent_dim": (LATENT_WIDTH,)},
+)
+LAYERS = ConfigPart(
+    "audio_tokenizer_config.dec_kwargs.backbone",
+    computed=names(
+        "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
+        "hidden_act rms_norm_eps max_position_embeddings sliding_window use_sliding_window"
+    ),
+    # In the vendor's release of transformers a window is every layer's.
+    idle=names("vocab_size tie_word_embeddings max_window_layers"),
+    ropes=PLAIN_ROPE,
+)
+PARTS = (AUDIO, DECODER, LAYERS)

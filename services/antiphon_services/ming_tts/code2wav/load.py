@@ -1,0 +1,108 @@
+"""Loads code2wav of a Ming TTS checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import Internal
+from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
+from antiphon.pipelines.ming_tts import (
+    AUDIO,
+    CODE2WAV,
+    FRAME_SAMPLES,
+    FRAME_WIDTH,
+    LATENT_ROWS,
+    LATENTS,
+    SAMPLE_RATE_HZ,
+    STEP_LATENTS,
+)
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import (
+    TORCH,
+    check_device,
+    context_limit,
+    refuse_fused,
+    require_torch,
+)
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.memory_plan import check_room
+from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
+from antiphon_services.ming_tts.code2wav.fields import PARTS
+from antiphon_services.ming_tts.code2wav.module import (
+    PREFIX,
+    SEMANTIC,
+    UNUSED,
+    AudioDecoderModule,
+    DecoderSizes,
+)
+from antiphon_services.precision import compute_dtype
+from antiphon_services.vocoder.stage import NO_SAMPLING
+
+WARM_UP_FRAMES = 3
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load the audio decoder.
+
+    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
+    checkpoint does not fit together.
+    """
+    require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
+    check_device(config)
+    path = model_dir / CONFIG_FILE
+    told = read_config(model_dir)
+    check_fields(path, told, PARTS)
+    weights = Weights(model_dir)
+    check_room(CODE2WAV, config, [(weights, PREFIX)])
+    with reading(path):
+        backbone = told["audio_tokenizer_config"]["dec_kwargs"]["backbone"]
+        most_frames = int(backbone["max_position_embeddings"]) // (LATENT_ROWS * STEP_LATENTS)
+    module = load_submodule(
+        AudioDecoderModule,
+        DecoderSizes(backbone),
+        PREFIX,
+        weights,
+        dtype=compute_dtype(CODE2WAV, config),
+        device=torch.device(config.device),
+        skip=SEMANTIC,
+        ignored=UNUSED,
+    )
+    limit = context_limit(CODE2WAV, config, most_frames)
+    engine = LatentDecoderEngine(module, context_limit=limit, slots=config.slots)
+    _warm_up(engine, min(WARM_UP_FRAMES, limit))
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=NO_SAMPLING,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        samples_per_frame=FRAME_SAMPLES,
+        code_groups=FRAME_WIDTH,
+        frame_dtype="float32",
+        context_limit=limit,
+    )
+    return LoadedStage(engine, facts)
+
+
+def _warm_up(engine: LatentDecoderEngine, count: int) -> None:
+    """Decode so many frames, one by one, so that no request pays for what happens once."""
+    key = SegmentKey("warm-up", 0)
+    engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({AUDIO})))
+    frame = {LATENTS: np.zeros((1, FRAME_WIDTH), np.float32)}
+    for position in range(count):
+        engine.accept(key, InputChunk(LATENTS, position, frame))
+        engine.step()
+    engine.accept(key, InputChunk(LATENTS, count, {}, True, FinishReason.STOP))
+    for failed in run_to_the_end(engine, [key]):
+        raise Internal(f"warm-up: {failed.error}")

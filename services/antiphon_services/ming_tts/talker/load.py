@@ -1,0 +1,163 @@
+"""Loads the talker of a Ming TTS checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import Qwen2Config
+
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition
+from antiphon.history import LATENTS as LATENT_HISTORY
+from antiphon.options import OptionValue
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon.pipelines.ming_tts import FRAME_WIDTH, INPUT, LATENTS, SAMPLE_RATE_HZ, TALKER
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason
+from antiphon_services.budgets import frame_rows
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.warm_up import speak
+from antiphon_services.memory_plan import Cached, planned_limit
+from antiphon_services.ming_tts.talker.engine import MingTalkerEngine
+from antiphon_services.ming_tts.talker.fields import PARTS
+from antiphon_services.ming_tts.talker.front_end import LatentFrontEnd
+from antiphon_services.ming_tts.talker.module import (
+    AUDIO,
+    UNUSED,
+    BlockSizes,
+    MingTalkerModule,
+    TalkerSizes,
+)
+from antiphon_services.ming_tts.talker.prompt import CONTROL
+from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
+from antiphon_services.ming_tts.talker.talker import MingTalker
+from antiphon_services.ming_tts.talker.voices import VOICES
+from antiphon_services.precision import BFLOAT16, compute_dtype
+from antiphon_services.preparation import Preparations
+from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
+
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=200
+)
+"""As the vendor's `speech_generation`: 200 steps are 64 s."""
+
+DENSE = "dense"
+
+WORD = "Hello "
+SOUND_S = 0.5
+# Rows beside the text: the template's, and the recording's.
+OTHER_ROWS = 128
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """The talker with its text front end and the encoder of reference recordings.
+
+    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
+    `FailedPrecondition` when the checkpoint does not fit together or onnxruntime is missing.
+    """
+    require_torch(TALKER, config)
+    refuse_fused(TALKER, config)
+    check_device(config)
+    path = model_dir / CONFIG_FILE
+    told = read_config(model_dir)
+    _check_kind(path, told)
+    check_fields(path, told, PARTS)
+    with reading(path):
+        # Without it the vendor's flow sees as many latents as it makes.
+        told["ditar_config"]["history_patch_size"]
+        sizes = TalkerSizes(
+            Qwen2Config.from_dict(told["llm_config"]),
+            BlockSizes.of(told["ditar_config"]),
+            BlockSizes.of(told["aggregator_config"]),
+        )
+    limit = planned_limit(
+        TALKER,
+        config,
+        sizes.language_model.max_position_embeddings,
+        model_dir,
+        "",
+        Cached.of(sizes.language_model),
+        skip=f"{AUDIO}.",
+    )
+    module = load_submodule(
+        MingTalkerModule,
+        sizes,
+        "",
+        Weights(model_dir),
+        dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
+        device=torch.device(config.device),
+        skip=(AUDIO,),
+        ignored=UNUSED,
+    )
+    weight_bytes = module_bytes(module)
+    front_end = LatentFrontEnd(
+        _tokenizer(model_dir), VOICES, ReferenceVoiceEncoder(model_dir), context_limit=limit
+    )
+    model = MingTalker(module, context_limit=limit, slots=config.slots)
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=DEFAULT_SAMPLING,
+        voices=front_end.voices,
+        code_groups=FRAME_WIDTH,
+        frame_dtype="float32",
+        context_limit=limit,
+        input_kinds=("text",),
+        max_input_text_bytes=front_end.max_text_bytes,
+        goes_on_from=(LATENT_HISTORY,),
+    )
+    engine = MingTalkerEngine(
+        model,
+        front_end,
+        limit,
+        prefill_rows=frame_rows(config),
+        preparations=Preparations.of(config),
+    )
+    _warm_up(engine, config.slots, limit)
+    say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
+    return LoadedStage(engine, facts)
+
+
+def _check_kind(path: Path, told: Mapping[str, object]) -> None:
+    """Raise `FailedPrecondition` for the vendor's larger models, which have another language model
+    and another prompt."""
+    kind = told.get("model_type")
+    if kind != DENSE:
+        raise FailedPrecondition(
+            f"{path}: model_type is {kind!r}; this stage computes only {DENSE!r}; take a "
+            "checkpoint of the 0.5B model"
+        )
+
+
+def _tokenizer(model_dir: Path) -> LiteralTokenizer:
+    """The tokenizer. Raises `FailedPrecondition` if it lacks a token of the prompt."""
+    tokenizer = LiteralTokenizer(load_tokenizer(model_dir), tags=True)
+    if missing := [each for each in CONTROL if each not in tokenizer.control]:
+        raise FailedPrecondition(f"{model_dir}: the tokenizer has no token {missing[0]}; {REMEDY}")
+    return tokenizer
+
+
+def _warm_up(engine: MingTalkerEngine, slots: int, limit: int) -> None:
+    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives no latents."""
+    sound = np.zeros(round(SOUND_S * SAMPLE_RATE_HZ), np.float32)
+    options: dict[str, OptionValue] = {"reference_audio": sound, "reference_text": WORD}
+
+    def make_input(rows: int) -> Iterator[InputChunk]:
+        """A text of at most so many ids."""
+        message = ConversationMessage("user", (TextPart(WORD * rows),))
+        yield InputChunk(INPUT, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
+
+    room = (limit - OTHER_ROWS) // len(WORD)
+    speak(engine, LATENTS, DEFAULT_SAMPLING, slots, room, make_input, options)

@@ -1,0 +1,142 @@
+"""The talker of Ming TTS, with the names of the checkpoint.
+
+Its language model is Qwen2 of transformers. The modules hold weights; `antiphon_services.lm`
+computes with those of the language model, and `blocks.py` with those of the flow head and the
+aggregator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Qwen2Config
+from transformers.models.qwen2.modeling_qwen2 import (
+    Qwen2DecoderLayer,
+    Qwen2RMSNorm,
+    Qwen2RotaryEmbedding,
+)
+
+from antiphon.pipelines.ming_tts import LATENT_WIDTH, SPEAKER_WIDTH
+
+AUDIO = "audio"
+"""The child that holds encoder and decoder of the audio; each loads by itself."""
+
+UNUSED = (
+    "model.lm_head.weight",
+    "linear_proj_audio.rotary_embed.inv_freq",
+    "flowloss.cfm.model.rotary_embed.inv_freq",
+)
+"""The head that writes text, and what is computed here."""
+
+TIME_WIDTH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSizes:
+    """Of the flow head or the aggregator."""
+
+    width: int
+    layers: int
+    heads: int
+    ratio: float
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> BlockSizes:
+        """As the checkpoint's `config.json` has them."""
+        return cls(told["hidden_size"], told["depth"], told["num_heads"], told["mlp_ratio"])
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerSizes:
+    """What the module is made of."""
+
+    language_model: Qwen2Config
+    flow: BlockSizes
+    aggregator: BlockSizes
+
+
+class MingTalkerModule(nn.Module):
+    """All of the checkpoint but `AUDIO` and `UNUSED`."""
+
+    def __init__(self, sizes: TalkerSizes) -> None:
+        super().__init__()
+        width = sizes.language_model.hidden_size
+        self.model = nn.Module()
+        self.model.model = _MingStack(sizes.language_model)
+        self.linear_proj_audio = _Blocks(sizes.aggregator, width)
+        self.linear_proj_audio.word_embedder = nn.Embedding(1, sizes.aggregator.width)
+        self.flowloss = nn.Module()
+        self.flowloss.cfm = nn.Module()
+        self.flowloss.cfm.model = _FlowHead(sizes.flow, width)
+        self.stop_head = nn.Linear(width, 2)
+        self.spk_head = nn.Linear(SPEAKER_WIDTH, width)
+
+    @property
+    def stack(self) -> Any:
+        """The decoder layers as `lm.decoder` takes them, with the table of words."""
+        return self.model.model
+
+    @property
+    def flow_head(self) -> Any:
+        """The network of the flow."""
+        return self.flowloss.cfm.model  # type: ignore[union-attr]
+
+
+class _MingStack(nn.Module):
+    def __init__(self, config: Qwen2Config) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
+        )
+        self.norm = Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb = Qwen2RotaryEmbedding(config)
+
+
+class _Blocks(nn.Module):
+    def __init__(self, sizes: BlockSizes, outputs: int) -> None:
+        super().__init__()
+        self.heads = sizes.heads
+        self.x_embedder = nn.Linear(LATENT_WIDTH, sizes.width)
+        self.blocks = nn.ModuleList(_BlockModule(sizes) for _ in range(sizes.layers))
+        self.final_layer = nn.Module()
+        self.final_layer.norm_final = _NormWeight(sizes.width)
+        self.final_layer.linear = nn.Linear(sizes.width, outputs)
+
+
+class _FlowHead(_Blocks):
+    def __init__(self, sizes: BlockSizes, condition: int) -> None:
+        super().__init__(sizes, LATENT_WIDTH)
+        self.t_embedder = nn.Module()
+        self.t_embedder.time_mlp = nn.Sequential(
+            nn.Linear(TIME_WIDTH, sizes.width), nn.SiLU(), nn.Linear(sizes.width, sizes.width)
+        )
+        self.c_embedder = nn.Module()
+        self.c_embedder.cond_embedder = nn.Linear(condition, sizes.width)
+
+
+class _BlockModule(nn.Module):
+    def __init__(self, sizes: BlockSizes) -> None:
+        super().__init__()
+        width, inner = sizes.width, int(sizes.width * sizes.ratio)
+        self.norm1, self.norm2 = _NormWeight(width), _NormWeight(width)
+        self.attn = nn.Module()
+        self.attn.to_q = nn.Linear(width, width)
+        self.attn.to_k = nn.Linear(width, width)
+        self.attn.to_v = nn.Linear(width, width)
+        self.attn.to_out = nn.ModuleList([nn.Linear(width, width)])
+        self.mlp = nn.Module()
+        self.mlp.ff = nn.ModuleDict(
+            {"0": nn.ModuleList([nn.Linear(width, inner)]), "2": nn.Linear(inner, width)}
+        )
+
+
+class _NormWeight(nn.Module):
+    """The weight of an RMS norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))

@@ -1,0 +1,70 @@
+"""What a reference recording gives a clone: the speaker's vector, and latents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from antiphon.pipelines.files import read_config, reading
+from antiphon.pipelines.ming_tts import LATENT_SAMPLES, LATENT_WIDTH, SAMPLE_RATE_HZ, STEP_LATENTS
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon_services.clips.cache import ClipCache, Samples
+from antiphon_services.clips.features import kaldi_fbank, resampled
+from antiphon_services.clips.onnx import OnnxNetwork
+from antiphon_services.flow.normal_draws import normal_draws
+from antiphon_services.ming_tts.talker.encoder_module import AudioEncoderModule, EncoderSizes
+from antiphon_services.ming_tts.talker.prompt import RecordedVoice
+
+SPEAKER_FILE, ENCODER_PREFIX = "campplus.onnx", "audio.encoder."
+NETWORK_RATE_HZ = 16_000
+SPEAKER_BINS = 80
+CLIP_KEY = 0
+"""Of the numbers that latents of a recording are drawn with: the same in every request, so that a
+recording is the same voice in each."""
+
+
+class ReferenceVoiceEncoder:
+    """Encodes recordings of 44.1 kHz with the networks of a checkpoint, in float32 on a CPU.
+
+    Mirrors `preprocess_one_prompt_wav`, `pad_waveform` and `encode_latent` of the vendor. Raises
+    `FailedPrecondition` if a file of the checkpoint or onnxruntime is missing.
+    """
+
+    def __init__(self, model_dir: Path) -> None:
+        self._speaker = OnnxNetwork(model_dir / SPEAKER_FILE)
+        with reading(model_dir / "config.json"):
+            told = read_config(model_dir)["audio_tokenizer_config"]["enc_kwargs"]["backbone"]
+        self._encoder = load_submodule(
+            AudioEncoderModule,
+            EncoderSizes(told),
+            ENCODER_PREFIX,
+            Weights(model_dir),
+            dtype=torch.float32,
+            device="cpu",
+        )
+        self._voices = ClipCache(self._encode)
+
+    def voice(self, samples: Samples) -> RecordedVoice:
+        """The voice of samples [n]; its arrays are shared and read-only.
+
+        Takes long: for a thread beside the engine's.
+        """
+        return self._voices.of(samples)
+
+    @torch.inference_mode()
+    def _encode(self, samples: Samples) -> RecordedVoice:
+        # A copy: the samples of a message are read-only, which torch warns of.
+        heard = torch.tensor(samples)
+        rows = kaldi_fbank(resampled(heard, SAMPLE_RATE_HZ, NETWORK_RATE_HZ).numpy(), SPEAKER_BINS)
+        speaker = self._speaker((rows - rows.mean(0, keepdims=True))[None])
+        step = STEP_LATENTS * LATENT_SAMPLES
+        mean, spread = self._encoder(torch.nn.functional.pad(heard, (0, -len(heard) % step)))
+        numbers = normal_draws(CLIP_KEY, 0, mean.numel()).reshape(-1, LATENT_WIDTH)
+        latents = (mean + spread * torch.from_numpy(numbers)).numpy()
+        made = RecordedVoice(speaker.astype(np.float32).reshape(-1), latents)
+        for array in (made.speaker, made.latents):
+            array.flags.writeable = False
+        return made

@@ -1,0 +1,187 @@
+"""The talker of one Ming TTS checkpoint: what the engine computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, linear
+
+from antiphon.pipelines.ming_tts import FRAME_WIDTH, HISTORY_LATENTS, LATENT_WIDTH, STEP_LATENTS
+from antiphon.transport.device_edge import on_device
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.frame_decoder import FrameDecoder
+from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.lm.known_frames import KnownPart
+from antiphon_services.ming_tts.talker.aggregator import Aggregator
+from antiphon_services.ming_tts.talker.blocks import affine
+from antiphon_services.ming_tts.talker.flow_head import FlowHead, step_draws
+from antiphon_services.ming_tts.talker.module import MingTalkerModule
+from antiphon_services.ming_tts.talker.prompt import LatentPrompt
+from antiphon_services.ming_tts.talker.segment import LatentText
+
+Floats = npt.NDArray[np.float32]
+
+FIRST_STOP = 4
+"""The first step, from 0, that the stop head may end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentTurn:
+    """What a segment puts into a step: parts of its prompt, known frames, or a draw."""
+
+    parts: Sequence[PromptPart[LatentText]] = ()
+    known: Sequence[KnownPart[LatentText]] = ()
+    draw: FrameDraw[None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LatentDrawn:
+    """A frame float32 [1, 256], and the logits of the stop head float32 [2] at its state."""
+
+    frame: Floats
+    stop: Floats
+    mark: None = None
+
+    def read(self) -> LatentDrawn:
+        """Itself: what was drawn is on the host."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class LatentOutcome:
+    """What came of a turn: its draw, if there was one, and the logits of the stop head float32 [2]
+    at the last of the known frames, if there were some."""
+
+    drawn: LatentDrawn | None = None
+    known_stop: Floats | None = None
+
+
+class MingTalker(FrameDecoder):
+    """Forward passes and draws, for `slots` sessions of `context_limit` positions at most.
+
+    A frame is the latents of one step. Raises `InvalidArgument` when there is no memory for the
+    slots.
+    """
+
+    code_sizes = ()
+    """No frames of codes are drawn."""
+
+    def __init__(self, module: MingTalkerModule, *, context_limit: int, slots: int) -> None:
+        stack = module.stack
+        decoder = Decoder(stack, context_limit, batch_invariant=True, exact_norms=False)
+        super().__init__(decoder, slots, context_limit)
+        self._words: Tensor = stack.embed_tokens.weight
+        self._speaker, self._stop = affine(module.spk_head), affine(module.stop_head)
+        self._flow = FlowHead(module.flow_head)
+        self._aggregator = Aggregator(module.linear_proj_audio)
+        self._device = self._words.device
+        # By slot: the latents before the next step, and the row of that step.
+        self._history = self._words.new_zeros(slots, HISTORY_LATENTS, LATENT_WIDTH)
+        self._pending = torch.zeros_like(self._words[:1]).repeat(slots, 1)
+
+    def rows(self, prompt: LatentPrompt, start: int, stop: int) -> Tensor:
+        """[stop - start, hidden]: rows of a prompt."""
+        rows = embedding(on_device(prompt.ids[start:stop], self._device), self._words)
+        speaker_row = prompt.speaker_row
+        if speaker_row is not None and start <= speaker_row < stop:
+            rows[speaker_row - start] = 0
+            if prompt.speaker is not None:
+                speaker = torch.tensor(prompt.speaker).to(rows)
+                rows[speaker_row - start] = linear(speaker, *self._speaker)
+        # The last rows are the recording's, four latents each.
+        text_rows = len(prompt.ids) - len(prompt.latents) // STEP_LATENTS
+        if stop > text_rows:
+            first = max(start, text_rows)
+            heard = prompt.latents.reshape(-1, FRAME_WIDTH)[first - text_rows : stop - text_rows]
+            rows[first - start :] = self._aggregated(heard)
+        return rows
+
+    def begin(self, slot: int, prompt: LatentPrompt) -> None:
+        """The slot's segment will speak behind the prompt, whose last row goes in with the first
+        draw."""
+        count = len(prompt.ids)
+        self._pending[slot] = self.rows(prompt, count - 1, count)[0]
+        self._history[slot] = 0
+        self._remember(slot, prompt.latents)
+
+    def step(self, turns: Sequence[LatentTurn]) -> list[LatentOutcome]:
+        """Append the rows of all in one forward; then draw in one flow.
+
+        After an error it can be called again with the same: what was drawn is noted last.
+        """
+        parts = [part for turn in turns for part in turn.parts]
+        known = [part for turn in turns for part in turn.known]
+        wanted = [turn.draw for turn in turns if turn.draw is not None]
+        arranged = self.arrange([*parts, *known], wanted)
+        rows = [self.rows(each.prompt.held, each.start, each.stop) for each in parts]
+        rows += [self._known_rows(each) for each in known]
+        if wanted:
+            slots = on_device([each.slot for each in arranged.filled], self._device)
+            rows.append(self._pending[slots])
+        joined = torch.cat(rows)
+        states, _ = self._decoder.append(joined, arranged.plan)
+        stops = linear(states, *self._stop).float().cpu().numpy()
+        row = sum(each.stop - each.start for each in parts)
+        known_stops: dict[int, Floats] = {}
+        for each in known:
+            row += len(each.frames)
+            known_stops[each.slot] = stops[row - 1]
+        drawn: dict[int, LatentDrawn] = {}
+        if wanted:
+            count = len(arranged.draws)
+            frames = self._draw(states[row : row + count], arranged.draws)
+            for place, draw in enumerate(arranged.draws):
+                drawn[draw.slot] = LatentDrawn(frames[place : place + 1], stops[row + place])
+        for each in known:
+            self._pending[each.slot] = self._aggregated(each.frames[-1:])[0]
+            self._remember(each.slot, each.frames)
+        return [
+            LatentOutcome(
+                drawn[turn.draw.slot] if turn.draw is not None else None,
+                known_stops[turn.known[-1].slot] if turn.known else None,
+            )
+            for turn in turns
+        ]
+
+    def _draw(self, states: Tensor, draws: Sequence[FrameDraw[None]]) -> Floats:
+        """float32 [n, 256]: the frames of these draws, from their states [n, hidden]."""
+        slots = on_device([each.slot for each in draws], self._device)
+        samplings = [each.sampling for each in draws]
+        numbers = [
+            step_draws(each.seed, draw.step, warm=each.temperature > 0)
+            for each, draw in zip(samplings, draws, strict=True)
+        ]
+        history = self._history[slots]
+        latents = self._flow.solve(states, history, numbers, [s.temperature for s in samplings])
+        rows = self._aggregator.rows(latents)
+        self._history[slots] = torch.cat((history[:, STEP_LATENTS:], latents), 1)
+        self._pending[slots] = rows
+        made: Floats = latents.flatten(1).float().cpu().numpy()
+        return made
+
+    def _known_rows(self, part: KnownPart[LatentText]) -> Tensor:
+        """[n, hidden]: the rows of draws whose frames are known."""
+        before = np.concatenate((part.before, part.frames[:-1]))
+        rows = self._aggregated(before)
+        return rows if part.step else torch.cat((self._pending[part.slot][None], rows))
+
+    def _aggregated(self, frames: Floats) -> Tensor:
+        """[n, hidden]: the rows of frames [n, 256]."""
+        latents = torch.tensor(frames).to(self._words).view(-1, STEP_LATENTS, LATENT_WIDTH)
+        return self._aggregator.rows(latents)
+
+    def _remember(self, slot: int, latents: Floats) -> None:
+        """These latents, or frames of them, come after those that the slot has."""
+        heard = torch.tensor(latents).to(self._history).view(-1, LATENT_WIDTH)
+        joined = torch.cat((self._history[slot], heard))
+        self._history[slot] = joined[-HISTORY_LATENTS:]
+
+
+def is_last(step: int, stop: Floats) -> bool:
+    """Whether the stop head ends the speech with the frame of this step."""
+    return step >= FIRST_STOP and bool(stop[1] > stop[0])

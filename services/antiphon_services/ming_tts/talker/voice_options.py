@@ -1,0 +1,94 @@
+"""What a request says besides its text, checked. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import InvalidArgument
+from antiphon.options import OptionValue
+from antiphon.pipelines.ming_tts import SAMPLE_RATE_HZ
+from antiphon.sampling import Sampling
+from antiphon_services.ming_tts.talker.caption import (
+    DIALECT,
+    EMOTION,
+    PACE,
+    PITCH,
+    STYLE,
+    VOICE,
+    VOLUME,
+)
+from antiphon_services.voices import choose_voice
+
+LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
+"""Enough for every network's windows."""
+
+CAPTIONED = {
+    "instruction": STYLE,
+    "dialect": DIALECT,
+    "pace": PACE,
+    "pitch": PITCH,
+    "volume": VOLUME,
+    "emotion": EMOTION,
+}
+"""The part of the caption that each option fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class MingVoiceRequest:
+    """The voice of a request: parts of its `caption`, perhaps a `reference`, samples float32 [n] at
+    44.1 kHz, and what that says. Without any of them the model chooses a voice."""
+
+    caption: Mapping[str, str] = field(default_factory=dict)
+    reference: npt.NDArray[np.float32] | None = None
+    reference_text: str = ""
+
+
+def read_voice(
+    voice: str, options: Mapping[str, OptionValue], voices: Sequence[str]
+) -> MingVoiceRequest:
+    """The request's voice. Raises `InvalidArgument` that names the option."""
+    reference, text = options.get("reference_audio"), _text(options, "reference_text")
+    caption = {part: _text(options, name) for name, part in CAPTIONED.items()}
+    if voice:
+        caption[VOICE] = choose_voice(voice, voices)
+    caption = {part: told for part, told in caption.items() if told}
+    if not isinstance(reference, np.ndarray):
+        if text:
+            raise _refused(
+                "options.reference_text",
+                "needs options.reference_audio; give one, or leave it out",
+            )
+        return MingVoiceRequest(caption)
+    if voice:
+        raise _refused("voice", "goes without options.reference_audio; leave one of them out")
+    if len(reference) < LEAST_REFERENCE_SAMPLES:
+        raise _refused(
+            "options.reference_audio",
+            f"too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s, at least "
+            f"{LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s are needed",
+        )
+    return MingVoiceRequest(caption, reference, text)
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raise `InvalidArgument` for settings of ids: this talker draws latents."""
+    neutral = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
+    for name, value in neutral.items():
+        if getattr(sampling, name) != value:
+            raise _refused(
+                name, f"must be {value:g}: this talker draws latents and no ids; leave it out"
+            )
+
+
+def _text(options: Mapping[str, OptionValue], name: str) -> str:
+    value = options.get(name, "")
+    assert isinstance(value, str), "the runtime checks options"
+    return value
+
+
+def _refused(field: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: {reason}", field=field)

@@ -1,0 +1,205 @@
+"""Prompts made beside the engine's thread, which would keep every reply waiting meanwhile.
+
+Tokenising a long text takes seconds, and so do the mel features of a long recording;
+`text_ids` (`services/antiphon_services/text/literal.py`) and torch release the interpreter's lock.
+Long texts wait for one another and for nobody else, and so do large recordings, images and videos:
+small inputs have threads of their own. What nobody wants any more is dropped while it waits; what
+is being made is made to its end, for nobody.
+
+A short text alone takes less than the start of a thread: who says so has it made at once. Where a
+GPU computes, so many of them between two steps and no more: it would have nothing to do meanwhile.
+
+Bounded by the segments that are open: each has one preparation at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Generic, TypeVar
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import Internal, ResourceExhausted
+from antiphon.segment import SegmentKey
+from antiphon_services.budgets import GPU_PREPARED_AT_ONCE, GPU_SMALL_THREADS, on_gpu
+
+SHORT_TEXT_BYTES = 2 << 10
+"""Up to here a text takes 0.1 to 0.3 ms, as a thread does until it runs beside an engine."""
+
+LARGE_TEXT_BYTES = 64 << 10
+LARGE_MEDIA_BYTES = 4 << 20
+"""From here on an input is large: about 20 ms of work, and a minute of sound."""
+
+SMALL_AT_ONCE = 2
+LARGE_AT_ONCE = 1  # of text, and of the rest
+CLOSE_TIMEOUT_S = 5.0
+
+PromptT = TypeVar("PromptT")
+
+_log = logging.getLogger(__name__)
+
+
+class Preparations(Generic[PromptT]):
+    """Makes prompts on a few threads, which live as long as there is something to make.
+
+    Those of at most `at_once_bytes` of text, and of nothing else, are made by whoever asks: all, or
+    `most_at_once` in a step. Other small ones have so many threads.
+    """
+
+    def __init__(
+        self,
+        at_once_bytes: int = 0,
+        *,
+        most_at_once: int | None = None,
+        small_threads: int = SMALL_AT_ONCE,
+    ) -> None:
+        self._at_once_bytes = at_once_bytes
+        self._most_at_once = most_at_once
+        self._made_at_once = 0
+        self._small: _Lane[PromptT] = _Lane("prepare", small_threads)
+        self._text: _Lane[PromptT] = _Lane("prepare text", LARGE_AT_ONCE)
+        self._media: _Lane[PromptT] = _Lane("prepare media", LARGE_AT_ONCE)
+
+    @classmethod
+    def of(cls, config: StageConfig, at_once_bytes: int = 0) -> Preparations[PromptT]:
+        """What suits the stage's device."""
+        if not on_gpu(config):
+            return cls(at_once_bytes)
+        return cls(
+            at_once_bytes, most_at_once=GPU_PREPARED_AT_ONCE, small_threads=GPU_SMALL_THREADS
+        )
+
+    def begin_step(self) -> None:
+        """A step begins; as many as before may be made at once after it."""
+        self._made_at_once = 0
+
+    def begin(
+        self,
+        key: SegmentKey,
+        make: Callable[[], PromptT],
+        *,
+        text_bytes: int,
+        media_bytes: int,
+    ) -> Future[PromptT]:
+        """Start making a prompt, which raises what is wrong with the input, and
+        `ResourceExhausted` when no thread can be started for it.
+
+        So many bytes of text, and of recordings, images and videos, go into it.
+        """
+        preparation: Future[PromptT] = Future()
+        if text_bytes <= self._at_once_bytes and not media_bytes and self._may_make_at_once:
+            self._made_at_once += 1
+            _settle(preparation, _attempt(make))
+            return preparation
+        lane = self._small
+        if text_bytes >= LARGE_TEXT_BYTES:
+            lane = self._text
+        elif media_bytes >= LARGE_MEDIA_BYTES:
+            lane = self._media
+        lane.put(key, make, preparation)
+        return preparation
+
+    @property
+    def _may_make_at_once(self) -> bool:
+        return self._most_at_once is None or self._made_at_once < self._most_at_once
+
+    def drop(self, key: SegmentKey) -> None:
+        """Forget what waits to be made for a segment."""
+        for lane in (self._small, self._text, self._media):
+            lane.drop(key)
+
+    def close(self) -> None:
+        """Make nothing more; returns when what is being made is done, or after a while."""
+        for lane in (self._small, self._text, self._media):
+            lane.close(CLOSE_TIMEOUT_S)
+
+
+def wait_for_one(preparations: Collection[Future[Any]]) -> None:
+    """Return when one of them is done, or there is none."""
+    wait(preparations, return_when=FIRST_COMPLETED)
+
+
+def wake_nobody() -> None:
+    """Who is woken before anyone is."""
+
+
+class _Lane(Generic[PromptT]):
+    """Work in order of arrival, on at most so many threads."""
+
+    def __init__(self, name: str, at_once: int) -> None:
+        self._name = name
+        self._at_once = at_once
+        self._waiting: dict[SegmentKey, tuple[Callable[[], PromptT], Future[PromptT]]] = {}
+        self._threads: set[threading.Thread] = set()
+        self._state = threading.Lock()
+
+    def put(
+        self, key: SegmentKey, make: Callable[[], PromptT], preparation: Future[PromptT]
+    ) -> None:
+        with self._state:
+            self._waiting[key] = (make, preparation)
+            if len(self._threads) == self._at_once:
+                return
+            # A thread that the engine's starts has its niceness.
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except Exception as error:
+                _log.exception("%s: no thread starts; %d run", self._name, len(self._threads))
+                if not self._threads:
+                    del self._waiting[key]
+                    preparation.set_exception(_no_thread(error))
+            else:
+                # It takes no work before the lock is released.
+                self._threads.add(thread)
+
+    def drop(self, key: SegmentKey) -> None:
+        with self._state:
+            self._waiting.pop(key, None)
+
+    def close(self, timeout_s: float) -> None:
+        with self._state:
+            self._waiting.clear()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            make, preparation = work
+            outcome = _attempt(make)
+            # What was made holds the whole input.
+            del work, make
+            _settle(preparation, outcome)
+            del outcome, preparation
+
+    def _next(self) -> tuple[Callable[[], PromptT], Future[PromptT]] | None:
+        with self._state:
+            if not self._waiting:
+                self._threads.discard(threading.current_thread())
+                return None
+            return self._waiting.pop(next(iter(self._waiting)))
+
+
+def _no_thread(error: Exception) -> ResourceExhausted:
+    return ResourceExhausted(f"no thread starts that would make the prompt: {error}; try again")
+
+
+def _settle(preparation: Future[PromptT], outcome: PromptT | Exception) -> None:
+    if isinstance(outcome, Exception):
+        preparation.set_exception(outcome)
+    else:
+        preparation.set_result(outcome)
+
+
+def _attempt(make: Callable[[], PromptT]) -> PromptT | Exception:
+    """What is made or raised; no frame that the error refers to refers to the error."""
+    try:
+        return make()
+    except Exception as error:
+        return error
+    except BaseException as error:
+        # A panic of the tokeniser is none of Python's ordinary exceptions.
+        return Internal(f"the prompt could not be made: {type(error).__name__}: {error}")

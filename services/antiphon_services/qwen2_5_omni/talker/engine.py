@@ -1,0 +1,95 @@
+"""The talker's engine: speech codes of many segments, one a step each.
+
+A step is one forward over everything that can go on: parts of prompts, at most
+`prefill_rows` rows of them, and one row of every segment whose next row has come. Those
+draw a code in the same step and emit it. A row that has not come is waited for, never replaced.
+
+Draws are counted as Hugging Face counts tokens. The pad id ends speech as the end id does; an id
+that the decoder has no row for is spoken on from and never leaves; the last draw allowed is a
+code like any other. So codes that the client has do not tell all draws: their rows go in together,
+and each is drawn all the same, up to the first that is none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.pipelines.qwen2_5_omni import CODES, TALKER
+from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.budgets import PREFILL_ROWS
+from antiphon_services.lm.frame_engine import FrameEngine
+from antiphon_services.lm.known_frames import KnownPart
+from antiphon_services.lm.pending_step import PendingStep
+from antiphon_services.lm.readback import Drawn
+from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
+from antiphon_services.qwen2_5_omni.talker.rows import ThinkerRows
+from antiphon_services.qwen2_5_omni.talker.segment import SpokenSegment
+from antiphon_services.voices import choose_voice
+
+
+class CodecTalkerEngine(FrameEngine[SpokenSegment]):
+    """Implements `antiphon.runtime.engine.Engine`. Positions are bounded by `context_limit`."""
+
+    role, edge = TALKER, CODES
+
+    def __init__(
+        self,
+        model: CodecTalker,
+        context_limit: int,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        launch_ahead: bool = False,
+    ) -> None:
+        super().__init__(model, context_limit, prefill_rows=prefill_rows, launch_ahead=launch_ahead)
+        self._model = model
+
+    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
+        """Raises `InvalidArgument` for an unknown voice; empty is the first."""
+        voice = choose_voice(settings.voice, self._model.voices)
+        return SpokenSegment(key, voice, settings.sampling, self._model.new_rows())
+
+    def launch(
+        self, segments: Sequence[SpokenSegment], events: list[EngineEvent]
+    ) -> PendingStep | None:
+        """See `FrameEngine.launch`. What is drawn with known codes is read here."""
+        parts = self.take_parts(segments)
+        drawing = [segment for segment in segments if segment.can_draw]
+        knowing = _next_known(segments, self.left_of_budget(parts))
+        if not (parts or drawing or knowing):
+            return None
+        known = [part for _, part in knowing]
+        draws, checked = self._model.step(parts, [each.next_draw() for each in drawing], known)
+        for (segment, _), run in zip(knowing, checked, strict=True):
+            for each in run:
+                segment.drawn()
+                events += self.take_drawn(segment, each)
+        return PendingStep(list(zip(drawing, draws, strict=True))) if drawing else None
+
+    def take_drawn(self, segment: SpokenSegment, drawn: Drawn) -> Sequence[EngineEvent]:
+        """Emit what was drawn, or end with it."""
+        if not drawn.decided:
+            return self.undecided(segment)
+        segment.shown += 1
+        ids, id_ = self._model.ids, int(drawn.ids[0])
+        if id_ in (ids.codec_pad, ids.codec_end):
+            return self.finish(segment, FinishReason.STOP)
+        events: list[EngineEvent] = []
+        if id_ < ids.code_entries:
+            events.append(Emitted(segment.key, CODES, segment.frames, {CODES: drawn.codes}))
+            segment.frames += 1
+        if segment.shown >= segment.sampling.max_tokens:
+            events += self.finish(segment, FinishReason.LENGTH)
+        return events
+
+
+def _next_known(
+    segments: Sequence[SpokenSegment], budget: int
+) -> list[tuple[SpokenSegment, KnownPart[ThinkerRows]]]:
+    """The rows of known codes that go in now, within the budget."""
+    taken = []
+    for segment in segments:
+        if (part := segment.next_known(budget)) is not None:
+            budget -= len(part.frames)
+            taken.append((segment, part))
+    return taken

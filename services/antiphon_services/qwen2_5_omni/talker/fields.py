@@ -1,0 +1,28 @@
+"""What the talker does with each field of `config.json`; see `antiphon_services.config_fields`."""
+
+from __future__ import annotations
+
+from antiphon_services.config_fields import OFF, STATIC_ROPES, ConfigPart, names
+
+PARTS = (
+    ConfigPart(
+        "talker_config",
+        computed=names(
+            "vocab_size embedding_size hidden_size intermediate_size num_hidden_layers "
+            "num_attention_heads num_key_value_heads head_dim hidden_act max_position_embeddings "
+            "rms_norm_eps tts_text_start_token_id tts_text_end_token_id tts_text_pad_token_id "
+            "tts_codec_start_token_id tts_codec_end_token_id tts_codec_pad_token_id "
+            "tts_codec_mask_token_id"
+        ),
+        only={"tie_word_embeddings": OFF},
+        # Placeholders and positions are the thinker's.
+        idle=names(
+            "audio_token_index image_token_index video_token_index vision_start_token_id "
+            "vision_end_token_id audio_start_token_id audio_end_token_id vision_token_id "
+            "audio_token_id image_token_id video_token_id position_id_per_seconds "
+            "seconds_per_chunk spatial_merge_size"
+        ),
+        ropes=STATIC_ROPES,
+        window=True,
+    ),
+)

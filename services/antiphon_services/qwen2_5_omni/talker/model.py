@@ -1,0 +1,272 @@
+"""The talker of one checkpoint: what the engine computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, one_hot
+
+from antiphon.chunk import Tensor as Array
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.qwen2_5_omni import PlaceholderIds, voices_by_name
+from antiphon.transport.device_edge import ToDevice, on_device
+from antiphon_services.lm.decoder import Decoder
+from antiphon_services.lm.experts import LEAST_ROWS
+from antiphon_services.lm.frame_decoder import FrameDecoder
+from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.known_frames import KnownPart
+from antiphon_services.lm.readback import Drawn, PendingDraw, Readback
+from antiphon_services.lm.sampler import SamplingRows, choose_each, draw_numbers
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
+
+RowText = Array | TextRow
+"""What goes with the codes in a draw's row: the thinker's row, or one that stands for none."""
+
+
+class CodecTalker(FrameDecoder):
+    """Forward passes and draws. `module` is Hugging Face's talker for conditional generation.
+
+    `words` [V, width] is the thinker's word table, of which few rows are kept; `voices` are ids
+    in it by name. Raises `FailedPrecondition` when there is no voice or an id is in no table,
+    and `InvalidArgument` when there is no memory for `slots` segments of `context_limit` positions.
+    `to_device` brings the thinker's rows, `readback` codes; without the latter each step waits for
+    them. `bucketing` runs what can be a graph, by `kernels` if there are any.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        words: Tensor,
+        ids: TalkerIds,
+        placeholders: PlaceholderIds,
+        voices: Mapping[str, int],
+        *,
+        context_limit: int,
+        slots: int,
+        to_device: ToDevice | None = None,
+        readback: Readback | None = None,
+        bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
+    ) -> None:
+        self.ids, self._placeholders = ids, placeholders
+        self._head: Tensor = module.codec_head.weight
+        self._device, dtype = self._head.device, self._head.dtype
+        self._codes: Tensor = module.model.embed_tokens.weight
+        project = module.thinker_to_talker_proj
+        self._project = (project.weight, project.bias)
+        decoder = Decoder(
+            module.model,
+            context_limit,
+            batch_invariant=True,
+            exact_norms=False,
+            bucketing=bucketing,
+            most_rows=max(slots, LEAST_ROWS),
+            kernels=kernels,
+        )
+        super().__init__(decoder, slots, context_limit)
+        self._to_device = to_device or ToDevice.direct(self._device)
+        self._readback = readback or Readback(None)
+        self.row_width = words.shape[1]
+        vocabulary = len(self._codes)
+        self.code_sizes = (ids.code_entries,)
+        if self.row_width != self._codes.shape[1]:
+            raise FailedPrecondition(
+                f"the thinker's rows are {self.row_width} wide, the talker's {self._codes.shape[1]}"
+            )
+        _check_ids(ids, voices, words=len(words), codes=vocabulary)
+        pad = self._codes[ids.codec_pad]
+        self._voice_rows = {
+            name: words[id_].to(self._device, dtype) + pad
+            for name, id_ in voices_by_name(voices).items()
+        }
+        # Of the text's end and its padding: `TextRow` in order.
+        self._text_rows = words[[ids.text_end, ids.text_pad]].to(self._device, dtype)
+        self._suppressed = torch.arange(vocabulary, device=self._device) == ids.codec_bos
+        # By slot: ids that the repetition penalty applies to, and the codec side of the next row.
+        self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
+        self._at_first = torch.zeros(vocabulary, dtype=torch.bool, device=self._device)
+        self._at_first[[ids.codec_mask, ids.codec_pad, ids.codec_bos]] = True
+        self._begin = self._codes[ids.codec_bos]
+        self._pending: Tensor = self._begin.repeat(slots, 1)
+        self._shifts = [0] * slots
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Names in lower case, the default first."""
+        return tuple(self._voice_rows)
+
+    def new_rows(self) -> ThinkerRows:
+        """No rows yet, of this checkpoint's placeholders and width."""
+        return ThinkerRows(self._placeholders, self.row_width)
+
+    def take_slot(self, session: str, *, returns: bool) -> int:
+        """See `FrameDecoder.take_slot`."""
+        slot = super().take_slot(session, returns=returns)
+        self._seen[slot] = self._at_first
+        self._pending[slot] = self._begin
+        self._shifts[slot] = 0
+        return slot
+
+    def step(
+        self,
+        parts: Sequence[PromptPart[ThinkerRows]],
+        draws: Sequence[FrameDraw[RowText]],
+        known: Sequence[KnownPart[ThinkerRows]] = (),
+    ) -> tuple[list[PendingDraw], list[list[Drawn]]]:
+        """Append the rows of all in one forward; then an id for each of `draws`, in order, and
+        those of each `known` part, up to the first that is no code.
+
+        Waits for the device only where there are `known` parts, whose draws decide which rows
+        stay, if `readback` copies beside its work.
+        """
+        arranged = self.arrange([*parts, *known], draws)
+        ordered, filled = arranged.draws, arranged.filled
+        rows = [self._prompt(each) for each in parts]
+        rows += [self._known_rows(each) for each in known]
+        if filled:
+            rows.append(self._next_rows(filled))
+        joined = torch.cat(rows)
+        # A product of fewer rows rounds otherwise.
+        missing = max(LEAST_ROWS - len(joined), 0)
+        projected = linear(torch.cat((joined, joined[-1:].expand(missing, -1))), *self._project)
+        turned = self._turned(parts, known, ordered)
+        states, _ = self._decoder.append(projected[: len(joined)], arranged.plan, turned)
+        start, checked = sum(each.stop - each.start for each in parts), []
+        for each in known:
+            stop = start + len(each.frames)
+            checked.append(self._check_known(states[start:stop], each))
+            start = stop
+        if not draws:
+            return [], checked
+        drawn = self._draw(states[start : start + len(filled)], filled, len(draws))
+        return self._readback.begin(drawn, arranged.rows_of(draws)), checked
+
+    def _prompt(self, part: PromptPart[ThinkerRows]) -> Tensor:
+        """[n, width]: the thinker's rows, and behind them the voice's."""
+        taken, voiced = part.prompt.take_prompt(part.stop)
+        rows = [] if taken is None else [self._to_device.copy(taken).to(self._head.dtype)]
+        if voiced:
+            rows.append(self._voice_rows[part.voice][None])
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+    def _next_rows(self, draws: Sequence[FrameDraw[RowText]]) -> Tensor:
+        """[n, width]: the codes before, and the text that goes with them."""
+        slots = on_device([each.slot for each in draws], self._device)
+        return self._pending[slots] + self._text([each.text for each in draws])
+
+    def _known_rows(self, part: KnownPart[ThinkerRows]) -> Tensor:
+        """[n, width]: what `_next_rows` would be, were each code of the part drawn."""
+        codes = on_device(part.frames[:-1, 0].astype(np.int64), self._device)
+        before = torch.cat((self._pending[part.slot][None], self._codes[codes]))
+        return before + self._text(part.texts)
+
+    def _text(self, texts: Sequence[RowText]) -> Tensor:
+        """[n, width]: the thinker's rows, or what stands for none."""
+        kinds, table = list(TextRow), [self._text_rows]
+        index: list[int] = []
+        come: list[Array] = []
+        for text in texts:
+            if isinstance(text, TextRow):
+                index.append(kinds.index(text))
+            else:
+                index.append(len(kinds) + len(come))
+                come.append(text)
+        if come:
+            table.append(self._to_device.copy(np.stack(come)).to(self._head.dtype))
+        return torch.cat(table)[on_device(index, self._device)]
+
+    def _check_known(self, states: Tensor, part: KnownPart[ThinkerRows]) -> list[Drawn]:
+        """The part's draws up to the first that is no code, taken note of. What else is drawn is
+        what is known, whichever way a row's digits were rounded."""
+        count, slot = len(part.frames), part.slot
+        codes = on_device(part.frames[:, 0].astype(np.int64), self._device)
+        seen = self._seen[slot].repeat(count, 1)
+        seen[1:] |= one_hot(codes[:-1], len(self._codes)).cumsum(0).bool()
+        filled = torch.cat((states, states[-1:].expand(max(LEAST_ROWS - count, 0), -1)))
+        steps = range(part.step, part.step + count)
+        samplings = [part.sampling] * count
+        chosen, highest = choose_each(
+            linear(filled, self._head)[:count],
+            SamplingRows.of(samplings, self._device),
+            on_device(draw_numbers(samplings, steps, 1), self._device),
+            seen=seen,
+            suppressed=self._suppressed,
+        )
+        ends, entries = (self.ids.codec_pad, self.ids.codec_end), self.ids.code_entries
+        made: list[Drawn] = []
+        draws = zip(_rows(chosen, highest).tolist(), part.frames[:, 0], strict=True)
+        for (id_, decided), code in draws:
+            stray = id_ >= entries and id_ not in ends
+            made.append(Drawn(np.array([id_ if stray else code], np.int64), bool(decided)))
+            if stray or not decided:
+                break
+        drawn = on_device([int(each.ids[0]) for each in made], self._device)
+        self._seen[slot, drawn] = True
+        self._pending[slot] = self._codes[drawn[-1]]
+        return made
+
+    def _turned(
+        self,
+        parts: Sequence[PromptPart[ThinkerRows]],
+        known: Sequence[KnownPart[ThinkerRows]],
+        draws: Sequence[FrameDraw[RowText]],
+    ) -> Tensor | None:
+        """The positions of all rows as attention turns them; None if they are plain."""
+        for part in parts:
+            self._shifts[part.slot] = part.prompt.shift
+        told = [part.prompt.positions(part.start, part.stop) for part in parts]
+        spans = [*(each.span for each in known), *(each.span for each in draws)]
+        if not any(self._shifts[each.slot] for each in spans) and all(at is None for at in told):
+            return None
+        places = [
+            np.repeat(np.arange(part.start, part.stop)[:, None], 3, axis=1) if at is None else at
+            for part, at in zip(parts, told, strict=True)
+        ]
+        later = [
+            at + self._shifts[each.slot] for each in spans for at in range(each.start, each.end)
+        ]
+        places.append(np.repeat(np.array(later, np.int64)[:, None], 3, axis=1))
+        return on_device(np.concatenate(places), self._device)
+
+    def _draw(self, states: Tensor, draws: Sequence[FrameDraw[RowText]], count: int) -> Tensor:
+        """int64 [count, 2]: ids of the first `count` draws, and whether there was something to
+        choose from."""
+        samplings = [each.sampling for each in draws]
+        numbers = draw_numbers(samplings, [each.step for each in draws], 1)
+        slots = on_device([each.slot for each in draws], self._device)
+        chosen, highest = choose_each(
+            linear(states, self._head),
+            SamplingRows.of(samplings, self._device),
+            on_device(numbers, self._device),
+            seen=self._seen.index_select(0, slots),
+            suppressed=self._suppressed,
+        )
+        self._seen[slots[:count], chosen[:count]] = True
+        self._pending[slots[:count]] = self._codes[chosen[:count]]
+        return _rows(chosen[:count], highest[:count])
+
+
+def _rows(chosen: Tensor, highest: Tensor) -> Tensor:
+    """int64 [n, 2]: ids, and whether there was something to choose from."""
+    return torch.stack((chosen, highest.isfinite().to(chosen.dtype)), 1)
+
+
+def _check_ids(ids: TalkerIds, voices: Mapping[str, int], *, words: int, codes: int) -> None:
+    """Raise `FailedPrecondition` for an id that is in no table, and without a voice."""
+    if not voices:
+        raise FailedPrecondition("the checkpoint names no voice")
+    for name, id_ in voices.items():
+        if not 0 <= id_ < words:
+            raise FailedPrecondition(f"voice {name}: its id {id_} is not below {words}")
+    ours = (ids.codec_pad, ids.codec_bos, ids.codec_end, ids.codec_mask)
+    if not all(0 <= each < words for each in (ids.text_end, ids.text_pad)) or not all(
+        0 <= each < codes for each in ours
+    ):
+        raise FailedPrecondition(f"config.json: {ids} are not all in the tables")

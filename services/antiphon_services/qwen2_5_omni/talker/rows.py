@@ -1,0 +1,208 @@
+"""Which rows of the thinker have come for one segment, and which the talker may use next.
+
+The talker's prompt is a row for each position of the thinker's prompt, one that starts the
+voice, and the row of the reply's first token; each later step adds the row of the next token,
+then the text's end once, then padding. Laws: a row is used only when it has come, and end and
+padding only when `tokens` has ended, so that a late row is never spoken as silence. No torch.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensor
+from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet
+from antiphon.pipelines.mrope import rotary_positions
+from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS, PlaceholderIds
+from antiphon.runtime.engine import InputChunk
+from antiphon_services.lm.kept_parts import NO_CUTS, part_name
+
+FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32"})
+VOICE_ROWS = 1
+"""Behind the thinker's rows, before the reply's first."""
+
+
+class TextRow(enum.Enum):
+    """What a step takes where the reply has no row more."""
+
+    END = enum.auto()
+    PAD = enum.auto()
+
+
+class ThinkerRows:
+    """One segment's rows, each [width], as far as they have come."""
+
+    def __init__(self, placeholders: PlaceholderIds, width: int) -> None:
+        self._placeholders = placeholders
+        self._width = width
+        self._length: int | None = None
+        self._positions: npt.NDArray[np.int64] | None = None
+        self._rows: deque[Tensor] = deque()
+        self._rows_taken = self._rows_come = 0
+        self._reply: dict[int, Tensor] = {}
+        self._reply_come = 0
+        self._prompt_finished = False
+        self._reply_finished = False
+        self.shift = 0
+        """What to add to a row's number behind the thinker's prompt for its position."""
+
+    @property
+    def prompt_rows(self) -> int | None:
+        """Rows of the prompt, with the voice's and the first draw's; None until its ids have
+        come."""
+        return None if self._length is None else self._length + VOICE_ROWS + 1
+
+    @property
+    def ready_rows(self) -> int:
+        """How many of these before the first draw's, from the start, can be computed."""
+        return self._rows_come + (VOICE_ROWS if self._rows_come == self._length else 0)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is certain that there is nothing to say."""
+        return self._length is not None and self._reply_finished and not self._reply_come
+
+    def text(self, step: int) -> Tensor | TextRow | None:
+        """What goes into step `step`, from 0; None when it has not come. No step before one that
+        is `used` is asked for again."""
+        if step < self._reply_come:
+            return self._reply[step]
+        if not self._reply_finished:
+            return None
+        return TextRow.END if step == self._reply_come else TextRow.PAD
+
+    def used(self, step: int) -> None:
+        """Step `step` has its row: it is not kept any longer."""
+        self._reply.pop(step, None)
+
+    def take_prompt(self, stop: int) -> tuple[Tensor | None, bool]:
+        """The thinker's rows up to `stop` [n, width] that were not taken before, and whether the
+        voice's row is before `stop`, too."""
+        taken = []
+        while self._rows and self._rows_taken < stop:
+            rows = self._rows.popleft()
+            count = min(len(rows), stop - self._rows_taken)
+            taken.append(rows[:count])
+            self._rows_taken += count
+            if count < len(rows):
+                self._rows.appendleft(rows[count:])
+        voiced = self._length is not None and stop > self._length
+        if len(taken) < 2:
+            return (taken[0] if taken else None), voiced
+        return np.concatenate(taken), voiced
+
+    @property
+    def cuts(self) -> npt.NDArray[np.intp]:
+        """None are looked for: parts are of equal length."""
+        return NO_CUTS
+
+    def part_name(self, start: int, stop: int) -> bytes | None:
+        """Of ready rows that were not taken, from the first of these on; None with the voice's."""
+        if self._length is None or stop > self._length or start != self._rows_taken:
+            return None
+        rows, left = [], stop - start
+        for each in self._rows:
+            rows.append(each[:left])
+            left -= len(rows[-1])
+            if not left:
+                break
+        return part_name(start, self.positions(start, stop), np.concatenate(rows))
+
+    def pass_part(self, start: int, stop: int) -> None:
+        """These ready rows are in the slot: they need not be taken."""
+        self.take_prompt(stop)
+
+    def positions(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
+        """Positions [n, 3] (time, height, width) of rows of the prompt and behind it; None where
+        they are the rows' numbers."""
+        told = self._positions
+        if told is None:
+            return None
+        later = np.arange(max(start, len(told)), max(stop, len(told))) + self.shift
+        return np.concatenate((told[start:stop], np.repeat(later[:, None], 3, axis=1)))
+
+    def accept(self, chunk: InputChunk) -> None:
+        """Take a chunk in. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
+        if chunk.edge == PROMPT:
+            self._accept_prompt(chunk)
+        elif chunk.edge == TOKENS:
+            self._accept_reply(chunk)
+        else:
+            raise InvalidArgument(f"the talker has no input {chunk.edge!r}", edge=chunk.edge)
+
+    def _accept_prompt(self, chunk: InputChunk) -> None:
+        if self._prompt_finished:
+            raise DataLoss("prompt: a chunk came after the last", edge=PROMPT)
+        if "ids" in chunk.tensors:
+            self._take_ids(chunk)
+        elif self._length is None:
+            raise DataLoss("prompt: its first chunk has no ids", edge=PROMPT)
+        if "rows" in chunk.tensors:
+            rows = self._checked(chunk, self._rows_come)
+            self._rows.append(rows)
+            self._rows_come += len(rows)
+        self._prompt_finished = chunk.segment_finished
+        complete = self._rows_come == self._length
+        if self._rows_come > (self._length or 0) or (chunk.segment_finished and not complete):
+            raise DataLoss(
+                f"prompt: {self._rows_come} rows came for {self._length} ids", edge=PROMPT
+            )
+
+    def _take_ids(self, chunk: InputChunk) -> None:
+        """Note the prompt's length, and the positions of what is seen in it."""
+        ids, shown = chunk.tensors["ids"], self._placeholders.seen
+        grids = chunk.tensors.get("grids", np.empty((0, 3), np.int32))
+        steps = chunk.tensors.get("steps", np.empty(0, np.int32))
+        shapes = ids.shape, grids.shape
+        if {each.dtype.name for each in (ids, grids, steps)} != {"int32"} or shapes != (
+            (len(ids),),
+            (len(steps), 3),
+        ):
+            raise DataLoss(
+                f"prompt: ids {ids.dtype} {list(ids.shape)}, grids {grids.dtype} "
+                f"{list(grids.shape)} and steps {steps.dtype} {list(steps.shape)} came, not int32 "
+                "[n], [m, 3] and [m]",
+                edge=PROMPT,
+            )
+        if self._length is not None or not len(ids):
+            raise DataLoss("prompt: all ids come once, in the first chunk", edge=PROMPT)
+        positions, following = rotary_positions(ids, shown, grids, steps, edge=PROMPT)
+        self._length = len(ids)
+        if not len(grids):
+            return
+        if (positions.max(1) > np.arange(len(ids))).any() or following > len(ids):
+            # The positions that are prepared are those of rows.
+            raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
+        self._positions, self.shift = positions, following - len(ids)
+
+    def _accept_reply(self, chunk: InputChunk) -> None:
+        if self._reply_finished:
+            raise DataLoss("tokens: a chunk came after the last", edge=TOKENS)
+        if chunk.tensors:
+            rows = self._checked(chunk, self._reply_come)
+            self._reply |= dict(enumerate(rows, self._reply_come))
+            self._reply_come += len(rows)
+        self._reply_finished = chunk.segment_finished
+
+    def _checked(self, chunk: InputChunk, expected: int) -> Tensor:
+        """A copy of a chunk's rows: its bytes may belong to a transport, and rows are kept until
+        they are computed, those of a reply until they are spoken. Raises `DataLoss`."""
+        rows = chunk.tensors.get("rows")
+        if rows is None:
+            raise DataLoss(f"{chunk.edge}: rows is missing", edge=chunk.edge)
+        if rows.dtype.name not in FLOAT_DTYPES or rows.shape != (len(rows), self._width):
+            raise DataLoss(
+                f"{chunk.edge}: rows are {rows.dtype} {list(rows.shape)}, not floats "
+                f"[n, {self._width}]",
+                edge=chunk.edge,
+            )
+        if chunk.position != expected:
+            raise DataLoss(
+                f"{chunk.edge}: rows from {chunk.position} came, {expected} is next",
+                edge=chunk.edge,
+            )
+        return np.array(rows)

@@ -1,0 +1,7 @@
+"""The models that the thinker brings to vLLM; read before vLLM is imported."""
+
+from __future__ import annotations
+
+TAPPED_THINKER = "AntiphonTappedQwen2_5OmniThinker"
+MODELS = {TAPPED_THINKER: "antiphon_services.qwen2_5_omni.thinker.vllm_engine.model:RowThinker"}
+"""Class by architecture, in vLLM's form `module:name`."""

@@ -1,0 +1,164 @@
+"""Which blocks a call of the flow has, and what each block's rows see.
+
+Frames are processed in blocks. A row sees its own block; in few layers also the block behind or
+the one ahead of it. So the blocks of all utterances of a call are one batch, [blocks, frames,
+width], with the last block of each utterance filled up, and a row's keys are those of two blocks
+at most, however long the speech is.
+
+An utterance that is made piece by piece goes on behind a block that is final. What later blocks
+see of that one are its keys and values in the layers that look behind, at each evaluation of the
+flow: its `FlowMemory`. With it a piece is computed as if all of the utterance so far were.
+
+Both halves of a guided batch, with the conditions and without, stand one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antiphon.transport.device_edge import on_device
+from antiphon_services.lm.attention_calls import additive_mask
+
+HALVES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FlowMemory:
+    """Keys and values of an utterance's last final block.
+
+    float32 [evaluations, layers that look behind, 2, HALVES, frames, heads, head_dim], 28 MB at
+    the released sizes.
+    """
+
+    seen: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpan:
+    """Blocks `first` to `stop` of one utterance, of which the last has `last_frames` frames.
+
+    Of block `kept` - 1 the `memory` keeps keys and values, instead of those of block
+    `first` - 1, which it has now; None where nothing will follow.
+    """
+
+    first: int
+    stop: int
+    last_frames: int
+    memory: FlowMemory | None = None
+    kept: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return self.stop - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWindow:
+    """What rows see in a layer besides their own block: the block behind if the layer is number
+    `looking` of those that look behind, and the block `ahead`."""
+
+    looking: int | None
+    ahead: bool
+
+
+class BlockPlan:
+    """Who sees whom in one call; the same for all evaluations and layers."""
+
+    def __init__(self, spans: Sequence[BlockSpan], frames: int, device: torch.device) -> None:
+        self._frames, self._device = frames, device
+        self.count = sum(each.count for each in spans)
+        numbers = [number for each in spans for number in range(each.first, each.stop)]
+        starts = np.array(numbers, np.int64)[:, None] * frames
+        self.positions = on_device(starts + np.arange(frames), device)
+        """int64 [blocks, frames]: of each row in its utterance."""
+        # Masks are made on the host, which need not ask the device whether one is full.
+        self.own = np.ones((self.count, frames), np.bool_)
+        behind, ahead = list(range(-1, self.count - 1)), list(range(1, self.count + 1))
+        self.has_behind = np.ones(self.count, np.bool_)
+        self.has_ahead = np.ones(self.count, np.bool_)
+        # Memories with the block that stands behind them, or that they are to keep.
+        self.recalled: list[tuple[FlowMemory, int]] = []
+        self.kept: list[tuple[FlowMemory, int]] = []
+        end = 0
+        for span in spans:
+            begin, end = end, end + span.count
+            self.own[end - 1, span.last_frames :] = False
+            self.has_ahead[end - 1] = False
+            ahead[end - 1] = end - 1
+            if span.memory is not None and span.first:
+                behind[begin] = -1 - len(self.recalled)
+                self.recalled.append((span.memory, begin))
+            else:
+                self.has_behind[begin] = False
+                behind[begin] = begin
+            if span.memory is not None and span.kept is not None:
+                self.kept.append((span.memory, begin + span.kept - 1 - span.first))
+        self._behind = self._both_halves(behind)
+        self._ahead = self._both_halves(ahead)
+        self._masks: dict[tuple[bool, bool], Tensor | None] = {}
+
+    def _both_halves(self, blocks: Sequence[int]) -> Tensor:
+        """Where the blocks stand in both halves' batch, with what is recalled behind it."""
+        count, recalled = self.count, len(self.recalled)
+        return on_device(
+            [
+                half * count + block if block >= 0 else HALVES * count + half * recalled - 1 - block
+                for half in range(HALVES)
+                for block in blocks
+            ],
+            self._device,
+        )
+
+    def seen(
+        self, own: Tensor, evaluation: int, window: BlockWindow
+    ) -> tuple[Tensor, Tensor | None]:
+        """Keys and values that rows see, and a mask of them where some are not there.
+
+        `own` [HALVES * blocks, 2, frames, heads, head_dim] are the layer's. The mask is additive,
+        [HALVES * blocks, 1, 1, keys].
+        """
+        looking, ahead = window.looking, window.ahead
+        looks = looking is not None, ahead
+        if looks not in self._masks:
+            self._masks[looks] = self._make_mask(*looks, own.dtype)
+        parts = [own]
+        if looking is not None:
+            parts.insert(0, self._behind_of(own, evaluation, looking))
+        if ahead:
+            parts.append(own[self._ahead])
+        return (torch.cat(parts, dim=2) if len(parts) > 1 else own), self._masks[looks]
+
+    def _behind_of(self, own: Tensor, evaluation: int, looking: int) -> Tensor:
+        """What stands before each block; then the memories take what they are to keep."""
+        known = own
+        if self.recalled:
+            recalled = torch.stack(
+                [memory.seen[evaluation, looking] for memory, _ in self.recalled], 1
+            )
+            # [2, memories, HALVES, ...] to [HALVES * memories, 2, ...].
+            known = torch.cat((own, recalled.transpose(0, 2).flatten(0, 1)))
+        behind = known[self._behind]
+        for memory, block in self.kept:
+            kept = own[block :: self.count]
+            memory.seen[evaluation, looking] = kept.transpose(0, 1)
+        return behind
+
+    def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor | None:
+        parts = [self.own]
+        if behind:
+            # A block that another one stands behind is whole.
+            parts.insert(0, self.has_behind[:, None].repeat(self._frames, 1))
+        if ahead:
+            following = np.roll(self.own, -1, 0)
+            parts.append(following & self.has_ahead[:, None])
+        mask = np.concatenate(parts, 1)
+        if mask.all():
+            return None
+        hidden = on_device(np.tile(~mask, (HALVES, 1))[:, None, None], self._device)
+        return additive_mask(hidden, dtype)

@@ -1,0 +1,102 @@
+"""Codes of many utterances to samples, in shared calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from antiphon.pipelines.qwen2_5_omni import voices_by_name
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.qwen2_5_omni.token2wav.flow import Flow
+from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
+from antiphon_services.qwen2_5_omni.token2wav.vocoder import MelVocoder
+from antiphon_services.qwen2_5_omni.token2wav.voices import VoiceTensors
+
+ROWS_AT_A_TIME = 16_384
+"""Of one layer. An utterance of the default held-back blocks has some 4,200 in each of the 36
+evaluations at the released depth: then a call takes nine steps."""
+
+
+class Token2Wav:
+    """`module` is Hugging Face's, in float32. Must run in inference mode. `bucketing` runs what can
+    be a graph."""
+
+    def __init__(
+        self,
+        module: Any,
+        voices: Mapping[str, VoiceTensors],
+        bucketing: Bucketing | None = None,
+    ) -> None:
+        # In the order of a call: see `antiphon_services.lm.graphs`.
+        self._flow = Flow(module.code2wav_dit_model, bucketing)
+        self._vocoder = MelVocoder(
+            module.code2wav_bigvgan_model, bucketing, self._flow.block_frames
+        )
+        self._voices = {
+            name: self._flow.voice(
+                each.condition.to(self._flow.device), each.mel.to(self._flow.device)
+            )
+            for name, each in voices_by_name(voices).items()
+        }
+        self.samples_per_code = self._flow.frames_per_code * self._vocoder.samples_per_frame
+        self.code_entries = self._flow.code_entries
+        self.most_codes = self._flow.most_frames // self._flow.frames_per_code
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Names in lower case, the default first."""
+        return tuple(self._voices)
+
+    def open(self, voice: str, *, seed: int, held_blocks: int) -> Utterance:
+        """A new utterance; see `Utterance`."""
+        return Utterance(self._flow, self._voices[voice], seed=seed, held_blocks=held_blocks)
+
+    def begin(self, utterances: Sequence[Utterance]) -> Decoding:
+        """Make what can be made of these; at least one."""
+        return Decoding(self._flow, self._vocoder, utterances)
+
+
+class Decoding:
+    """Utterances on their way through flow and vocoder, some work at a time.
+
+    Nothing may be added to one of them meanwhile.
+    """
+
+    def __init__(self, flow: Flow, vocoder: MelVocoder, utterances: Sequence[Utterance]) -> None:
+        self._flow, self._vocoder, self._utterances = flow, vocoder, utterances
+        self._samples: list[Tensor] | None = None
+        self._work = self._run()
+
+    def advance(self) -> list[Tensor] | None:
+        """Do about `ROWS_AT_A_TIME`; when all is done, samples float32 [n] of each utterance.
+
+        No more than a layer of all rows, or a call of the vocoder, exceeds it.
+        """
+        done = 0
+        for rows in self._work:
+            done += rows
+            if done >= ROWS_AT_A_TIME:
+                break
+        return self._samples
+
+    def run(self) -> list[Tensor]:
+        """All of it."""
+        while (samples := self.advance()) is None:
+            pass
+        return samples
+
+    def _run(self) -> Iterator[int]:
+        """The work; what is given on the way is the rows that were done in a layer."""
+        parts = [
+            (each, part) for each in self._utterances if (part := each.next_part()) is not None
+        ]
+        if parts:
+            mels = yield from self._flow.run([part for _, part in parts])
+            for (utterance, _), mel in zip(parts, mels, strict=True):
+                utterance.take(mel)
+        made = yield from self._vocoder.decode([each.window() for each in self._utterances])
+        self._samples = [
+            each.cut(samples) for each, samples in zip(self._utterances, made, strict=True)
+        ]

@@ -1,0 +1,119 @@
+"""Loads token2wav of a Qwen2.5-Omni checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import Qwen2_5OmniConfig
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, Internal
+from antiphon.pipelines.files import CONFIG_FILE, read_config
+from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV, code_entries
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.transport.device_edge import ToHost
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import (
+    TORCH,
+    check_device,
+    context_limit,
+    refuse_fused,
+    require_torch,
+)
+from antiphon_services.hugging_face import load_config
+from antiphon_services.lm.graphs import Bucketing, graphs_of
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.memory_plan import check_room
+from antiphon_services.precision import compute_dtype
+from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from antiphon_services.qwen2_5_omni.token2wav.engine import Token2WavEngine
+from antiphon_services.qwen2_5_omni.token2wav.fields import PARTS
+from antiphon_services.qwen2_5_omni.token2wav.voices import read_voices
+
+# Not in the checkpoint: the model card and its examples write 24 kHz files.
+SAMPLE_RATE_HZ = 24_000
+
+# transformers 4.x, which saved the released checkpoints, stored this buffer. The declared
+# reference (5.19) reads none and computes it, and so do we.
+STORED_BUFFERS = ("code2wav_dit_model.rotary_embed.inv_freq",)
+
+# It draws noise and no ids: of these only the seed has an effect.
+ONLY_SEED = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
+
+log = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
+    """Load token2wav and the checkpoint's voices.
+
+    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
+
+    Raises `InvalidArgument` for settings that it has no place for, and `FailedPrecondition` when
+    the checkpoint does not fit together or its voices cannot be read.
+    """
+    require_torch(TOKEN2WAV, config)
+    refuse_fused(TOKEN2WAV, config)
+    check_device(config)
+    told = read_config(model_dir)
+    check_fields(model_dir / CONFIG_FILE, told, PARTS)
+    whole = load_config(Qwen2_5OmniConfig, model_dir, "token2wav_config").token2wav_config
+    flow, vocoder = whole.dit_config, whole.bigvgan_config
+    voices = read_voices(model_dir, condition_width=flow.enc_emb_dim, mel_width=vocoder.mel_dim)
+    weights = Weights(model_dir)
+    check_room(TOKEN2WAV, config, [(weights, "token2wav.")])
+    module = load_submodule(
+        Qwen2_5OmniToken2WavModel,
+        whole,
+        "token2wav.",
+        weights,
+        dtype=compute_dtype(TOKEN2WAV, config),
+        device=torch.device(config.device),
+        ignored=STORED_BUFFERS,
+    )
+    model = Token2Wav(module, voices, bucketing or graphs_of(config))
+    if model.code_entries != code_entries(told):
+        raise FailedPrecondition(f"{TOKEN2WAV} has rows for {model.code_entries} codes")
+    limit = context_limit(TOKEN2WAV, config, model.most_codes)
+    to_host = ToHost.of(config)
+    engine = Token2WavEngine(
+        model,
+        context_limit=limit,
+        slots=config.slots,
+        held_blocks=config.held_blocks,
+        to_host=to_host,
+    )
+    _warm_up(engine, min(BLOCK_CODES + 1, limit))
+    log.info("a stream holds %d blocks of %d codes back", config.held_blocks, BLOCK_CODES)
+    facts = StageFacts(
+        model=model_dir.name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=ONLY_SEED,
+        voices=model.voices,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        samples_per_frame=model.samples_per_code,
+        code_groups=1,
+        code_entries=model.code_entries,
+        context_limit=limit,
+    )
+    return LoadedStage(engine, facts, to_host)
+
+
+def _warm_up(engine: Token2WavEngine, count: int) -> None:
+    """Make audio of so many codes, so that no request pays for firsts."""
+    key = SegmentKey("warm-up", 0)
+    codes = {CODES: np.zeros((count, 1), np.uint16)}
+    engine.admit(key, SegmentSettings("", ONLY_SEED, frozenset({AUDIO})))
+    engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
+    for failed in run_to_the_end(engine, [key]):
+        raise Internal(f"warm-up: {failed.error}")

@@ -1,0 +1,138 @@
+"""A segment as token2wav sees it: which codes came, what has left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from antiphon.chunk import Tensor, Tensors
+from antiphon.errors import DataLoss, InvalidArgument
+from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
+
+
+@dataclass(slots=True)
+class DecodedSegment:
+    """An admitted segment.
+
+    Of the `come` codes those in `waiting` are not in the utterance yet, those in `codes`, uint16
+    [n, 1], have samples that have not left, and `done` have samples that have. `made` are samples
+    that have not left.
+    """
+
+    key: SegmentKey
+    utterance: Utterance
+    wanted: bool
+    samples_per_code: int
+    come: int = 0
+    done: int = 0
+    waiting: list[Tensor] = field(default_factory=list)
+    codes: list[Tensor] = field(default_factory=list)
+    made: Tensor | None = None
+    samples: int = 0
+    in_flight: bool = False
+    finish_reason: FinishReason | None = None
+    ended: bool = False
+
+    def accept(self, chunk: InputChunk, *, entries: int, limit: int) -> None:
+        """Take codes. Raises `DataLoss` or `InvalidArgument` for a chunk that is no good."""
+        if chunk.edge != CODES:
+            raise InvalidArgument(f"token2wav has no input edge {chunk.edge!r}", edge=chunk.edge)
+        if self.finish_reason is not None:
+            raise DataLoss("codes: a chunk came after the segment's last", edge=CODES)
+        if chunk.position != self.come:
+            raise DataLoss(
+                f"codes: code {self.come} was due, code {chunk.position} came", edge=CODES
+            )
+        if chunk.segment_finished != (chunk.finish_reason is not None):
+            raise DataLoss("codes: the last chunk, and no other, has a finish reason", edge=CODES)
+        codes = _checked(chunk, entries)
+        if self.come + len(codes) > limit:
+            raise _invalid(f"more than {limit} codes in a segment")
+        self.come += len(codes)
+        self.finish_reason = chunk.finish_reason
+        if self.wanted and len(codes):
+            self.waiting.append(codes)
+            self.codes.append(codes)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a call can make samples of it."""
+        if self.ended or self.in_flight or self.made is not None or not self.wanted:
+            return False
+        count = sum(map(len, self.waiting))
+        return self.utterance.ready_with(count, finished=self.finish_reason is not None)
+
+    @property
+    def behind(self) -> int:
+        """How many codes have come whose samples have not left."""
+        return self.come - self.done
+
+    @property
+    def can_hand_on(self) -> bool:
+        """Whether samples can leave, or the end can be told."""
+        if self.ended or self.in_flight:
+            return False
+        return self.made is not None or (self.finish_reason is not None and not self.ready)
+
+    def launch(self) -> Utterance:
+        """The utterance with all that has come, for a call; the segment is `ready`."""
+        joined = np.concatenate([*self.waiting, np.empty((0, 1), np.uint16)])[:, 0]
+        self.waiting.clear()
+        codes = torch.from_numpy(joined.astype(np.int64))
+        self.utterance.add(codes, finished=self.finish_reason is not None)
+        self.in_flight = True
+        return self.utterance
+
+    def collect(self, samples: Tensor) -> None:
+        """What the call has made, float32 [n]."""
+        self.made, self.in_flight = samples, False
+
+    def hand_on(self) -> list[EngineEvent]:
+        """The events of what can be handed on."""
+        made, self.made = self.made, None
+        tensors = {} if made is None or not len(made) else self._with_codes(made)
+        last = self.finish_reason if not self.ready else None
+        events: list[EngineEvent] = []
+        if self.wanted and (tensors or last):
+            events.append(Emitted(self.key, AUDIO, self.samples, tensors, last))
+        if tensors:
+            self.samples += len(tensors["samples"])
+            self.done += len(tensors["codes"])
+        if last:
+            self.ended = True
+            events.append(self.cost(last))
+        return events
+
+    def cost(self, reason: FinishReason) -> Completed:
+        """What it took and gave."""
+        return Completed(self.key, reason, self.come, self.samples)
+
+    def _with_codes(self, samples: Tensor) -> Tensors:
+        """The samples with the codes that they were made of."""
+        joined = np.concatenate(self.codes)
+        count = len(samples) // self.samples_per_code
+        self.codes = [joined[count:]]
+        return {"samples": samples, "codes": joined[:count]}
+
+
+def _checked(chunk: InputChunk, entries: int) -> Tensor:
+    """The chunk's codes, uint16 [n, 1], n = 0 for a bare finish."""
+    if not chunk.tensors and chunk.segment_finished:
+        return np.empty((0, 1), np.uint16)
+    if set(chunk.tensors) != {CODES}:
+        raise _invalid(f"one tensor of that name is due, {sorted(chunk.tensors)} came")
+    codes = chunk.tensors[CODES]
+    if codes.dtype != np.uint16 or codes.shape != (len(codes), 1):
+        raise _invalid(f"must be uint16 [n, 1], not {codes.dtype} {list(codes.shape)}")
+    if codes.size and codes.max() >= entries:
+        raise _invalid(f"must be below {entries}, got {codes.max()}")
+    return codes
+
+
+def _invalid(message: str) -> InvalidArgument:
+    return InvalidArgument(f"codes: {message}", field=CODES, edge=CODES)

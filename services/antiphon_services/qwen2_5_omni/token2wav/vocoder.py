@@ -1,0 +1,133 @@
+"""The vocoder: samples from mel frames.
+
+It is not causal, and what it makes of a frame depends on some frames before and after. A piece
+from the middle is made with `CONTEXT` frames more on either side, whose samples are dropped; at
+the utterance's true ends nothing is added, as its padding there is part of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antiphon_services.lm.graphs import Bucketing, RowFunction
+
+CONTEXT = 20
+"""Frames on either side of a piece. The layers reach 26; what the last 6 add is below 1e-7."""
+PIECE_FRAMES = 240
+"""Longer mels are made in pieces, so that neither time nor memory of a call grows with speech."""
+CALL_FRAMES = 2 * (PIECE_FRAMES + 2 * CONTEXT)
+"""Most frames of a call, over all its pieces."""
+LEAST_DB, REFERENCE_DB = -115, 20
+"""Literals of the reference's `process_mel_spectrogram`."""
+ROWS_OF_A_FRAME = 64
+"""A frame counts as so many rows of a layer of the flow: roughly what it costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class MelPiece:
+    """Frames `start` to `stop` of mel number `mel`, made of frames `first` to `last`."""
+
+    mel: int
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+class MelVocoder:
+    """`module` is Hugging Face's BigVGAN, in float32. `bucketing` runs pieces of the lengths that
+    streams have, of `block_frames` each, as graphs."""
+
+    def __init__(
+        self, module: Any, bucketing: Bucketing | None = None, block_frames: int = 0
+    ) -> None:
+        self._module = module
+        # As `amplitude_to_db` computes it, but once: each call would copy it to the device.
+        self._least = float(
+            torch.exp(torch.tensor(LEAST_DB / 20.0 * np.log(10), dtype=torch.float32, device="cpu"))
+        )
+        self.samples_per_frame = 1
+        for rate in module.config.upsample_rates:
+            self.samples_per_frame *= rate
+        self._runs: dict[int, RowFunction] = {}
+        if bucketing is not None:
+            like = module.conv_pre.weight
+            # The longest first: what the others need in between fits into its memory.
+            for length in reversed(stream_lengths(block_frames)):
+                most = CALL_FRAMES // length
+                buffer = like.new_zeros(most, length, module.config.mel_dim)
+                self._runs[length] = bucketing(self._replayable, (buffer,), 1)
+
+    def decode(self, mels: Sequence[Tensor]) -> Generator[int, None, list[Tensor]]:
+        """float32 [samples_per_frame * n] of each mel [n, width], call by call; what it gives on
+        the way is how much was done, in rows. Pieces of one length are made together."""
+        by_length: dict[int, list[MelPiece]] = {}
+        for piece in (piece for index, mel in enumerate(mels) for piece in cut(index, len(mel))):
+            by_length.setdefault(piece.last - piece.first, []).append(piece)
+        each = self.samples_per_frame
+        samples = [mel.new_empty(len(mel) * each) for mel in mels]
+        for length, pieces in by_length.items():
+            at_once = max(1, CALL_FRAMES // length)
+            for call in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
+                rows = torch.stack([mels[p.mel][p.first : p.last] for p in call])
+                run = self._runs.get(length)
+                # What a graph has made is copied below, before another replay.
+                (made,) = (self._decode(rows),) if run is None else run(rows)
+                for piece, row in zip(call, made, strict=True):
+                    kept = slice(
+                        (piece.start - piece.first) * each, (piece.stop - piece.first) * each
+                    )
+                    samples[piece.mel][piece.start * each : piece.stop * each] = row[kept]
+                yield len(call) * length * ROWS_OF_A_FRAME
+        return samples
+
+    def _replayable(self, mels: Tensor) -> tuple[Tensor]:
+        return (self._decode(mels),)
+
+    def _decode(self, mels: Tensor) -> Tensor:
+        """[utterances, samples] of [utterances, frames, width]; as the reference's `forward`,
+        which takes one utterance only."""
+        module = self._module
+        amplitudes = torch.exp(mels.transpose(1, 2)).clamp(min=self._least)
+        loudness = 20 * torch.log10(amplitudes) - REFERENCE_DB
+        rows = module.conv_pre(module.normalize_spectrogram(loudness, 1, LEAST_DB))
+        kinds = module.num_residual_blocks
+        for index, (up,) in enumerate(module.ups):
+            rows = up(rows)
+            blocks = module.resblocks[index * kinds : (index + 1) * kinds]
+            rows = sum(block(rows) for block in blocks) / kinds
+        rows = module.conv_post(module.activation_post(rows))
+        samples: Tensor = rows.clamp(-1.0, 1.0)[:, 0]
+        return samples
+
+
+def stream_lengths(block_frames: int) -> list[int]:
+    """Of the windows of a stream whose blocks become final one by one, ascending.
+
+    A window begins at the utterance's start until there is context enough, and is then as long as
+    a block with its context on both sides.
+    """
+    lengths, mel, context = set(), 0, 0
+    steady = block_frames + 2 * CONTEXT
+    while steady not in lengths:
+        mel += block_frames
+        leaving = mel - context - CONTEXT
+        if leaving <= 0:
+            continue
+        lengths.add(mel)
+        start = max(0, context + leaving - CONTEXT)
+        mel, context = mel - start, context + leaving - start
+    return sorted(lengths)
+
+
+def cut(mel: int, frames: int) -> Iterator[MelPiece]:
+    """The pieces of a mel of so many frames, each with its context."""
+    for start in range(0, frames, PIECE_FRAMES):
+        stop = min(start + PIECE_FRAMES, frames)
+        yield MelPiece(mel, start, stop, max(0, start - CONTEXT), min(frames, stop + CONTEXT))

@@ -1,0 +1,72 @@
+"""Loads code2wav of Qwen3-Omni."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from transformers import Qwen3OmniMoeConfig
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
+    Qwen3OmniMoeCode2WavConfig,
+)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import CONFIG_FILE, read_config
+from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import LoadedStage
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import check_device, refuse_fused, require_torch
+from antiphon_services.hugging_face import load_config
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.memory_plan import check_room
+from antiphon_services.precision import compute_dtype
+from antiphon_services.qwen3_omni.code2wav.fields import PARTS
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.segment import VocoderEdges
+from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
+
+# Not in the checkpoint: the model card and its examples write 24 kHz files.
+SAMPLE_RATE_HZ = 24_000
+
+EDGES = VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name)
+
+
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
+    """The stage, ready to run; `bucketing` is what `config.graphs` chooses if None.
+
+    Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
+    """
+    require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
+    check_device(config)
+    check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
+    weights = Weights(model_dir)
+    check_room(CODE2WAV, config, [(weights, "code2wav.")])
+    module = load_submodule(
+        Qwen3OmniMoeCode2Wav,
+        _decoder_config(model_dir),
+        "code2wav.",
+        weights,
+        dtype=compute_dtype(CODE2WAV, config),
+        device=config.device,
+    )
+    terms = VocoderTerms(
+        EDGES,
+        model_dir / CONFIG_FILE,
+        SAMPLE_RATE_HZ,
+        most_frames=module.config.max_position_embeddings,
+        steady=PIPELINE.chunk_policy.steady,
+    )
+    return vocoder_stage(vocoder_of(module), terms, model_dir, config, bucketing)
+
+
+def _decoder_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:
+    """The decoder's part of `config.json`."""
+    whole = load_config(Qwen3OmniMoeConfig, model_dir, "code2wav_config")
+    if not whole.enable_audio_output:
+        raise FailedPrecondition(f"{model_dir}: this checkpoint makes no audio")
+    return cast(Qwen3OmniMoeCode2WavConfig, whole.code2wav_config)

@@ -1,0 +1,31 @@
+"""The vocoder of Qwen3-Omni, as `antiphon_services.vocoder` streams it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
+
+from antiphon_services.vocoder.stream import Vocoder
+
+
+def vocoder_of(module: Qwen3OmniMoeCode2Wav) -> Vocoder:
+    """Embedding and layers in the order of `Qwen3OmniMoeCode2Wav.forward`."""
+    table, offset = module.code_embedding.weight.detach(), module.code_offset.flatten()
+
+    def embed(codes: Tensor) -> Tensor:
+        return functional.embedding(codes + offset, table).mean(2)
+
+    upsample = cast("list[nn.ModuleList]", list(module.upsample))
+    return Vocoder(
+        groups=int(module.config.num_quantizers),
+        entries=int(module.config.codebook_size),
+        embed=embed,
+        modules=[
+            module.pre_transformer,
+            *(part for stage in upsample for part in stage),
+            *module.decoder,
+        ],
+    )

@@ -1,0 +1,117 @@
+"""Loads the talker of a Qwen3-Omni checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import Qwen3OmniMoeConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+)
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.history import FRAMES
+from antiphon.pipelines.files import CONFIG_FILE, read_config
+from antiphon.pipelines.generation_config import default_sampling
+from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, window_positions
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToDevice
+from antiphon_services.budgets import frame_rows
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import TORCH, check_device, require_torch
+from antiphon_services.hugging_face import load_config
+from antiphon_services.lm.graphs import Bucketing, graphs_of
+from antiphon_services.lm.kernels import kernels_of
+from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.readback import Readback, check_launch_ahead
+from antiphon_services.memory_plan import Cached, planned_limit
+from antiphon_services.precision import BFLOAT16, compute_dtype
+from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_services.qwen3_omni.talker.fields import PARTS
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_services.qwen3_omni.talker.warm_up import warm_up
+
+WORD_TABLE = "thinker.model.embed_tokens.weight"
+
+# Defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=4096
+)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
+    """Load the talker and the thinker's word table; no other weights are read.
+
+    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
+    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
+    `FailedPrecondition` when the checkpoint does not fit together.
+    """
+    require_torch(TALKER, config)
+    check_launch_ahead(config)
+    check_device(config)
+    told = read_config(model_dir)
+    check_fields(model_dir / CONFIG_FILE, told, PARTS)
+    whole = load_config(
+        Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config", "code2wav_config"
+    )
+    most = whole.talker_config.text_config.max_position_embeddings
+    weights = Weights(model_dir)
+    text = whole.talker_config.text_config
+    limit = planned_limit(
+        TALKER,
+        config,
+        most,
+        model_dir,
+        "talker.",
+        Cached.of(text),
+        # The word table, projected to the talker's width.
+        tables=whole.thinker_config.text_config.vocab_size * text.hidden_size,
+    )
+    module = load_submodule(
+        Qwen3OmniMoeTalkerForConditionalGeneration,
+        whole.talker_config,
+        "talker.",
+        weights,
+        dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
+        device=torch.device(config.device),
+    )
+    weight_bytes = module_bytes(module)
+    code_entries = int(whole.code2wav_config.codebook_size)
+    special = SpecialIds.from_config(told)
+    ears = whole.thinker_config.audio_config
+    model = Talker(
+        module,
+        weights.read(WORD_TABLE),
+        special,
+        code_entries=code_entries,
+        context_limit=limit,
+        slots=config.slots,
+        window=window_positions(ears.n_window, ears.n_window_infer),
+        to_device=ToDevice.of(config),
+        readback=Readback.of(config),
+        bucketing=bucketing or graphs_of(config),
+        kernels=kernels_of(config),
+    )
+    facts = StageFacts(
+        model=model_dir.name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=default_sampling(model_dir, TALKER, DEFAULT_SAMPLING),
+        voices=model.rows.voices,
+        code_groups=model.groups,
+        code_entries=code_entries,
+        context_limit=limit,
+        goes_on_from=(FRAMES,),
+    )
+    engine = TalkerEngine(
+        model, limit, prefill_rows=frame_rows(config), launch_ahead=config.launch_ahead
+    )
+    warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
+    say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
+    return LoadedStage(engine, facts)

@@ -1,0 +1,172 @@
+"""The talker of one checkpoint: what the engine computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToDevice, on_device
+from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.grouped_frames import GroupedFrameDecoder
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.known_frames import KnownPart
+from antiphon_services.lm.readback import PendingDraw, Readback
+from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
+from antiphon_services.qwen3_omni.talker.rows import RowTable
+
+# The last ids of the vocabulary are control ids, of which only the stop code may be
+# drawn: a literal of `Qwen3OmniMoeForConditionalGeneration.generate`.
+CONTROL_IDS = 1024
+
+# The code predictor's, when it does not draw greedily: literals of
+# `prepare_inputs_for_generation`; the temperature is `generate`'s default.
+PREDICTOR_SAMPLING = Sampling(
+    temperature=1.0, top_k=50, top_p=0.8, repetition_penalty=1.0, seed=0, max_tokens=1
+)
+
+
+class Talker(GroupedFrameDecoder):
+    """Forward passes and draws. `module` is HF's talker for conditional generation.
+
+    `embeddings` [V, thinker hidden] is the thinker's word table, `code_entries` the
+    size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
+    draw codes that are in no codebook or has no voice, and `InvalidArgument` when there is no
+    memory for `slots` segments of `context_limit` positions. `window` is that of `TalkerPrompt`.
+    `to_device` brings hidden rows, `readback` frames; without the latter each step waits for them.
+    `bucketing` runs what can be a graph, by `kernels` if there are any.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        embeddings: Tensor,
+        special: SpecialIds,
+        *,
+        code_entries: int,
+        context_limit: int,
+        slots: int,
+        window: int = 0,
+        to_device: ToDevice | None = None,
+        readback: Readback | None = None,
+        bucketing: Bucketing | None = None,
+        kernels: Kernels | None = None,
+    ) -> None:
+        super().__init__(
+            module,
+            PREDICTOR_SAMPLING,
+            context_limit=context_limit,
+            slots=slots,
+            bucketing=bucketing,
+            kernels=kernels,
+        )
+        self._special = special
+        self._window = window
+        self.rows = RowTable(module, embeddings, to_device)
+        self.stop_code = int(module.config.codec_eos_token_id)
+        vocabulary = int(module.config.text_config.vocab_size)
+        later = int(module.config.code_predictor_config.vocab_size)
+        self.code_sizes = (vocabulary - CONTROL_IDS, *[later] * (self.groups - 1))
+        largest = max(self.code_sizes)
+        if largest > code_entries:
+            raise FailedPrecondition(
+                f"the talker draws codes below {largest}, code2wav knows {code_entries}"
+            )
+        if not self.rows.voices:
+            raise FailedPrecondition("config.json: talker_config.speaker_id has no voice")
+        self._readback = readback or Readback(None)
+        ids = torch.arange(vocabulary, device=self._device)
+        self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)
+        # By slot: how far its positions, behind the prompt, are from its places.
+        self._shifts = [0] * slots
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Names in lower case, the default first."""
+        return self.rows.voices
+
+    def new_prompt(self) -> TalkerPrompt:
+        """An empty prompt of this checkpoint's ids and widths."""
+        return TalkerPrompt(
+            self._special, self.rows.vocabulary, self.rows.hidden_row_width, window=self._window
+        )
+
+    def take_slot(self, session: str, *, returns: bool) -> int:
+        """See `FrameDecoder.take_slot`."""
+        slot = super().take_slot(session, returns=returns)
+        self.begin_speech(slot, self.rows.begin)
+        self._shifts[slot] = 0
+        return slot
+
+    def step(
+        self,
+        chunks: Sequence[PromptPart[TalkerPrompt]],
+        draws: Sequence[FrameDraw[int]],
+        known: Sequence[KnownPart[TalkerPrompt]] = (),
+    ) -> list[PendingDraw]:
+        """Append the rows of all in one forward; then a frame for each of `draws`, in order.
+
+        A segment may have its last chunk, its last `known` frames and its first draw in one step.
+        Nothing in here
+        waits for the device where it copies beside its work, both ways, unless its experts
+        ask it: see `antiphon_services.lm.experts`.
+        """
+        arranged = self.arrange([*chunks, *known], draws)
+        ordered, filled = arranged.draws, arranged.filled
+        rows = [self.rows.prompt(each.prompt, each.start, each.stop, each.voice) for each in chunks]
+        rows += [self._known_rows(each) for each in known]
+        if filled:
+            rows.append(self._next_rows(filled))
+        turned = self._turned(chunks, known, ordered)
+        states, _ = self._decoder.append(torch.cat(rows), arranged.plan, turned)
+        if not draws:
+            return []
+        last = states[-len(filled) :]
+        drawn = self.draw_frames(last, filled, len(draws), self._suppressed)
+        return self._readback.begin(drawn, arranged.rows_of(draws))
+
+    def _turned(
+        self,
+        chunks: Sequence[PromptPart[TalkerPrompt]],
+        known: Sequence[KnownPart[TalkerPrompt]],
+        draws: Sequence[FrameDraw[int]],
+    ) -> Tensor | None:
+        """The positions of all rows as attention turns them; None if they are plain.
+
+        Images and videos take fewer of these than rows, and one along each axis.
+        """
+        for each in chunks:
+            self._shifts[each.slot] = each.prompt.position_shift
+        spans = [*(each.span for each in known), *(each.span for each in draws)]
+        slots = [*(each.slot for each in chunks), *(each.slot for each in spans)]
+        if not any(self._shifts[slot] for slot in slots):
+            return None
+        parts = [each.prompt.positions(each.start, each.stop) for each in chunks]
+        places = ((at, each.slot) for each in spans for at in range(each.start, each.end))
+        shifted = np.array([at + self._shifts[slot] for at, slot in places], np.int64)
+        parts.append(np.repeat(shifted[:, None], 3, axis=1))
+        positions = np.concatenate(parts)
+        # Only rows that are seen differ by axis; without any, graphs can run.
+        same = (positions == positions[:, :1]).all()
+        return on_device(positions[:, 0].copy() if same else positions, self._device)
+
+    def first_code_rows(self, codes: Tensor) -> Tensor:
+        """[n, hidden]: the embeddings of first codes."""
+        return self.rows.code(codes)
+
+    def _known_rows(self, part: KnownPart[TalkerPrompt]) -> Tensor:
+        """[n, hidden]: what `_next_rows` would have been, were the frames drawn."""
+        text = self.rows.text(on_device(part.texts, self._device))
+        return self.known_sides(part, self.rows.begin) + text
+
+    def _next_rows(self, draws: Sequence[FrameDraw[int]]) -> Tensor:
+        """[n, hidden]: the codes of the frames before, and the text that goes with them."""
+        tokens = on_device([each.text for each in draws], self._device)
+        return self.next_sides(draws) + self.rows.text(tokens)

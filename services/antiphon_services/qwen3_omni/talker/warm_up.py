@@ -1,0 +1,33 @@
+"""What the talker is warmed up with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.runtime.engine import InputChunk
+from antiphon.sampling import Sampling
+from antiphon_services.lm.warm_up import speak
+from antiphon_services.qwen3_omni.talker.engine import CODES, TalkerEngine
+from antiphon_services.qwen3_omni.talker.prompt import ANSWER_ROWS, PROMPT, TOKENS
+
+
+def warm_up(
+    engine: TalkerEngine, special: SpecialIds, sampling: Sampling, slots: int, context_limit: int
+) -> None:
+    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives no codes."""
+    speak(
+        engine, CODES, sampling, slots, context_limit - ANSWER_ROWS, partial(_make_input, special)
+    )
+
+
+def _make_input(special: SpecialIds, rows: int) -> Iterator[InputChunk]:
+    """A user's turn of `rows` ids, and a reply of one token."""
+    user = [special.im_start, special.user] + [special.assistant] * max(rows - 2, 0)
+    header = [special.im_start, special.assistant, special.assistant]
+    ids = np.array(user[:rows] + header, np.int32)
+    yield InputChunk(PROMPT, 0, {"ids": ids}, segment_finished=True)
+    yield InputChunk(TOKENS, 0, {"ids": ids[:1]}, segment_finished=True)

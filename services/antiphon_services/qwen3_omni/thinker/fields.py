@@ -1,0 +1,84 @@
+"""What the thinker does with each field of `config.json`; see `antiphon_services.config_fields`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
+    Qwen3OmniMoeAudioEncoderConfig,
+    Qwen3OmniMoeVisionEncoderConfig,
+)
+
+from antiphon_services.config_fields import (
+    NONE_LISTED,
+    OFF,
+    PLAIN_ROPE,
+    STATIC_ROPES,
+    ConfigPart,
+    names,
+)
+
+WHOLE = ConfigPart(
+    "",
+    computed=names(
+        "thinker_config talker_config code2wav_config enable_audio_output im_start_token_id "
+        "im_end_token_id user_token_id assistant_token_id tts_pad_token_id tts_bos_token_id "
+        "tts_eos_token_id"
+    ),
+    idle=names("system_token_id tie_word_embeddings"),
+)
+THINKER = ConfigPart(
+    "thinker_config",
+    computed=names(
+        "audio_config vision_config text_config audio_token_id image_token_id video_token_id "
+        "position_id_per_seconds"
+    ),
+    only={"tie_word_embeddings": OFF},
+    # The rest is about the sound of videos, which is not heard.
+    idle=names(
+        "audio_start_token_id audio_end_token_id vision_start_token_id vision_end_token_id "
+        "user_token_id seconds_per_chunk"
+    ),
+)
+TEXT = ConfigPart(
+    "thinker_config.text_config",
+    computed=names(
+        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+        "num_key_value_heads head_dim hidden_act max_position_embeddings rms_norm_eps "
+        "attention_bias decoder_sparse_step moe_intermediate_size num_experts_per_tok num_experts "
+        "norm_topk_prob mlp_only_layers"
+    ),
+    only={"shared_expert_intermediate_size": (None, 0), "use_qk_norm": (None, True)},
+    # The head is tied, or not, by the thinker's own field.
+    idle=names("tie_word_embeddings"),
+    ropes=STATIC_ROPES,
+)
+AUDIO = ConfigPart(
+    "thinker_config.audio_config",
+    idle=names("tie_word_embeddings"),
+    own=Qwen3OmniMoeAudioEncoderConfig,
+)
+VISION = ConfigPart(
+    "thinker_config.vision_config",
+    idle=names(
+        "image_size apply_vit_abs_pos_embed in_chans spatial_patch_size tokens_per_second "
+        "tie_word_embeddings"
+    ),
+    own=Qwen3OmniMoeVisionEncoderConfig,
+)
+PARTS = (WHOLE, THINKER, TEXT, AUDIO, VISION)
+
+# What vLLM's model does not compute as Hugging Face's does, or was not compared.
+_VLLM_TEXT = replace(
+    TEXT,
+    computed=TEXT.computed - names("attention_bias decoder_sparse_step hidden_act mlp_only_layers"),
+    only={
+        **TEXT.only,
+        "attention_bias": OFF,
+        "decoder_sparse_step": (1,),
+        "hidden_act": ("silu",),
+        "mlp_only_layers": NONE_LISTED,
+    },
+    ropes=PLAIN_ROPE,
+)
+VLLM_PARTS = (WHOLE, THINKER, _VLLM_TEXT, AUDIO, VISION)

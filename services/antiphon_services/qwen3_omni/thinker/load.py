@@ -1,0 +1,149 @@
+"""Loads the thinker of a Qwen3-Omni checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    Qwen3OmniMoeConfig,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+)
+from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
+    Qwen3OmniMoeProcessorKwargs,
+)
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
+from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, talker_row_positions
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import LoadedStage
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import TORCH, VLLM, check_device, choose_engine
+from antiphon_services.hugging_face import load_config
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.memory_plan import limit_with_rows
+from antiphon_services.qwen3_omni.thinker.audio import audio_tower
+from antiphon_services.qwen3_omni.thinker.fields import PARTS, VLLM_PARTS
+from antiphon_services.qwen3_omni.thinker.prompt import need_user
+from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
+from antiphon_services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
+from antiphon_services.text.chat import load_chat_tokenizer
+from antiphon_services.text.detokenizer import Vocabulary
+from antiphon_services.thinker.audio import AudioFrontEnd
+from antiphon_services.thinker.intake import PromptIntake
+from antiphon_services.thinker.loading import (
+    DEFAULT_SAMPLING as DEFAULT_SAMPLING,
+)
+from antiphon_services.thinker.loading import VISION_TOWER, VLLM_READS_IT, load_extractor
+from antiphon_services.thinker.prompt import PromptFactory
+from antiphon_services.thinker.torch_loading import TorchThinker, load_torch
+from antiphon_services.vllm import environment
+from antiphon_services.vllm.media import MediaLimits
+
+MAX_INPUT_AUDIO_S = 1800.0
+
+_log = logging.getLogger(__name__)
+
+
+def load(
+    model_dir: Path,
+    config: StageConfig,
+    bucketing: Bucketing | None = None,
+    *,
+    prefill_rows: int | None = None,
+) -> LoadedStage:
+    """The thinker of a checkpoint directory, warmed up.
+
+    `prefill_rows` is the most prompt rows that share one step with those that decode, what
+    `text_rows` chooses if None, and `bucketing` what `config.graphs` does, both in the torch
+    engine. Raises `InvalidArgument` for an engine or a context limit that it does not have,
+    `FailedPrecondition` for a checkpoint that is not complete or asks for what is not computed.
+    """
+    name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
+    _log.info("the engine is %s (configured: %s)", name, config.engine)
+    if name == VLLM:
+        environment.prepare(config, MODELS)
+    else:
+        check_device(config)
+        Weights(model_dir).require_unquantized(THINKER, "thinker.", VLLM_READS_IT)
+    parts = VLLM_PARTS if name == VLLM else PARTS
+    check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
+    intake = load_intake(model_dir, config, name)
+    if name == VLLM:
+        from antiphon_services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
+        from antiphon_services.thinker.vllm_engine.loading import load_vllm
+
+        checkpoint = vllm_checkpoint(read_config(model_dir))
+        return load_vllm(
+            THINKER, model_dir, config, intake, checkpoint, Qwen3OmniMoeProcessorKwargs
+        )
+    whole = _load_config(model_dir)
+    layers = whole.thinker_config.text_config.num_hidden_layers
+    tapped = whole.talker_config.accept_hidden_layer if whole.enable_audio_output else 0
+    if not 0 <= tapped <= layers:
+        raise FailedPrecondition(
+            f"{model_dir / CONFIG_FILE}: talker_config.accept_hidden_layer is {tapped}; the "
+            f"thinker has layers up to {layers}; {REMEDY}"
+        )
+    return load_torch(
+        THINKER,
+        model_dir,
+        config,
+        intake,
+        TorchThinker(
+            Qwen3OmniMoeThinkerForConditionalGeneration,
+            whole.thinker_config,
+            tapped_layer=tapped,
+            towers=Omni3Towers(),
+        ),
+        media=MediaLimits(image=0, video=0),
+        bucketing=bucketing,
+        prefill_rows=prefill_rows,
+    )
+
+
+def _load_config(model_dir: Path) -> Any:
+    """The configuration; one that makes audio has a talker's."""
+    silent = read_config(model_dir).get("enable_audio_output") is False
+    parts = ("thinker_config",) if silent else ("thinker_config", "talker_config")
+    return load_config(Qwen3OmniMoeConfig, model_dir, *parts)
+
+
+def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
+    """Chat template, tokeniser and audio front end of the directory, for an engine."""
+    whole = _load_config(model_dir)
+    extractor = load_extractor(model_dir)
+    told = read_config(model_dir)
+    # A checkpoint without a talker lacks the talker's ids, which nothing asks for then.
+    special = SpecialIds.from_config(told if whole.enable_audio_output else whole.to_dict())
+    ears, text = whole.thinker_config.audio_config, whole.thinker_config.text_config
+    prompts = PromptFactory(
+        chat=load_chat_tokenizer(model_dir),
+        audio=AudioFrontEnd(
+            extractor,
+            audio_tower(ears.n_window, ears.n_window_infer),
+            max_audio_s=MAX_INPUT_AUDIO_S,
+            known_bytes=config.kept_recording_bytes,
+        ),
+        special=special,
+        context_limit=limit_with_rows(
+            THINKER,
+            config,
+            text,
+            model_dir,
+            "thinker.",
+            engine=engine,
+            skip="" if engine == VLLM else VISION_TOWER,
+        ),
+        check_spoken=partial(need_user, special=special),
+    )
+    return PromptIntake(
+        prompts,
+        Vocabulary(prompts.chat.tokenizer),
+        stop_id=special.im_end,
+        row_positions=partial(talker_row_positions, special=special),
+    )

@@ -1,0 +1,7 @@
+"""The models that the thinker brings to vLLM; read before vLLM is imported."""
+
+from __future__ import annotations
+
+TAPPED_THINKER = "AntiphonTappedQwen3OmniThinker"
+MODELS = {TAPPED_THINKER: "antiphon_services.qwen3_omni.thinker.vllm_engine.model:TappedThinker"}
+"""Class by architecture, in vLLM's form `module:name`."""

@@ -1,0 +1,108 @@
+"""vLLM's Qwen3-Omni thinker with a tap, and with recordings encoded as Hugging Face does.
+
+The audio tower pads its chunks to the longest of the call and sizes its attention windows
+by that, so short recordings depend on those beside them. Hugging Face has the recordings
+of one conversation there; vLLM has whatever shares the step. Recordings come by the tower's
+attention windows, and the width of each one's mask says what to pad to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.model_executor.models.qwen3_omni_moe_thinker import (
+    Qwen3OmniMoeThinkerDummyInputsBuilder,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+    Qwen3OmniMoeThinkerMultiModalProcessor,
+    Qwen3OmniMoeThinkerProcessingInfo,
+)
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.sequence import IntermediateTensors
+
+from antiphon_services.vllm.positions import HeardLikeWords
+from antiphon_services.vllm.processing import FeaturesBesidePixels
+from antiphon_services.vllm.tap import TapLayer
+
+
+class MixedProcessor(FeaturesBesidePixels, Qwen3OmniMoeThinkerMultiModalProcessor):
+    """The stock processor, for recordings that come as features beside images and videos."""
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    MixedProcessor,
+    info=Qwen3OmniMoeThinkerProcessingInfo,
+    dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
+)
+class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration):
+    """The stock model; what enters layer `talker_config.accept_hidden_layer` is kept."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        config = vllm_config.model_config.hf_config
+        self.set_aux_hidden_state_layers((config.talker_config.accept_hidden_layer,))
+        hidden = config.thinker_config.text_config.hidden_size
+        self.antiphon_tap = TapLayer(hidden, vllm_config.cache_config)
+        self._tapped_layer: int = config.talker_config.accept_hidden_layer
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """The stock forward's hidden states [tokens, hidden]; the tapped ones stay in the cache."""
+        seen = self._seen_after(inputs_embeds)
+        out = super().forward(
+            input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, **kwargs
+        )
+        hidden: torch.Tensor
+        hidden, (rows,) = out
+        if seen is not None:
+            rows = rows - seen
+        self.antiphon_tap(rows.unsqueeze(1))
+        return hidden
+
+    def _seen_after(self, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
+        """What vLLM adds for images to the tapped rows [tokens, hidden], and Hugging Face only
+        after it has recorded them; None where the tapped layer lies behind all such layers.
+        """
+        level = self._tapped_layer - 1
+        if inputs_embeds is None or not 0 <= level < self.deepstack_num_level:
+            return None
+        # The stock forward clears it when it is through.
+        seen: torch.Tensor = self.deepstack_input_embeds[level]
+        return seen[: inputs_embeds.shape[0]].clone()
+
+    def _process_audio_input(self, audio_input: Any) -> tuple[torch.Tensor, ...]:
+        """Embeddings [positions, hidden] of each window, in order."""
+        lengths = audio_input["audio_feature_lengths"].tolist()
+        pieces = audio_input["input_features"].split(lengths, dim=1)
+        widths = [len(mask) for mask in audio_input["feature_attention_mask"]]
+        made: dict[int, torch.Tensor] = {}
+        for padded, indices in self._alike(widths):
+            made |= zip(indices, self._encode([pieces[at] for at in indices], padded), strict=True)
+        return tuple(made[at] for at in range(len(pieces)))
+
+    def _alike(self, widths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """Indices of the windows that are padded alike, by what to."""
+        longest = 2 * self.audio_tower.n_window
+        padded = [min(width, longest) for width in widths]
+        for size in sorted(set(padded)):
+            yield size, [at for at, each in enumerate(padded) if each == size]
+
+    def _encode(self, pieces: list[torch.Tensor], padded: int) -> tuple[torch.Tensor, ...]:
+        """Embeddings of windows [mel bins, frames], their chunks padded to `padded` frames."""
+        given = list(pieces)
+        if max(piece.shape[1] for piece in given) < padded:
+            given.append(given[0].new_zeros(given[0].shape[0], padded))
+        lengths = torch.tensor([piece.shape[1] for piece in given])
+        encoded = super()._process_audio_input(
+            {"input_features": torch.cat(given, dim=1), "audio_feature_lengths": lengths}
+        )
+        embeddings: tuple[torch.Tensor, ...] = tuple(encoded[: len(pieces)])
+        return embeddings

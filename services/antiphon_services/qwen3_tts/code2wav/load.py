@@ -1,0 +1,38 @@
+"""Loads code2wav of Qwen3-TTS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.files import CONFIG_FILE
+from antiphon.pipelines.qwen3_tts import CODE2WAV, CODEC_FOLDER, PIPELINE, SAMPLE_RATE_HZ
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import LoadedStage
+from antiphon_services.engines import check_device, refuse_fused, require_torch
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.memory_plan import check_room
+from antiphon_services.precision import compute_dtype
+from antiphon_services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
+from antiphon_services.vocoder.segment import VocoderEdges
+from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
+
+
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
+    """The stage, ready to run; `bucketing` is what `config.graphs` chooses if None.
+
+    Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
+    """
+    require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
+    check_device(config)
+    check_room(CODE2WAV, config, [(Weights(model_dir / CODEC_FOLDER), "decoder.")])
+    module = load_codec_decoder(model_dir, compute_dtype(CODE2WAV, config), config.device)
+    terms = VocoderTerms(
+        VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name),
+        model_dir / CODEC_FOLDER / CONFIG_FILE,
+        SAMPLE_RATE_HZ,
+        most_frames=module.config.max_position_embeddings,
+        steady=PIPELINE.chunk_policy.steady,
+    )
+    return vocoder_stage(vocoder_of(module), terms, model_dir, config, bucketing)

@@ -1,0 +1,126 @@
+"""From the text of a request to the prompt of the talker.
+
+Mirrors how the vendor's package tokenises: turns of the assistant for what is said and for what
+the recording says, one of the user for the instruction. In each the role and the text behind it
+are tokenised as one, as there, but no text can spell a control token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.chunk import Tensors
+from antiphon.conversation import from_tensors
+from antiphon.errors import InvalidArgument
+from antiphon_services.qwen3_tts.talker.prompt import (
+    ROLE_ROWS,
+    Clone,
+    Prompt,
+    SpeechIds,
+    SpeechRequest,
+    make_prompt,
+)
+from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
+from antiphon_services.qwen3_tts.talker.voice_options import VoiceOptions
+from antiphon_services.text.literal import LiteralTokenizer
+from antiphon_services.text.read_aloud import text_to_read
+
+# Most bytes of JSON for one of text, and of what is around the text.
+JSON_ESCAPE, JSON_AROUND = 6, 256
+
+_MESSAGES, _REFERENCE = "messages", "options.reference_audio"
+
+
+class SpeechFrontEnd:
+    """Makes prompts for one checkpoint; `encoder` is there if it clones voices.
+
+    `context_limit` counts the positions of prompt, text and frames.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LiteralTokenizer,
+        ids: SpeechIds,
+        encoder: ReferenceEncoder | None,
+        *,
+        context_limit: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._ids = ids
+        self._encoder = encoder
+        self._context_limit = context_limit
+        self._control = {ids.im_start, ids.im_end, ids.tts_bos, ids.tts_eos, ids.tts_pad}
+
+    @property
+    def max_text_bytes(self) -> int:
+        """No text of more bytes can fit; one of fewer need not."""
+        return self._context_limit * self._tokenizer.bytes_per_id
+
+    def check_size(self, json_bytes: int) -> None:
+        """Raise `InvalidArgument` for a message whose JSON is larger than any that fits."""
+        if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
+            raise self._too_long(f"{json_bytes} bytes", _MESSAGES)
+
+    def prepare(self, tensors: Tensors, manner: VoiceOptions) -> Prompt:
+        """The prompt of an `input` chunk. Takes long: for a thread beside the engine's.
+
+        Raises `InvalidArgument` for anything but one user message of text, and for what leaves
+        no room for frames.
+        """
+        said = text_to_read(from_tensors(tensors))
+        if (size := len(said.encode())) > self.max_text_bytes:
+            raise self._too_long(f"{size} bytes of text", _MESSAGES)
+        role, text = self._turn(said, _MESSAGES)
+        instruction: list[int] = []
+        if manner.instruction:
+            instruction = self._encode(f"user\n{manner.instruction}", "options.instruction")
+            closing = self._encode("\n", "options.instruction")
+            instruction = [self._ids.im_start, *instruction, self._ids.im_end, *closing]
+        request = SpeechRequest(
+            role=role,
+            text=text,
+            instruction=instruction,
+            voice=manner.voice,
+            language=manner.language,
+            clone=self._clone(manner, len(text)),
+            whole_text=manner.whole_text,
+        )
+        prompt = make_prompt(request, self._ids)
+        if (count := prompt.positions) >= self._context_limit:
+            raise self._too_long(f"{count} positions", _MESSAGES)
+        return prompt
+
+    def _clone(self, manner: VoiceOptions, text_ids: int) -> Clone | None:
+        """The voice of the request's recording, which is encoded if there is room for it."""
+        samples = manner.reference
+        if samples is None or self._encoder is None:
+            return None
+        if not manner.reference_text:
+            return Clone(self._encoder.vector(samples))
+        _, text = self._turn(manner.reference_text, "options.reference_text")
+        frames = self._encoder.count(samples)
+        if frames + len(text) + text_ids >= self._context_limit:
+            raise self._too_long(f"{frames} frames and {len(text)} positions of text", _REFERENCE)
+        return Clone(self._encoder.vector(samples), self._encoder.frames(samples), text)
+
+    def _turn(self, text: str, field: str) -> tuple[Sequence[int], Sequence[int]]:
+        """The ids of an assistant's turn without its end: the header's, and the text's.
+
+        As in the package the header is the first ids, even where the text's first line break has
+        become one with the header's.
+        """
+        ids = [self._ids.im_start, *self._encode(f"assistant\n{text}", field)]
+        return ids[:ROLE_ROWS], ids[ROLE_ROWS:]
+
+    def _encode(self, text: str, field: str) -> list[int]:
+        ids = self._tokenizer.encode(text, field=field)
+        if not self._control.isdisjoint(ids):
+            raise InvalidArgument(f"{field}: a text spells a control token", field=field)
+        return ids
+
+    def _too_long(self, what: str, field: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"{field}: {what} leave no room for speech within the context limit of "
+            f"{self._context_limit} positions; shorten it",
+            field=field,
+        )

@@ -1,0 +1,147 @@
+"""Loads the talker of a Qwen3-TTS checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition
+from antiphon.history import FRAMES
+from antiphon.options import Option
+from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
+from antiphon.pipelines.generation_config import FILE, default_sampling
+from antiphon.pipelines.qwen3_tts import CODEC_FOLDER, OPTIONS, TALKER
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from antiphon_services.budgets import frame_rows
+from antiphon_services.config_fields import check_fields
+from antiphon_services.engines import TORCH, check_device, require_torch
+from antiphon_services.lm.graphs import Bucketing, graphs_of
+from antiphon_services.lm.kernels import kernels_of
+from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.readback import Readback, check_launch_ahead
+from antiphon_services.memory_plan import Cached, planned_limit
+from antiphon_services.precision import BFLOAT16, compute_dtype
+from antiphon_services.preparation import Preparations
+from antiphon_services.qwen3_tts.talker.engine import TtsTalkerEngine
+from antiphon_services.qwen3_tts.talker.fields import PARTS
+from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
+from antiphon_services.qwen3_tts.talker.module import load_talker_module
+from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
+from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
+from antiphon_services.qwen3_tts.talker.talker import TtsTalker
+from antiphon_services.qwen3_tts.talker.voice_options import AUTO, CheckpointKind
+from antiphon_services.qwen3_tts.talker.warm_up import warm_up
+from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
+
+# What the vendor's package takes where neither call nor checkpoint says otherwise; of the code
+# predictor likewise, whose settings have names of their own.
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=2048
+)
+PREDICTOR = "subtalker"
+PREDICTOR_SAMPLING = replace(DEFAULT_SAMPLING, repetition_penalty=1.0)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
+    """The talker with its text front end, and the encoders of a checkpoint that clones voices.
+
+    `bucketing` is what `config.graphs` chooses if None. Raises `InvalidArgument` for settings
+    that it has no place for, or no memory for the slots, and `FailedPrecondition` when the
+    checkpoint does not fit together.
+    """
+    require_torch(TALKER, config)
+    check_launch_ahead(config)
+    check_device(config)
+    told = read_config(model_dir)
+    check_fields(model_dir / CONFIG_FILE, told, PARTS)
+    kind, ids = CheckpointKind.from_config(told), SpeechIds.from_config(told)
+    dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
+    limit = _context_limit(model_dir, config)
+    module = load_talker_module(model_dir, dtype, config.device)
+    weight_bytes = module_bytes(module)
+    tokenizer = LiteralTokenizer(load_tokenizer(model_dir), tags=False)
+    encoder = ReferenceEncoder(model_dir, dtype, config.device) if kind.clones else None
+    front_end = SpeechFrontEnd(tokenizer, ids, encoder, context_limit=limit)
+    code_entries = _code_entries(model_dir)
+    model = TtsTalker(
+        module,
+        ids,
+        _predictor_sampling(model_dir),
+        code_entries=code_entries,
+        context_limit=limit,
+        slots=config.slots,
+        readback=Readback.of(config),
+        bucketing=bucketing or graphs_of(config),
+        kernels=kernels_of(config),
+    )
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=default_sampling(model_dir, "", DEFAULT_SAMPLING),
+        voices=tuple(ids.voices) if kind.has_voices else (),
+        code_groups=model.groups,
+        code_entries=code_entries,
+        context_limit=limit,
+        input_kinds=("text",),
+        max_input_text_bytes=front_end.max_text_bytes,
+        options=tuple(_described(kind, ids)),
+        goes_on_from=(FRAMES,),
+    )
+    engine = TtsTalkerEngine(
+        model,
+        front_end,
+        kind,
+        limit,
+        prefill_rows=frame_rows(config),
+        launch_ahead=config.launch_ahead,
+        preparations=Preparations.of(config),
+    )
+    warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)
+    say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
+    return LoadedStage(engine, facts)
+
+
+def _context_limit(model_dir: Path, config: StageConfig) -> int:
+    """Positions of a segment; see `planned_limit`."""
+    with reading(model_dir / CONFIG_FILE):
+        told = read_config(model_dir)["talker_config"]
+        most, cached = int(told["max_position_embeddings"]), Cached.of(told)
+    return planned_limit(TALKER, config, most, model_dir, "talker.", cached)
+
+
+def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:
+    """The options, as this checkpoint knows them."""
+    for option in OPTIONS:
+        if option.name == "language":
+            option = replace(option, choices=(AUTO, *ids.told_languages))
+        if option.name not in kind.options:
+            option = replace(
+                option, description=f"{option.description} Not of this checkpoint ({kind.name})."
+            )
+        yield option
+
+
+def _predictor_sampling(model_dir: Path) -> Sampling:
+    """How the code predictor draws. Raises `FailedPrecondition`."""
+    sampling = default_sampling(model_dir, PREDICTOR, PREDICTOR_SAMPLING)
+    if sampling.greedy:
+        raise FailedPrecondition(
+            f"{model_dir / FILE}: {PREDICTOR}_*: the code predictor is greedy exactly when first "
+            "codes are; ask for a temperature of 0 instead"
+        )
+    return sampling
+
+
+def _code_entries(model_dir: Path) -> int:
+    """The size of the codec's books. Raises `FailedPrecondition`."""
+    folder = model_dir / CODEC_FOLDER
+    with reading(folder / CONFIG_FILE):
+        return int(read_config(folder)["decoder_config"]["codebook_size"])

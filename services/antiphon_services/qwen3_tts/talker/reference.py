@@ -1,0 +1,91 @@
+"""What a reference recording gives a clone: the speaker's vector, and the codec's frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import MimiConfig, MimiModel
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon_services.clips.cache import ClipCache, Samples
+from antiphon_services.config_fields import check_fields
+from antiphon_services.qwen3_tts.talker.fields import CODEC_PARTS
+from antiphon_services.qwen3_tts.talker.speaker import SpeakerEncoder
+
+# What the codec has none of: its decoder is another one.
+NOT_THERE = ("upsample", "decoder_transformer", "decoder")
+
+
+class ReferenceEncoder:
+    """The encoders of a base checkpoint, for recordings of 24 kHz."""
+
+    def __init__(self, model_dir: Path, dtype: torch.dtype, device: torch.device | str) -> None:
+        """Raises `FailedPrecondition` for a checkpoint that has none."""
+        folder = model_dir / CODEC_FOLDER
+        codec = read_config(folder)
+        check_fields(folder / CONFIG_FILE, codec, CODEC_PARTS)
+        speaker = _part(read_config(model_dir), "speaker_encoder_config", model_dir)
+        placed: dict[str, Any] = {"dtype": dtype, "device": device}
+        with reading(folder / CONFIG_FILE):
+            config = MimiConfig(**_part(codec, "encoder_config", folder))
+            self.groups = int(codec["encoder_valid_num_quantizers"])
+            self._samples_per_frame = int(codec["encode_downsample_rate"])
+        self._codec: Any = load_submodule(
+            MimiModel, config, "encoder.", Weights(folder), skip=NOT_THERE, **placed
+        )
+        self._speaker = load_submodule(
+            SpeakerEncoder, speaker, "speaker_encoder.", Weights(model_dir), **placed
+        )
+        self._device = torch.device(device)
+        self._dtype = dtype
+        self._vectors = ClipCache(self._encode_speaker)
+        self._frames = ClipCache(self._encode_frames)
+
+    def count(self, samples: Samples) -> int:
+        """How many frames samples [n] make."""
+        return -(-len(samples) // self._samples_per_frame)
+
+    def vector(self, samples: Samples) -> npt.NDArray[np.float32]:
+        """The speaker's vector, float32 [width], of samples [n]; not to be written to."""
+        return self._vectors.of(samples)
+
+    def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
+        """The frames, uint16 [n, groups], of samples; not to be written to."""
+        return self._frames.of(samples)
+
+    @torch.inference_mode()
+    def _encode_speaker(self, samples: Samples) -> npt.NDArray[np.float32]:
+        # A copy: what came in a message cannot be written to, which torch minds.
+        vector = self._speaker(torch.tensor(samples, device=self._device))
+        return _frozen(np.asarray(vector.float().cpu().numpy(), np.float32))
+
+    @torch.inference_mode()
+    def _encode_frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
+        heard = torch.tensor(samples, device=self._device, dtype=self._dtype)[None, None]
+        codes = self._codec.encode(heard).audio_codes[0, : self.groups]
+        return _frozen(np.asarray(codes[:, : self.count(samples)].T.cpu().numpy(), np.uint16))
+
+
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, which others will share and may not write to."""
+    array.flags.writeable = False
+    return array
+
+
+def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    """A part of a configuration. Raises `FailedPrecondition`."""
+    part = config.get(name)
+    if not isinstance(part, dict):
+        raise FailedPrecondition(
+            f"{folder / CONFIG_FILE}: {name} is missing or no object, so that voices cannot be "
+            f"cloned; {REMEDY}"
+        )
+    return part

@@ -1,0 +1,176 @@
+"""How a request wants its text spoken, and what of that a checkpoint of each kind can do.
+
+Kinds and defaults are those of the vendor's package: a checkpoint has preset voices, designs one
+from an instruction, or clones the voice of a recording. What the package would pass over in
+silence is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import FailedPrecondition, InvalidArgument, told
+from antiphon.options import OptionValue
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY
+from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ, TEXT_MODES, WHOLE_TEXT
+from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
+
+AUTO = "auto"
+"""The language when none is told, as the vendor's package spells it."""
+
+# A frame; the speaker's encoder could do with less, but not the codec's.
+LEAST_REFERENCE_SAMPLES = 1920
+
+_CUSTOM_VOICE = "custom_voice"
+# Of this size the vendor's package drops instructions.
+_SMALL = "0b6"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointKind:
+    """`name` is the checkpoint's `tts_model_type`; the rest is what requests may give.
+
+    `whole_text` is the default of `text_mode`, `instead` what to do where there are no voices.
+    """
+
+    name: str
+    has_voices: bool = False
+    instructs: bool = False
+    clones: bool = False
+    whole_text: bool = True
+    instead: str = ""
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The names of the options that requests may give."""
+        names = {"language", "text_mode"}
+        names |= {"instruction"} if self.instructs else set()
+        return frozenset(names | ({"reference_audio", "reference_text"} if self.clones else set()))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> CheckpointKind:
+        """The kind that a checkpoint's `config.json` names. Raises `FailedPrecondition`."""
+        name = config.get("tts_model_type")
+        kind = _KINDS.get(name) if isinstance(name, str) else None
+        if kind is None:
+            known = ", ".join(sorted(_KINDS))
+            raise FailedPrecondition(
+                f"{CONFIG_FILE}: tts_model_type is {told(name)}, not one of {known}; {REMEDY}"
+            )
+        if kind.name == _CUSTOM_VOICE and config.get("tts_model_size") == _SMALL:
+            return replace(kind, instructs=False)
+        return kind
+
+
+_KINDS = {
+    each.name: each
+    for each in (
+        CheckpointKind(_CUSTOM_VOICE, has_voices=True, instructs=True),
+        CheckpointKind(
+            "voice_design", instructs=True, instead="describe a voice in options.instruction"
+        ),
+        CheckpointKind(
+            "base",
+            clones=True,
+            whole_text=False,
+            instead="give a recording of it as options.reference_audio",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceOptions:
+    """What a request says besides its text; names in lower case, empty where nothing is said.
+
+    `reference` are samples float32 [n] at 24 kHz of the voice to clone, `reference_text` what
+    they say.
+    """
+
+    voice: str = ""
+    language: str = ""
+    instruction: str = ""
+    whole_text: bool = True
+    reference: npt.NDArray[np.float32] | None = None
+    reference_text: str = ""
+
+
+def read_voice_options(
+    voice: str, options: Mapping[str, OptionValue], kind: CheckpointKind, ids: SpeechIds
+) -> VoiceOptions:
+    """A request's manner. Raises `InvalidArgument` that names what this checkpoint cannot do."""
+    texts = {name: _text(options, name) for name in ("language", "instruction", "reference_text")}
+    reference = options.get("reference_audio")
+    manner = VoiceOptions(
+        voice=voice.lower(),
+        language=_language(texts["language"]),
+        instruction=texts["instruction"],
+        whole_text=_whole_text(options, kind),
+        reference=reference if isinstance(reference, np.ndarray) else None,
+        reference_text=texts["reference_text"],
+    )
+    if manner.voice and not kind.has_voices:
+        raise _refused("voice", kind, f"has no voices; leave it out and {kind.instead}")
+    if manner.voice:
+        ids.voice(manner.voice)
+    ids.language(manner.language, manner.voice)
+    if manner.instruction and not kind.instructs:
+        raise _refused("options.instruction", kind, "takes no instruction; leave it out")
+    _check_reference(manner, kind)
+    return manner
+
+
+def _check_reference(manner: VoiceOptions, kind: CheckpointKind) -> None:
+    """Raise unless there is a recording exactly where one is cloned, and its text not alone."""
+    reference = manner.reference
+    if reference is not None and not kind.clones:
+        raise _refused("options.reference_audio", kind, "clones no voices; leave it out")
+    if manner.reference_text and reference is None:
+        raise InvalidArgument(
+            "options.reference_text: says what a recording says, and there is none; give "
+            "options.reference_audio, or leave it out",
+            field="options.reference_text",
+        )
+    if not kind.clones:
+        return
+    if reference is None:
+        raise _refused(
+            "options.reference_audio", kind, "has no voice of its own; give a recording of one"
+        )
+    if len(reference) < LEAST_REFERENCE_SAMPLES:
+        raise InvalidArgument(
+            f"options.reference_audio: too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s, at "
+            f"least {LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s are needed",
+            field="options.reference_audio",
+        )
+
+
+def _whole_text(options: Mapping[str, OptionValue], kind: CheckpointKind) -> bool:
+    """Whether all text comes before the first frame."""
+    mode = _text(options, "text_mode").lower()
+    if mode and mode not in TEXT_MODES:
+        raise InvalidArgument(
+            f"options.text_mode: must be one of {', '.join(TEXT_MODES)}, is {told(mode)}",
+            field="options.text_mode",
+        )
+    return mode == WHOLE_TEXT if mode else kind.whole_text
+
+
+def _language(given: str) -> str:
+    name = given.lower()
+    return "" if name == AUTO else name
+
+
+def _text(options: Mapping[str, OptionValue], name: str) -> str:
+    value = options.get(name, "")
+    assert isinstance(value, str), "the runtime checks options"
+    return value
+
+
+def _refused(field: str, kind: CheckpointKind, reason: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: this checkpoint ({kind.name}) {reason}", field=field)

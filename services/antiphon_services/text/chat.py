@@ -1,0 +1,283 @@
+"""Messages to prompt ids: chat template and tokeniser, with one placeholder for each recording,
+image and video.
+
+Law: for ordinary text the ids equal Hugging Face's, which tokenises the rendered
+template as a whole. What a message, a function's description or a call says can never
+become a control id: a control token that is spelled in a text is tokenised as the
+characters that it consists of.
+
+How: text that spells no control token is rendered and tokenised as Hugging Face
+does. Otherwise a mark is put after every character of it that can begin a control
+token, so that in the rendered prompt only the template's own control tokens are
+whole; the prompt is cut at those, the marks are taken out, and the pieces are
+tokenised with control tokens switched off. The tokeniser itself cuts at added
+tokens before anything else, so the pieces get the ids that they have in the whole.
+An assistant's own thoughts keep their tags: templates look for them, to leave them out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from antiphon.conversation import AudioPart, ConversationMessage, ImagePart, Part, TextPart
+from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
+from antiphon.pipelines.files import REMEDY, read_json
+from antiphon.template import FIELD, TemplateValue
+from antiphon_services.text.literal import (
+    SETTINGS_FILE,
+    LiteralTokenizer,
+    load_tokenizer,
+    text_ids,
+    untruncated,
+)
+from antiphon_services.text.tool_format import find_tool_format
+
+TEMPLATE_FILE = "chat_template.json"
+
+_MARK = "\ufdd0"
+"""A noncharacter of Unicode: not for interchange, so no text needs it."""
+
+
+NOTHING: Mapping[str, TemplateValue] = MappingProxyType({})
+_OF_VALUES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+"""What a template raises that is given a value of a kind that it does not expect."""
+
+
+class ChatTokenizer:
+    """A checkpoint's chat template and tokeniser."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None) -> None:
+        """`template` overrides the tokeniser's own when it is not None."""
+        self.tokenizer = tokenizer
+        self._template = template
+        self._whole = untruncated(tokenizer)
+        self._literal = LiteralTokenizer(tokenizer)
+        self.bytes_per_id = self._literal.bytes_per_id
+        control = self._literal.control
+        longest_first = sorted(control, key=len, reverse=True)
+        self._any_control = re.compile("|".join(map(re.escape, longest_first)))
+        self._first = re.compile(
+            "([" + "".join(re.escape(each) for each in sorted({t[0] for t in control})) + "])"
+        )
+        self._tool_format = find_tool_format(self._apply)
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template has a place for functions, and calls in the form known here."""
+        return self._tool_format is not None
+
+    def encode(
+        self,
+        messages: Sequence[ConversationMessage],
+        tools: Sequence[str] = (),
+        variables: Mapping[str, TemplateValue] = NOTHING,
+    ) -> list[int]:
+        """Prompt ids up to and including the assistant header that the reply follows.
+
+        `tools` are those of `Conversation`, `variables` its `template`. Raises `InvalidArgument`
+        for messages and variables that the template refuses, `NotImplementedYet` for functions and
+        calls if it has no place for them.
+        """
+        if self._tool_format is None:
+            check_no_tools(messages, tools)
+        try:
+            described: list[Any] = [json.loads(each) for each in tools]
+            given = dict(variables)
+            strings = (*_strings(described), *_strings(given), *self._called(messages))
+            texts = "".join([*map(_text, messages), *strings])
+            marked = self._any_control.search(texts) is not None
+            rendered = self._render(messages, described, given, marked=marked)
+        except RecursionError as error:
+            raise InvalidArgument("tools: are nested too deeply", field="tools") from error
+        if not marked:
+            return text_ids(self._whole, rendered)
+        if _MARK in texts:
+            raise InvalidArgument("messages: U+FDD0 is not a character", field="messages")
+        return self._encode_pieces(rendered)
+
+    def encode_begun(self, text: str) -> list[int]:
+        """Ids of a beginning of the reply, right behind the header. Control tokens in it count."""
+        return self._encode_pieces(text)
+
+    def _render(
+        self,
+        messages: Sequence[ConversationMessage],
+        tools: list[Any],
+        variables: dict[str, Any],
+        *,
+        marked: bool,
+    ) -> str:
+        """The chat template's text for the messages."""
+        try:
+            return self._apply(
+                [self._message(message, marked) for message in messages],
+                self._marked(tools) if marked else tools,
+                self._marked(variables) if marked else variables,
+            )
+        except _OF_VALUES as error:
+            if not variables:
+                raise
+            raise InvalidArgument(
+                f"{FIELD}: the chat template cannot do with them: {error}", field=FIELD
+            ) from error
+        except TemplateError as error:
+            raise InvalidArgument(
+                f"messages: the chat template refuses them: {error}", field="messages"
+            ) from error
+
+    def _apply(
+        self,
+        conversation: list[dict[str, Any]],
+        tools: list[Any],
+        variables: Mapping[str, Any] = NOTHING,
+    ) -> str:
+        rendered: Any = self.tokenizer.apply_chat_template(
+            conversation,
+            tools=tools or None,
+            chat_template=self._template,
+            add_generation_prompt=True,
+            tokenize=False,
+            **variables,
+        )
+        return str(rendered)
+
+    def _called(self, messages: Sequence[ConversationMessage]) -> Iterator[str]:
+        """All texts of the calls in the messages as the template gets them: where arguments are
+        an object, escapes in them have become what they stand for."""
+        for message in messages:
+            yield message.tool_call_id
+            if self._tool_format is not None:
+                for call in message.tool_calls:
+                    yield from _strings(self._tool_format.write(call))
+
+    def _message(self, message: ConversationMessage, marked: bool) -> dict[str, Any]:
+        """A message in the template's form, which is OpenAI's."""
+        content = self._content(message, marked=marked)
+        written: dict[str, Any] = {"role": message.role, "content": content}
+        if message.tool_call_id:
+            written["tool_call_id"] = self._words(message.tool_call_id, marked=marked)
+        if self._tool_format is not None and message.tool_calls:
+            calls = [self._tool_format.write(each) for each in message.tool_calls]
+            written["tool_calls"] = self._marked(calls) if marked else calls
+        return written
+
+    def _marked(self, value: Any) -> Any:
+        """The value of JSON with marks in its texts."""
+        if isinstance(value, str):
+            return self._words(value, marked=True)
+        if isinstance(value, list):
+            return [self._marked(each) for each in value]
+        if isinstance(value, dict):
+            return {self._marked(name): self._marked(each) for name, each in value.items()}
+        return value
+
+    def _content(self, message: ConversationMessage, *, marked: bool) -> str | list[dict[str, Any]]:
+        """A message's content in the template's form: words alone are a string."""
+        if all(isinstance(part, TextPart) for part in message.parts):
+            words = self._words(_text(message), marked=marked)
+            if marked and message.role == "assistant":
+                words = words.replace(f"<{_MARK}think>", "<think>")
+                words = words.replace(f"<{_MARK}/think>", "</think>")
+            return words
+        return [self._part(part, marked=marked) for part in message.parts]
+
+    def _part(self, part: Part, *, marked: bool) -> dict[str, Any]:
+        """A part in the template's form."""
+        match part:
+            case TextPart(text):
+                return {"type": "text", "text": self._words(text, marked=marked)}
+            case AudioPart(index):
+                return {"type": "audio", "audio": index}
+            case ImagePart(index):
+                return {"type": "image", "image": index}
+            case _:
+                return {"type": "video", "video": part.index}
+
+    def _words(self, text: str, *, marked: bool) -> str:
+        """The text, with a mark after every character that can begin a control token."""
+        return self._first.sub(rf"\1{_MARK}", text) if marked else text
+
+    def _encode_pieces(self, rendered: str) -> list[int]:
+        """Ids of a rendered prompt in which only the template's control tokens are whole."""
+        ids: list[int] = []
+        end = 0
+        for match in self._any_control.finditer(rendered):
+            ids += self._encode_literally(rendered[end : match.start()])
+            ids.append(self._literal.control[match.group()])
+            end = match.end()
+        return ids + self._encode_literally(rendered[end:])
+
+    def _encode_literally(self, piece: str) -> list[int]:
+        """Ids of a piece without its marks; no id is a control token's."""
+        return self._literal.encode(piece.replace(_MARK, ""), field="messages")
+
+
+def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
+    """The tokeniser and chat template in a checkpoint directory, from local files only.
+
+    `chat_template.json` is where a processor's template lies, which Hugging Face's
+    processor prefers to the tokeniser's. Raises `FailedPrecondition` without either, and
+    without the tokeniser's vocabulary, instead of which transformers would make an empty one.
+    """
+    tokenizer = load_tokenizer(model_dir)
+    path = model_dir / TEMPLATE_FILE
+    template = read_json(path).get("chat_template") if path.is_file() else None
+    if template is None and tokenizer.chat_template is None:
+        raise FailedPrecondition(
+            f"{model_dir}: there is no chat template, in chat_template.jinja, {TEMPLATE_FILE} or "
+            f"{SETTINGS_FILE}; {REMEDY}"
+        )
+    return ChatTokenizer(tokenizer, template)
+
+
+def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]) -> None:
+    """Raise `NotImplementedYet` for functions that may be called or were."""
+    there = "tools" if tools else ""
+    for index, message in enumerate(messages):
+        if message.role == "tool" or message.tool_calls:
+            there = there or f"messages[{index}]"
+    if there:
+        raise NotImplementedYet(
+            f"{there}: this checkpoint's chat template has no place for tools; leave them out",
+            field=there,
+        )
+
+
+def text_bytes(messages: Sequence[ConversationMessage]) -> int:
+    """How many bytes of UTF-8 the words of the messages take, calls included."""
+    said = (_text(message) for message in messages)
+    return sum(len(each.encode()) for each in (*said, *_calls(messages)))
+
+
+def _text(message: ConversationMessage) -> str:
+    """All words of a message."""
+    return "".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+def _calls(messages: Sequence[ConversationMessage]) -> Iterator[str]:
+    """All texts of the calls in the messages, as they came."""
+    for message in messages:
+        yield message.tool_call_id
+        for call in message.tool_calls:
+            yield from (call.id, call.name, call.arguments)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All texts in a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _strings(each)

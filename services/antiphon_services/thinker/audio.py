@@ -1,0 +1,327 @@
+"""Recordings to mel features, exactly as the families' processors make them.
+
+Where a family's processor pads the recordings of a conversation to the longest, the padding
+reaches into the last frames of the shorter ones, and all must go through one call of the feature
+extractor. Where it pads each to the longest that there may be, the padding is silence beyond the
+reach of a frame, and each goes through alone, with no more of it than that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from transformers import WhisperFeatureExtractor
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import is_recording_key, recording_key
+from antiphon.errors import InvalidArgument
+from antiphon_services.thinker.growing_features import GrowingFeatures
+from antiphon_services.thinker.known_recordings import KnownRecording, KnownRecordings, MadeOnce
+
+Float32 = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.int32]
+Heard = Float32 | KnownRecording
+"""A recording: its samples, or what was made of them before."""
+
+KNOWN_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFeatures:
+    """Mel features of A recordings, of which the longest has F frames.
+
+    `features` is float32 [mel bins, all real frames], one recording behind the other: padded to
+    F each, a long recording would multiply the size of the short ones beside it. `mask` is
+    int32 [A, F] with 1 at real frames, `positions` how many prompt positions each recording
+    takes. Recordings with equal `digests` (negative numbers of 64 bits) are encoded alike. The
+    tower pads its chunks to `padded` frames: a silence may be ahead of the recordings that are all
+    shorter, whose positions are nobody's.
+    """
+
+    features: Float32
+    mask: Mask
+    positions: tuple[int, ...]
+    digests: tuple[int, ...]
+    padded: int
+
+    @classmethod
+    def of(
+        cls,
+        features: Sequence[Float32],
+        positions: tuple[int, ...],
+        digests: tuple[int, ...],
+        padded: int,
+    ) -> AudioFeatures:
+        """Of recordings [mel bins, frames]."""
+        if all(each.shape[1] < padded for each in features):
+            features = [np.zeros((len(features[0]), padded), np.float32), *features]
+        frames = [each.shape[1] for each in features]
+        mask = (np.arange(max(frames)) < np.array(frames)[:, None]).astype(np.int32)
+        return cls(np.concatenate(features, axis=1), mask, positions, digests, padded)
+
+    def each(self) -> list[Float32]:
+        """The recordings, [mel bins, frames]."""
+        ends = np.cumsum(self.mask.sum(-1))
+        return np.split(self.features, ends[:-1], axis=1)[-len(self.positions) :]
+
+    def behind(self, count: int) -> AudioFeatures:
+        """The recordings but for the first `count`, to be encoded as beside those."""
+        if not count:
+            return self
+        left = self.each()[count:]
+        return self.of(left, self.positions[count:], self.digests[count:], self.padded)
+
+
+class AudioWindow:
+    """What the tower encodes alike alone and in its recording: a window of it, or, of a tower that
+    has none, all.
+
+    `features` are float32 [mel bins, frames] and take `positions`; the tower pads its chunks to
+    `padded` frames.
+    """
+
+    __slots__ = ("_name", "features", "padded", "positions")
+
+    def __init__(self, features: Float32, padded: int, positions: int) -> None:
+        self.features = features
+        self.padded = padded
+        self.positions = positions
+        self._name = ""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether `name` costs nothing any more."""
+        return bool(self._name)
+
+    @property
+    def name(self) -> str:
+        """The same for what is encoded alike, and for nothing else; found when first asked for."""
+        if not self._name:
+            content = hashlib.blake2b(self.padded.to_bytes(8, "little"), digest_size=16)
+            content.update(np.ascontiguousarray(self.features).data)
+            self._name = content.hexdigest()
+        return self._name
+
+
+@dataclass(frozen=True, slots=True)
+class AudioTower:
+    """How a family's audio tower takes features.
+
+    It makes `positions` of a number of mel frames. Recordings of up to `shared_frames` frames are
+    encoded by the longest one beside them, and all are padded to the longest; 0: each is by
+    itself, with silence behind it. Whole windows of `window_frames` are encoded alike alone and in
+    their recording; 0: there are none.
+    """
+
+    positions: Callable[[int], int]
+    shared_frames: int = 0
+    window_frames: int = 0
+
+
+class AudioFrontEnd:
+    """The checkpoint's feature extractor and the limits on what it is given."""
+
+    def __init__(
+        self,
+        extractor: WhisperFeatureExtractor,
+        tower: AudioTower,
+        *,
+        max_audio_s: float,
+        known_bytes: int = KNOWN_BYTES,
+    ) -> None:
+        """`max_audio_s` bounds one recording, `known_bytes` what is kept of those that came."""
+        self.sample_rate_hz: int = extractor.sampling_rate
+        self.max_audio_s = max_audio_s
+        self._extractor = extractor
+        self._tower = tower
+        self.known = KnownRecordings(known_bytes)
+
+    def recall(self, recordings: Sequence[Tensor]) -> list[Heard]:
+        """The recordings, those that are told by their key as they are known.
+
+        Raises `NotFound` with the field for one that is not known any more.
+        """
+        return [
+            self.known.named(each.tobytes(), f"audio.{index}") if is_recording_key(each) else each
+            for index, each in enumerate(recordings)
+        ]
+
+    def lengths(self, recordings: Sequence[Tensor]) -> list[int]:
+        """Samples of recordings; 0 for one that is told by its key and not known any more."""
+        lengths = []
+        for each in recordings:
+            heard = self.known.get(each.tobytes()) if is_recording_key(each) else each
+            lengths.append(0 if heard is None else len(heard))
+        return lengths
+
+    @property
+    def listens(self) -> bool:
+        """Whether a recording can be taken in window by window while it is made."""
+        return self._tower.window_frames > 0 and not self._extractor.dither
+
+    def growing(self) -> GrowingFeatures:
+        """Features, as if `alone`, of a recording that is taken in while it is made."""
+        tower = self._tower
+        silent_end = not tower.shared_frames
+        return GrowingFeatures(self._extractor, tower.window_frames, silent_end=silent_end)
+
+    def windows(self, audio: AudioFeatures | None) -> list[list[AudioWindow]]:
+        """What of each recording is encoded for itself."""
+        if audio is None:
+            return []
+        tower, heard = self._tower, []
+        for recording in audio.each():
+            length = recording.shape[1]
+            cuts = [*range(0, length, tower.window_frames or length), length]
+            pieces = [recording[:, at:to] for at, to in itertools.pairwise(cuts)]
+            counted = [(each, tower.positions(each.shape[1])) for each in pieces]
+            windows = [AudioWindow(each, audio.padded, count) for each, count in counted if count]
+            heard.append(windows)
+        return heard
+
+    def most_windows(self, recordings: int, positions: int) -> int:
+        """How many windows so many recordings can have that take so many positions together."""
+        size = self._tower.window_frames
+        return recordings + (positions // self._tower.positions(size) if size else 0)
+
+    def positions_of(self, frames: int) -> int:
+        """How many positions the tower makes of so many frames."""
+        return self._tower.positions(frames)
+
+    def how_encoded(self, frames: Iterable[int], *, company: bool) -> bytes:
+        """What the encoding of recordings of so many frames depends on, beside themselves.
+
+        A tower that pads its chunks to the longest one, and sizes its attention windows by that,
+        makes recordings that are all short depend on the longest.
+        """
+        shared = self._tower.shared_frames
+        longest = shared if company else min(max(frames), shared)
+        return longest.to_bytes(8, "little")
+
+    def depends(self, samples: Iterable[int]) -> bool:
+        """Whether recordings of so many samples are encoded by how long others beside them are."""
+        shared = self._tower.shared_frames * self._extractor.hop_length
+        return all(0 < each < shared for each in samples) and shared > 0
+
+    def positions(self, recordings: Sequence[Heard], *, alone: bool = False) -> tuple[int, ...]:
+        """Prompt positions that each recording will take, found without extracting.
+
+        Raises `InvalidArgument` naming the recording that is too short or too long.
+        """
+        for index, recording in enumerate(recordings):
+            self.check_length(index, len(recording))
+        hop = self._extractor.hop_length
+        frames = [-(-len(each) // hop) for each in recordings]
+        if self._tower.shared_frames and alone:
+            frames = [len(each) // hop for each in recordings]
+        elif self._tower.shared_frames:
+            longest = max((len(each) for each in recordings), default=0) // hop
+            frames = [min(each, longest) for each in frames]
+        return tuple(self._tower.positions(each) for each in frames)
+
+    def extract(
+        self, recordings: Sequence[Heard], *, alone: bool = False, company: bool = False
+    ) -> AudioFeatures | None:
+        """Features of all recordings (float32 mono at `sample_rate_hz`); None for none.
+
+        Those that are heard `alone` are known from then on; none else may be told by a key.
+
+        Each goes through Hugging Face's extractor `alone`, or they go together. In `company` they
+        are encoded as beside a recording that is long enough not to depend on others.
+        """
+        if not recordings:
+            return None
+        if alone or not self._tower.shared_frames:
+            known = [self._known(each, keep=alone) for each in recordings]
+            real = [each.made.features() for each in known]
+            # What is heard of one alone follows from its samples, and from how it is encoded.
+            told = [each.key for each in known]
+        else:
+            whole = [each for each in recordings if not isinstance(each, KnownRecording)]
+            features, mask = self._extract(whole, padding="longest")
+            lengths = mask.sum(-1).tolist()
+            real = [each[:, :length] for each, length in zip(features, lengths, strict=True)]
+            told = [recording_key(each) for each in real]
+        how = self.how_encoded([each.shape[1] for each in real], company=company)
+        return self.together(real, tuple(digest(how, each) for each in told), company=company)
+
+    def _known(self, recording: Heard, *, keep: bool) -> KnownRecording:
+        """What is made of a recording by itself, which is known from now on if it is to be kept."""
+        if isinstance(recording, KnownRecording):
+            return recording
+        key = recording_key(recording)
+        known = self.known.get(key) if keep else None
+        if known is None:
+            made = self._by_itself(recording)
+            known = KnownRecording(key, len(recording), made.nbytes, MadeOnce(lambda: made))
+            if keep:
+                self.known.put(known)
+        return known
+
+    def together(
+        self, features: Sequence[Float32], digests: tuple[int, ...] = (), *, company: bool = False
+    ) -> AudioFeatures:
+        """Features of recordings, or of windows of one, as they go to the tower together."""
+        tower = self._tower
+        frames = [each.shape[1] for each in features]
+        positions = tuple(map(tower.positions, frames))
+        padded = min(tower.shared_frames if company else max(frames), tower.shared_frames)
+        return AudioFeatures.of(features, positions, digests, padded)
+
+    def _by_itself(self, recording: Float32) -> Float32:
+        """Features of a recording that has nothing, or silence, behind it."""
+        if self._tower.shared_frames:
+            made, _ = self._extract([recording], padding="longest")
+            whole: Float32 = made[0]
+            return whole
+        hop = self._extractor.hop_length
+        count = -(-len(recording) // hop)
+        size = (count - (-self._extractor.n_fft // hop)) * hop
+        made, _ = self._extract([recording], padding="max_length", max_length=size)
+        heard: Float32 = made[0, :, :count]
+        return heard
+
+    def _extract(self, recordings: Sequence[Float32], **padding: Any) -> tuple[Float32, Mask]:
+        batch: Mapping[str, Any] = self._extractor(
+            list(recordings),
+            sampling_rate=self.sample_rate_hz,
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="np",
+            **padding,
+        )
+        return batch["input_features"], batch["attention_mask"]
+
+    def check_length(self, index: int, samples: int) -> None:
+        """Raise unless a recording fills the extractor's window and keeps the limit."""
+        field = f"audio.{index}"
+        shortest = self._extractor.n_fft
+        if samples < shortest:
+            raise InvalidArgument(
+                f"{field}: too short: {samples} samples, at least {shortest} are needed",
+                field=field,
+            )
+        self.check_longest(index, samples)
+
+    def check_longest(self, index: int, samples: int) -> None:
+        """Raise for a recording that is longer than the limit."""
+        field = f"audio.{index}"
+        if samples > self.max_audio_s * self.sample_rate_hz:
+            raise InvalidArgument(
+                f"{field}: too long: {samples / self.sample_rate_hz:.1f} s, "
+                f"at most {self.max_audio_s:g} s are allowed",
+                field=field,
+            )
+
+
+def digest(how: bytes, key: bytes) -> int:
+    """A negative number of 64 bits, as no id is, of a recording's key and how it is encoded."""
+    both = hashlib.blake2b(key, digest_size=8)
+    both.update(how)
+    return int.from_bytes(both.digest(), "little", signed=True) | -(1 << 63)

@@ -1,0 +1,397 @@
+"""The `torch` engine of the thinker: continuous batching over slots.
+
+A segment's conversation becomes prompt ids beside the engine's thread (`preparation`); then it goes
+through three kinds of step:
+- begin: the prompt's ids leave on `prompt` at once, so that the talker prefills while
+  the thinker does;
+- prefill, in as many steps as its rows need: hidden rows that the talker reads leave on
+  `prompt` as they are made, and with the last of the prompt the first id is sampled;
+- decode: one more id, and, where the talker reads it, the row of the one before.
+Every call of `step` runs one forward: the latest id of every segment that decodes, and at most
+`prefill_rows` prompt rows; it encodes what one segment says or shows, and of others as far as that
+is no more work than so many rows, and begins all whose prompts are made. So a step's length, and
+with it the gap between two ids of a reply, does not depend on how long others' prompts are.
+
+A fault in a step fails its segment alone: a forward that failed for all is run again
+one by one (it writes the same keys and values to the same places).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import torch
+
+from antiphon.errors import NotImplementedYet
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import SegmentKey
+from antiphon.transport.device_edge import ToHost
+from antiphon_services.budgets import ENCODED_AT_LEAST, PREFILL_ROWS
+from antiphon_services.isolation import together
+from antiphon_services.lm.sampling import (
+    LogitsRow,
+    Sampled,
+    sample_alone,
+    sample_together,
+    score_together,
+)
+from antiphon_services.lm.slots import Slots
+from antiphon_services.preparation import SHORT_TEXT_BYTES, wait_for_one, wake_nobody
+from antiphon_services.text.logprobs import ReplyLogprobs
+from antiphon_services.thinker.generation import SlotGeneration
+from antiphon_services.thinker.intake import PromptIntake, ThinkerPreparations
+from antiphon_services.thinker.known_reply import check_history, known_ids, repeat_reply
+from antiphon_services.thinker.listening import HeardPrompt
+from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
+from antiphon_services.thinker.prompt import PreparedPrompt
+from antiphon_services.thinker.schedule import prefill_shares
+from antiphon_services.thinker.segment import INPUT, PROMPT
+from antiphon_services.thinker.segment import ThinkerSegment as AnySegment
+
+ROWS_AT_ONCE = 512
+"""Most rows of one prompt that leave in one step, or as many as are made in one."""
+
+Segment = AnySegment[SlotGeneration]
+_Work = list[tuple[Segment, SlotGeneration, ThinkerFeed]]
+_Asked = list[tuple[Segment, SlotGeneration, ReplyLogprobs, Sampled]]
+
+
+class ThinkerEngine:
+    """Implements `antiphon.runtime.engine.PreparingEngine`."""
+
+    def __init__(
+        self,
+        model: ThinkerModel,
+        intake: PromptIntake,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        preparations: ThinkerPreparations | None = None,
+        to_host: ToHost | None = None,
+    ) -> None:
+        self._to_host = to_host or ToHost.direct()
+        self._model = model
+        self._intake = intake
+        self._prefill_rows = prefill_rows
+        self._slots = Slots(model.cache.slots)
+        self._segments: dict[SegmentKey, Segment] = {}
+        self._rows_at_once = max(ROWS_AT_ONCE, prefill_rows)
+        self._preparations = preparations or ThinkerPreparations(SHORT_TEXT_BYTES)
+        self._wake: Callable[[], None] = wake_nobody
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in. Raises `NotImplementedYet` for text that is to keep to a schema, and
+        `InvalidArgument` for a history of ids that there are not."""
+        if settings.sampling.json_schema is not None:
+            raise NotImplementedYet(
+                "json_schema: the engine torch cannot hold its text to a schema; one with "
+                "`engine: vllm` can",
+                field="json_schema",
+            )
+        segment = Segment(key, settings, self._intake.every_row)
+        check_history(segment, self._model.vocabulary)
+        self._segments[key] = segment
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store the conversation, or a piece of it. Raises `InvalidArgument`."""
+        segment = self._segments[key]
+        self._intake.store(segment, chunk)
+        self._prepare(segment)
+
+    def _prepare(self, segment: Segment) -> None:
+        self._intake.prepare(segment, self._preparations, lambda: self._wake())
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`input` until the conversation is complete, but for what can be done before."""
+        return None if _can_step(self._segments[key]) else INPUT
+
+    def prepares(self, key: SegmentKey) -> bool:
+        """Whether the segment's prompt is being made, and nothing else is to be done for it."""
+        segment = self._segments[key]
+        preparation = segment.preparation
+        return preparation is not None and not preparation.done() and not _has_work(segment)
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a prompt was made."""
+        self._wake = wake
+
+    def close(self) -> None:
+        """Make no more prompts."""
+        self._preparations.close()
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """One forward for all, and the prompts that were made.
+
+        Waits for a prompt when there is nothing else to do.
+        """
+        events: list[EngineEvent] = []
+        self._preparations.begin_step()
+        live = [
+            each for each in self._segments.values() if _can_step(each) and each.key not in held
+        ]
+        idle = not any(map(_has_work, live))
+        begun = [(each, each.generation) for each in live if each.generation is not None]
+        done = [each for each in begun if each[1].finish is not None or _owes_rows(*each)]
+        self._go_on_sending(done, events)
+        work = [(*each, each[1].reply_feed()) for each in begun if each[1].replies]
+        work += self._prompt_work([each for each in begun if each[1].remaining], events)
+        if work:
+            self._forward(work, events)
+        if idle:
+            wait_for_one([each.preparation for each in live if each.preparation is not None])
+        for segment in live:
+            if (prompt := segment.preparation) is not None and prompt.done():
+                segment.preparation = None
+                with self._alone(segment, events):
+                    made = prompt.result()
+                    if isinstance(made, HeardPrompt):
+                        events += self._hear(segment, made)
+                    else:
+                        events += self._begin(segment, made)
+                    self._prepare(segment)
+        return events
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].so_far()
+
+    @torch.inference_mode()
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment. What it has computed may stay in its slot, to be reused."""
+        self._preparations.drop(key)
+        self._give_slot_back(self._segments.pop(key), worth_keeping=True)
+
+    def forget(self) -> None:
+        """Forget what ended segments have left in their slots."""
+        self._slots.forget()
+
+    def _alone(
+        self, segment: Segment, events: list[EngineEvent]
+    ) -> contextlib.AbstractContextManager[None]:
+        """What goes wrong inside fails this segment and no other."""
+        return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
+
+    def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
+        """Let the prompt's ids go, and what is known of the reply."""
+        known = known_ids(segment, self._intake.prompts.special)
+        generation = segment.generation = self._generation(segment, prompt, known)
+        yield from segment.emit_prompt(generation)
+        yield from repeat_reply(segment, generation, known)
+
+    def _generation(
+        self, segment: Segment, prompt: PreparedPrompt, known: Sequence[int] = ()
+    ) -> SlotGeneration:
+        return SlotGeneration(
+            prompt,
+            self._intake.start_reply(segment, prompt),
+            row_positions=self._intake.row_positions(prompt.heard_ids),
+            special=self._intake.prompts.special,
+            every_row=self._intake.every_row,
+            known=known,
+        )
+
+    def _hear(self, segment: Segment, heard: HeardPrompt) -> Iterator[EngineEvent]:
+        """Go on with a prompt that has grown, and let its new ids go."""
+        if segment.generation is None:
+            segment.generation = self._generation(segment, heard.prompt)
+        generation = segment.generation
+        generation.hear(
+            heard,
+            self._intake.row_positions(heard.prompt.heard_ids),
+            lambda: self._intake.start_reply(segment, heard.prompt),
+        )
+        if segment.wants(PROMPT) and not generation.holds_rows:
+            ids = heard.prompt.heard_ids
+            told, generation.told = generation.told, len(ids)
+            whole = generation.all_rows_sent
+            yield segment.emit_heard(ids, told, more=heard.is_open, whole=whole)
+
+    def _prompt_work(
+        self, waiting: list[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
+    ) -> _Work:
+        """This step's part of the prompts that have, or get, a slot."""
+        placed = [each for each in waiting if self._place(*each, events)]
+        self._encode(placed, events)
+        ready = [each for each in placed if not (each[0].ended or each[1].must_encode)]
+        shares = prefill_shares([each.remaining for _, each in ready], self._prefill_rows)
+        return [
+            (*each, each[1].prompt_feed(count))
+            for each, count in zip(ready, shares, strict=True)
+            if count
+        ]
+
+    def _encode(
+        self, placed: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
+    ) -> None:
+        """Encode what the oldest prompt needs next, and more as far as the budget goes."""
+        left = self._prefill_rows
+        for segment, generation in placed:
+            while not segment.ended and (positions := generation.to_encode):
+                cost = max(positions, ENCODED_AT_LEAST)
+                if left < self._prefill_rows and cost > left:
+                    break
+                left -= cost
+                with self._alone(segment, events):
+                    generation.encode(self._model.encode)
+
+    def _place(
+        self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
+    ) -> bool:
+        """Whether the prompt has a slot; it waits when all are taken."""
+        if generation.slot is None:
+            claim = self._slots.claim(generation.content)
+            if claim is None:
+                return False
+            # Before the copy, whose fault would lose the slot.
+            generation.place(claim)
+            if claim.source is not None:
+                with self._alone(segment, events):
+                    self._model.copy(claim.source, claim.slot, claim.reused)
+        return not segment.ended
+
+    def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
+        """Run what is to be fed in one batch, and sample where a prompt or id is complete."""
+        fed = together(self._model.forward, [feed for _, _, feed in work])
+        sampled: list[tuple[Segment, SlotGeneration]] = []
+        spoken: list[tuple[SlotGeneration, torch.Tensor]] = []
+        logits: list[LogitsRow] = []
+        for (segment, generation, feed), outcome in zip(work, fed, strict=True):
+            with self._alone(segment, events):
+                part = outcome()
+                began = generation.remaining > 0
+                generation.take(feed)
+                self._send_rows(segment, generation, events)
+                if segment.wants_reply_rows and began:
+                    self._send_known_rows(segment, generation, events)
+                elif segment.wants_reply_rows:
+                    spoken.append((generation, part.rows))
+                if part.logits is not None:
+                    sampled.append((segment, generation))
+                    logits.append(_logits_row(segment, generation, part.logits))
+        self._bring_rows(spoken)
+        asked: _Asked = []
+        for each, row, id_ in zip(sampled, logits, sample_together(logits), strict=True):
+            with self._alone(each[0], events):
+                chosen = sample_alone(row) if id_ is None else id_
+                logprobs = each[0].logprobs
+                if logprobs is None:
+                    self._push(*each, chosen, events)
+                else:
+                    asked.append((*each, logprobs, Sampled(row.logits, chosen, logprobs.top)))
+        if asked:
+            self._push_scored(asked, events)
+
+    def _push(
+        self, segment: Segment, generation: SlotGeneration, id_: int, events: list[EngineEvent]
+    ) -> None:
+        """Add an id to the reply and let go what may go."""
+        release = generation.reply.push(id_)
+        events += segment.emit_reply(generation, release)
+        if segment.wants_reply_rows:
+            generation.reply_rows.release(release)
+            events += segment.emit_reply_rows(generation.reply_rows)
+        generation.finish = release.finish
+        self._complete(segment, generation, events)
+
+    def _complete(
+        self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
+    ) -> None:
+        """End a segment whose reply has ended, when the rows of its prompt have left."""
+        sends = segment.wants_rows(generation) and not generation.all_rows_sent
+        if generation.finish is not None and not sends:
+            events.append(segment.complete(generation, generation.finish))
+            self._give_slot_back(segment, worth_keeping=True)
+
+    def _send_rows(
+        self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
+    ) -> None:
+        """Let rows of the prompt that are there go to whoever needs them, so many in a step."""
+        sends = segment.wants_rows(generation) and not generation.holds_rows
+        if not sends or generation.all_rows_sent:
+            return
+        positions = generation.rows_due(self._rows_at_once)
+        if len(positions):
+            rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
+            generation.rows_sent(len(positions))
+            last = generation.all_rows_sent
+            events.append(segment.emit_rows(generation, rows, positions, last=last))
+
+    def _send_known_rows(
+        self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
+    ) -> None:
+        """Let rows of the reply go that were prefilled, or were in the slot."""
+        first, positions = generation.known_rows_due()
+        if len(positions):
+            rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
+            generation.reply_rows.come(first, rows)
+            events += segment.emit_reply_rows(generation.reply_rows)
+
+    def _go_on_sending(
+        self, done: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
+    ) -> None:
+        """Send more rows of the prompts that have nothing else to do, as their reply has ended, or
+        more of what is said must come first."""
+        for segment, generation in done:
+            with self._alone(segment, events):
+                self._send_rows(segment, generation, events)
+                self._complete(segment, generation, events)
+
+    def _bring_rows(self, spoken: Sequence[tuple[SlotGeneration, torch.Tensor]]) -> None:
+        """Copy the rows of the ids that were fed, one each, to the host, all at once."""
+        if spoken:
+            rows = self._to_host.copy(torch.cat([each for _, each in spoken]))
+            for at, (generation, _) in enumerate(spoken):
+                fed = len(generation.reply.ids) - 1
+                generation.reply_rows.come(fed, rows[at : at + 1])
+
+    def _push_scored(self, asked: _Asked, events: list[EngineEvent]) -> None:
+        """Push the ids of the segments that ask how likely theirs are, after all others."""
+        scores = together(score_together, [sampled for *_, sampled in asked])
+        for (segment, generation, logprobs, sampled), score in zip(asked, scores, strict=True):
+            with self._alone(segment, events):
+                logprobs.push(*score())
+                self._push(segment, generation, sampled.id_, events)
+
+    def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:
+        """Keep what is in a segment's slot for reuse, or clear it. May be called again."""
+        generation = segment.generation
+        if generation is None or generation.slot is None:
+            return
+        slot, generation.slot = generation.slot, None
+        kept = generation.kept() if worth_keeping else None
+        if kept is not None:
+            self._slots.keep(slot, kept)
+        else:
+            self._model.cache.clear(slot)
+            self._slots.free(slot)
+
+
+def _has_work(segment: Segment) -> bool:
+    """Whether a step has something to do for the segment beside taking its prompt."""
+    generation = segment.generation
+    if segment.ended or generation is None:
+        return False
+    return generation.remaining > 0 or not generation.is_open or _owes_rows(segment, generation)
+
+
+def _owes_rows(segment: Segment, generation: SlotGeneration) -> bool:
+    """Whether a prompt that is all in as far as it goes has rows that were not sent, of a prefix
+    that was there: they leave while its user speaks."""
+    sends = segment.wants_rows(generation) and not generation.holds_rows
+    waits = generation.is_open and not generation.remaining
+    return sends and waits and len(generation.rows_due(1)) > 0
+
+
+def _can_step(segment: Segment) -> bool:
+    """Whether the segment waits for no input, or something can be done before it comes."""
+    return segment.can_step or (
+        not segment.ended and (segment.preparation is not None or _has_work(segment))
+    )
+
+
+def _logits_row(segment: Segment, generation: SlotGeneration, logits: torch.Tensor) -> LogitsRow:
+    """What the segment's next id is chosen from."""
+    sampling = segment.settings.sampling
+    seen = generation.seen(logits) if sampling.repetition_penalty != 1.0 else None
+    return LogitsRow(logits, sampling, len(generation.reply.ids), seen)

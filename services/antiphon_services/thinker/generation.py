@@ -1,0 +1,288 @@
+"""A prompt on its way into a slot, and the reply to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from antiphon.errors import Internal
+from antiphon.pipelines.media_ids import MediaIds, is_media
+from antiphon.segment import FinishReason
+from antiphon.transport.device_edge import on_device
+from antiphon_services.lm.slots import MIN_REUSED, Claim, Content, Kept
+from antiphon_services.text.stopping import ReplyText
+from antiphon_services.thinker.audio import AudioFeatures
+from antiphon_services.thinker.listening import HeardPrompt
+from antiphon_services.thinker.model import ThinkerFeed
+from antiphon_services.thinker.patches import VisualPatches
+from antiphon_services.thinker.prompt import Ids, PreparedPrompt
+from antiphon_services.thinker.reply_rows import ReplyRows
+from antiphon_services.thinker.rows import no_positions
+from antiphon_services.thinker.segment import Positions
+
+Encode = Callable[[AudioFeatures | VisualPatches], torch.Tensor]
+
+
+class SlotGeneration:
+    """What the model has done and has still to do for one segment.
+
+    `length` counts the positions that the slot holds: those of the prompt, of which
+    the first `reused` were there before, then those of the reply but its latest id. The `known`
+    ids of the reply are fed as the prompt is, behind it.
+    `finish` is there when the reply has ended; `reply_rows` if its rows are kept. While the
+    prompt `is_open`, more of it comes; `told` of its ids have left.
+    """
+
+    def __init__(
+        self,
+        prompt: PreparedPrompt,
+        reply: ReplyText,
+        *,
+        row_positions: Positions,
+        special: MediaIds,
+        every_row: bool,
+        known: Sequence[int] = (),
+    ) -> None:
+        """`row_positions` are those of the prompt whose hidden rows are kept.
+
+        With `every_row` the reply's are, too.
+        """
+        # Patches are given up one by one as they are encoded.
+        self.prompt = dataclasses.replace(prompt, patches=())
+        self.reply = reply
+        self.row_positions = row_positions
+        self.reply_rows = ReplyRows()
+        self._special = special
+        self._every_row = every_row
+        self._feed_prompt(known)
+        self.content = prompt_content(self._fed, special.audio, prompt.audio)
+        self.slot: int | None = None
+        self.length = 0
+        self.reused = 0
+        self.finish: FinishReason | None = None
+        self.is_open = False
+        self.told = 0
+        self._rows_sent = self._known_rows_sent = 0
+        self._head = 0
+        self._seen: torch.Tensor | None = None
+        self._media_positions = np.flatnonzero(is_media(prompt.ids, special))
+        self._encoded: torch.Tensor | None = None
+        self._pieces: deque[tuple[Positions, AudioFeatures | VisualPatches]] = deque()
+        if prompt.audio is not None:
+            heard = np.flatnonzero(prompt.ids == special.audio)
+            self._pieces.append((heard[: sum(prompt.audio.positions)], prompt.audio))
+        for positions, patches in zip(
+            visual_positions(prompt, special), prompt.patches, strict=False
+        ):
+            self.content[positions] = patches.digest
+            self._pieces.append((positions, patches))
+
+    def hear(
+        self, heard: HeardPrompt, row_positions: Positions, reply: Callable[[], ReplyText]
+    ) -> None:
+        """Take more of the prompt, and forget what no longer holds; at its end comes the reply."""
+        special, ids = self._special, heard.prompt.ids
+        self.prompt = heard.prompt
+        self.is_open = heard.is_open
+        self.row_positions = row_positions
+        self._feed_prompt(())
+        if heard.kept < self.length:
+            self.length = heard.kept
+            self.reused = min(self.reused, heard.kept)
+            sent = int(np.searchsorted(row_positions, heard.kept))
+            self._rows_sent = min(self._rows_sent, sent)
+        before, self._media_positions = (
+            self._media_positions,
+            np.flatnonzero(is_media(ids, special)),
+        )
+        if self._encoded is not None:
+            rows = self._encoded.new_zeros(len(self._media_positions), self._encoded.shape[1])
+            known = min(len(before), len(self._media_positions))
+            rows[:known] = self._encoded[:known]
+            self._encoded = rows
+        self.content = np.concatenate((self.content[: heard.start], ids[heard.start :]))
+        end = heard.start + heard.prompt.listened
+        self.content[heard.start : end] = heard.digest
+        still = [each for each in self._pieces if each[0][0] < max(heard.kept, heard.start)]
+        again = [
+            (np.arange(begins, begins + window.positions[0]), window)
+            for begins, window in heard.windows
+        ]
+        self._pieces = deque((*still, *again))
+        self._head = heard.start
+        if not heard.is_open:
+            self.reply = reply()
+
+    def _feed_prompt(self, known: Sequence[int]) -> None:
+        """What goes in by prefill: the prompt, and the reply as far as it is known."""
+        prompt, tapped = self.prompt, self.row_positions
+        self._fed = np.concatenate((prompt.ids, np.asarray(known, np.int32)))
+        behind = np.arange(len(prompt.ids), len(self._fed))
+        self._tapped = np.concatenate((tapped, behind)) if self._every_row else tapped
+        self._turned = prompt.turned
+        if prompt.turned is not None:
+            later = np.repeat(behind[:, None] + prompt.shift, 3, axis=1)
+            self._turned = np.concatenate((prompt.turned, later))
+
+    @property
+    def remaining(self) -> int:
+        """Positions that are still to be prefilled; 0 when the reply has begun, or goes on."""
+        return max(len(self._fed) - self.length, 0)
+
+    @property
+    def replies(self) -> bool:
+        """Whether the next id of the reply is to be computed."""
+        return not (self.remaining or self.is_open) and self.finish is None
+
+    @property
+    def must_encode(self) -> bool:
+        """Whether something must be encoded before more of the prompt can be fed."""
+        return self.to_encode > 0
+
+    @property
+    def to_encode(self) -> int:
+        """How many positions what must be encoded next takes; 0 for nothing."""
+        while self._pieces and self._pieces[0][0][-1] < self.length:
+            self._pieces.popleft()
+        return len(self._pieces[0][0]) if self._pieces else 0
+
+    def place(self, claim: Claim) -> None:
+        """Take the slot, with what is in it already, which need not be encoded."""
+        self.slot = claim.slot
+        self.length = self.reused = claim.reused
+        self._pieces = deque(_behind(self.length, *each) for each in self._pieces)
+
+    def encode(self, encode: Encode) -> None:
+        """Encode all of the prompt's recordings, which may depend on each other, or one image
+        or video."""
+        positions, piece = self._pieces.popleft()
+        made = encode(piece)
+        if self._encoded is None:
+            self._encoded = made.new_zeros(len(self._media_positions), made.shape[1])
+        at = np.searchsorted(self._media_positions, positions)
+        self._encoded[on_device(at, made.device)] = made
+
+    def prompt_feed(self, count: int) -> ThinkerFeed:
+        """The next `count` positions of the prompt, and of what is known of the reply."""
+        start, end = self.length, self.length + count
+        first, last = np.searchsorted(self._tapped, (start, end))
+        media = None
+        if self._encoded is not None:
+            media = self._encoded[slice(*np.searchsorted(self._media_positions, (start, end)))]
+        return ThinkerFeed(
+            self.placed(),
+            start,
+            self._fed[start:end],
+            self._tapped[first:last] - start,
+            end == len(self._fed) and not self.is_open,
+            media,
+            None if self._turned is None else self._turned[start:end],
+        )
+
+    def reply_feed(self) -> ThinkerFeed:
+        """The reply's latest id."""
+        latest = np.asarray(self.reply.ids[-1:], dtype=np.int32)
+        tapped = np.zeros(1, dtype=np.intp) if self._every_row else no_positions()
+        shift = self.prompt.shift
+        return ThinkerFeed(self.placed(), self.length, latest, tapped, sampled=True, shift=shift)
+
+    def take(self, feed: ThinkerFeed) -> None:
+        """Take note of what was fed."""
+        self.length = feed.span.end
+        if not self.remaining:
+            self._encoded = None
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether nothing leaves for the talker yet: one that reads every row of a prompt takes no
+        prompts that grow."""
+        return self.is_open and self._every_row
+
+    def rows_due(self, most: int) -> Positions:
+        """The next prompt positions, `most` at most, whose rows are there and were not sent."""
+        there = int(np.searchsorted(self.row_positions, self.length))
+        return self.row_positions[self._rows_sent : min(there, self._rows_sent + most)]
+
+    def rows_sent(self, count: int) -> None:
+        """Take note of rows that were sent."""
+        self._rows_sent += count
+
+    def known_rows_due(self) -> tuple[int, Positions]:
+        """The next of the known ids whose rows are there and were not told, and their positions,
+        which are told now."""
+        first, prompt = self._known_rows_sent, len(self.prompt.ids)
+        self._known_rows_sent = max(first, min(self.length, len(self._fed)) - prompt)
+        return first, np.arange(prompt + first, prompt + self._known_rows_sent)
+
+    @property
+    def all_rows_sent(self) -> bool:
+        """Whether the rows of all `row_positions` were, and there are no more."""
+        return self._rows_sent == len(self.row_positions) and not self.is_open
+
+    def kept(self) -> Kept | None:
+        """What the slot holds that may be reused; None while the prompt is prefilled."""
+        if self.is_open:
+            # What is known by now to be said in a later prompt, too.
+            known = min(self.length, self._head)
+            return Kept(self.content[:known], known) if known >= MIN_REUSED else None
+        if self.remaining:
+            return None
+        prompt = self.content[: len(self.prompt.ids)]
+        content = np.concatenate([prompt, self.reply.ids]).astype(np.int64)
+        return Kept(content[: self.length], len(self.prompt.ids))
+
+    def seen(self, logits: torch.Tensor) -> torch.Tensor:
+        """Which ids there are so far, bool like `logits` [V]: what a repetition penalty applies
+        to. Kept on the device; ids outside the vocabulary are passed over."""
+        if self._seen is None:
+            self._seen = torch.zeros_like(logits, dtype=torch.bool)
+            ids = self._fed[self._fed < len(logits)].astype(np.int64)
+            self._seen[on_device(ids, logits.device)] = True
+        # Each is noted before the next is chosen.
+        if latest := self.reply.ids[-1:]:
+            self._seen[latest[0]] = True
+        return self._seen
+
+    def placed(self) -> int:
+        """The slot. Raises `Internal` before `place`."""
+        if self.slot is None:
+            raise Internal("a prompt is fed before it has a slot")
+        return self.slot
+
+
+def _behind(
+    length: int, positions: Positions, piece: AudioFeatures | VisualPatches
+) -> tuple[Positions, AudioFeatures | VisualPatches]:
+    """A piece without the recordings that end within so many positions; the last one stays."""
+    if not isinstance(piece, AudioFeatures):
+        return positions, piece
+    ends = np.cumsum(piece.positions)
+    past = int(np.searchsorted(ends[:-1], np.searchsorted(positions, length), side="right"))
+    return positions[ends[past - 1] if past else 0 :], piece.behind(past)
+
+
+def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Content:
+    """The content of a prompt's positions; digests are negative, as no id is."""
+    content = ids.astype(np.int64)
+    if audio is not None:
+        heard = np.flatnonzero(ids == audio_id)[: sum(audio.positions)]
+        content[heard] = np.repeat(np.asarray(audio.digests), audio.positions)
+    return content
+
+
+def visual_positions(prompt: PreparedPrompt, special: MediaIds) -> Sequence[Positions]:
+    """The positions of each of the prompt's images and videos, in their order."""
+    left = {
+        "image": np.flatnonzero(prompt.ids == special.image),
+        "video": np.flatnonzero(prompt.ids == special.video),
+    }
+    found = []
+    for visual in prompt.visuals:
+        positions = left[visual.kind]
+        found.append(positions[: visual.positions])
+        left[visual.kind] = positions[visual.positions :]
+    return found

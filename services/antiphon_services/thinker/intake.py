@@ -1,0 +1,154 @@
+"""From a segment's input to its prompt and an empty reply: the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from antiphon.chunk import Tensors
+from antiphon.conversation import from_tensors
+from antiphon.errors import InvalidArgument
+from antiphon.runtime.engine import InputChunk
+from antiphon_services.preparation import LARGE_MEDIA_BYTES, Preparations
+from antiphon_services.text.calls import ReplyCalls
+from antiphon_services.text.detokenizer import Detokenizer, Vocabulary
+from antiphon_services.text.logprobs import ReplyLogprobs
+from antiphon_services.text.stopping import ReplyText
+from antiphon_services.thinker.listening import HeardPrompt, LiveInput
+from antiphon_services.thinker.prompt import Ids, PreparedPrompt, PromptFactory
+from antiphon_services.thinker.segment import (
+    INPUT,
+    PROMPT,
+    TEXT,
+    TOKENS,
+    G,
+    Positions,
+    ThinkerSegment,
+)
+
+ThinkerPreparations = Preparations[PreparedPrompt | HeardPrompt]
+SEEN = ("image.", "video.")
+"""What the tensors of files to decode are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptIntake:
+    """Makes prompts and replies for one checkpoint; `stop_id` ends a reply.
+
+    `row_positions` are those of a prompt whose hidden row the talker needs, ascending; with
+    `every_row` they are all, and it needs those of the reply, too.
+    """
+
+    prompts: PromptFactory
+    vocabulary: Vocabulary
+    stop_id: int
+    row_positions: Callable[[Ids], Positions]
+    every_row: bool = False
+
+    def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
+        """Keep the conversation, which comes in one chunk but for a live segment's last recording.
+
+        Raises `InvalidArgument`, also for messages that are longer than any that fit.
+        """
+        if chunk.edge != INPUT:
+            raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
+        if chunk.tensors and segment.tensors and not segment.settings.live:
+            raise InvalidArgument("input: the conversation comes in one chunk", field="messages")
+        texts = [chunk.tensors[name] for name in ("messages", "tools") if name in chunk.tensors]
+        self.prompts.check_size(sum(each.nbytes for each in texts))
+        if segment.settings.live:
+            self._hear(segment, chunk)
+        else:
+            segment.tensors = chunk.tensors or segment.tensors
+        segment.input_finished = chunk.segment_finished
+
+    def _hear(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
+        """Keep a piece of a live segment's input; all of it, once it has come and none was used."""
+        if segment.live_input is None:
+            speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
+            segment.live_input = LiveInput(self.prompts, speaks=speaks)
+        segment.live_input.take(chunk.tensors, last=chunk.segment_finished)
+        if chunk.segment_finished and not segment.live_input.began:
+            segment.tensors = segment.live_input.whole()
+
+    def prepare(
+        self,
+        segment: ThinkerSegment[G],
+        preparations: ThinkerPreparations,
+        done: Callable[[], None],
+    ) -> None:
+        """Start making the segment's prompt, or what can be made of one that grows, if nothing of
+        it is being made.
+
+        `done` is called then, on any thread. The prompt raises `InvalidArgument`.
+        """
+        live = segment.live_input
+        if segment.preparation is not None or segment.ended:
+            return
+        if live is not None and (live.began or not live.finished):
+            self._listen(segment, preparations, done)
+        elif segment.input_finished and segment.generation is None:
+            self._begin(segment, preparations, done)
+
+    def _listen(
+        self,
+        segment: ThinkerSegment[G],
+        preparations: ThinkerPreparations,
+        done: Callable[[], None],
+    ) -> None:
+        """Start preparing what has come of a live segment's input, if that is enough."""
+        job = segment.live_input.next_job() if segment.live_input is not None else None
+        if job is not None:
+            make, size = job
+            self._start(segment, preparations, make, done, text_bytes=0, media_bytes=size)
+
+    def _begin(
+        self,
+        segment: ThinkerSegment[G],
+        preparations: ThinkerPreparations,
+        done: Callable[[], None],
+    ) -> None:
+        """Start making the prompt of a segment whose input is complete."""
+        tensors, segment.tensors = segment.tensors, {}
+        speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
+        make = partial(self._make, tensors, speaks=speaks)
+        text_bytes = sum(tensors[name].nbytes for name in ("messages", "tools") if name in tensors)
+        media_bytes = sum(tensor.nbytes for tensor in tensors.values()) - text_bytes
+        if self.prompts.patches and any(name.startswith(SEEN) for name in tensors):
+            # A small file may have very many pixels.
+            media_bytes = max(media_bytes, LARGE_MEDIA_BYTES)
+        self._start(
+            segment, preparations, make, done, text_bytes=text_bytes, media_bytes=media_bytes
+        )
+
+    def _start(
+        self,
+        segment: ThinkerSegment[G],
+        preparations: ThinkerPreparations,
+        make: Callable[[], PreparedPrompt | HeardPrompt],
+        done: Callable[[], None],
+        *,
+        text_bytes: int,
+        media_bytes: int,
+    ) -> None:
+        segment.preparation = preparations.begin(
+            segment.key, make, text_bytes=text_bytes, media_bytes=media_bytes
+        )
+        segment.preparation.add_done_callback(lambda _: done())
+
+    def _make(self, tensors: Tensors, *, speaks: bool) -> PreparedPrompt:
+        return self.prompts.prepare(from_tensors(tensors), speaks=speaks)
+
+    def start_reply(self, segment: ThinkerSegment[G], prompt: PreparedPrompt) -> ReplyText:
+        """An empty reply with the segment's ways to end; its log probabilities if asked for."""
+        sampling = segment.settings.sampling
+        if sampling.top_logprobs is not None and segment.wants(TEXT):
+            segment.logprobs = ReplyLogprobs(self.vocabulary, sampling.top_logprobs)
+        return ReplyText(
+            Detokenizer(self.vocabulary),
+            stop_ids=frozenset({self.stop_id}),
+            stop_strings=sampling.stop,
+            limit=min(sampling.max_tokens, self.prompts.context_limit - prompt.reach),
+            calls=None if prompt.calls is None else ReplyCalls(prompt.calls),
+        )

@@ -1,0 +1,95 @@
+"""What the thinkers of all families load of a checkpoint, and what they tell of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, cast
+
+from transformers import WhisperFeatureExtractor
+
+from antiphon.history import IDS
+from antiphon.pipelines.files import read_json, reading
+from antiphon.pipelines.generation_config import default_sampling
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.engine import StageFacts
+from antiphon.sampling import Sampling
+from antiphon_services.engines import VLLM
+from antiphon_services.thinker.prompt import PromptFactory
+from antiphon_services.vllm.media import MediaLimits
+
+PREPROCESSOR_FILE = "preprocessor_config.json"
+VISION_TOWER = "thinker.visual."
+VLLM_READS_IT = "set the stage's engine to vllm, which reads it"
+"""The remedy for a quantised thinker on the torch engine."""
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
+)
+"""What Hugging Face's `generate` does unless told otherwise: greedy, 1024 tokens."""
+
+
+def load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
+    """The audio front end's settings. Raises `FailedPrecondition`."""
+    path = model_dir / PREPROCESSOR_FILE
+    settings = read_json(path)
+    with reading(path):
+        made: Any = WhisperFeatureExtractor.from_dict(settings)
+        return cast(WhisperFeatureExtractor, made)
+
+
+def with_media(
+    model_dir: Path,
+    prompts: PromptFactory,
+    settings: object,
+    media: MediaLimits,
+    *,
+    cuts: bool = False,
+) -> PromptFactory:
+    """The factory within these limits, with the checkpoint's eyes if anything may be seen.
+
+    `settings` are those of the family's processor in transformers. It `cuts` pixels for an engine
+    that does not decode them itself.
+    """
+    prompts = dataclasses.replace(prompts, max_recordings=media.audio)
+    if not media.sees:
+        return prompts
+    # Pillow and OpenCV come with vLLM, and nothing else here needs them.
+    from antiphon_services.thinker.vision_loading import load_patch_maker, load_vision
+
+    vision = load_vision(model_dir, settings, max_images=media.image, max_videos=media.video)
+    patches = load_patch_maker(model_dir) if cuts else None
+    return dataclasses.replace(prompts, vision=vision, patches=patches)
+
+
+def first_picture(media: MediaLimits) -> bytes:
+    """The picture that warms the engine up; empty if it sees none."""
+    if not media.image:
+        return b""
+    from antiphon_services.thinker.vision_loading import blank_picture
+
+    return blank_picture()
+
+
+def thinker_facts(
+    role: str, model_dir: Path, prompts: PromptFactory, engine: str, media: MediaLimits
+) -> StageFacts:
+    """What `Describe` says of a thinker."""
+    kinds = ["text", *(name for name, most in dataclasses.asdict(media).items() if most)]
+    if prompts.chat.takes_tools:
+        kinds.append("tools")
+    return StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=engine,
+        default_sampling=default_sampling(model_dir, role, DEFAULT_SAMPLING),
+        context_limit=prompts.context_limit,
+        input_kinds=tuple(kinds),
+        input_sample_rate_hz=prompts.audio.sample_rate_hz,
+        max_input_audio_s=prompts.audio.max_audio_s,
+        max_input_images=media.image,
+        max_input_videos=media.video,
+        max_input_text_bytes=prompts.max_text_bytes,
+        constrains_text=engine == VLLM,
+        keeps_recordings=bool(media.audio),
+        goes_on_from=(IDS,),
+    )

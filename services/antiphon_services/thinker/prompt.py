@@ -1,0 +1,260 @@
+"""A conversation made ready for any engine: prompt ids, audio features and what is seen.
+
+Mirrors the families' processors in Hugging Face: chat template, one placeholder id repeated
+for every position that a recording, image or video takes, features. What is wrong with a
+request is found here, before an engine spends anything on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import Conversation, function_names, recordings_alone
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.pipelines.media_ids import MediaIds, is_media
+from antiphon.pipelines.mrope import rotary_positions
+from antiphon_services.text.calls import CallRules
+from antiphon_services.text.chat import ChatTokenizer, text_bytes
+from antiphon_services.thinker.audio import AudioFeatures, AudioFrontEnd, Heard
+from antiphon_services.thinker.patches import VisualPatches
+from antiphon_services.vllm.media import MediaLimits
+
+if TYPE_CHECKING:
+    # It needs Pillow, which a stage that sees nothing does without.
+    from antiphon_services.thinker.vision import VisionFrontEnd, Visual
+
+Ids = npt.NDArray[np.int32]
+
+JSON_ESCAPE = 6
+"""Most bytes of JSON for one of text: control characters are spelled `\\u0000`."""
+
+PART_BYTES = 128
+"""Of JSON around a message or a part of one, of which a prompt has no more than positions."""
+
+
+def any_prompt(ids: Ids) -> None:
+    """Raises for no prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """What an engine prefills: ids int32 [P], features for the audio ids among them, and what
+    the image and video ids show, in their order.
+
+    For an engine that takes patches these are here, and, where there are any, the positions
+    `turned` int64 [P, 3] in rotary attention and the one that follows them. `calls` is there if
+    the reply may call functions. The last `begun` ids are a beginning of the reply, not said by
+    anyone: the talker does not get them. `listened` positions of audio, whose features are
+    not among these, were taken in while they were recorded.
+    """
+
+    ids: Ids
+    audio: AudioFeatures | None
+    visuals: Sequence[Visual] = ()
+    patches: Sequence[VisualPatches] = ()
+    turned: npt.NDArray[np.int64] | None = None
+    following: int = 0
+    calls: CallRules | None = None
+    begun: int = 0
+    listened: int = 0
+
+    @property
+    def heard_ids(self) -> Ids:
+        """The ids without the beginning of the reply."""
+        return self.ids[: len(self.ids) - self.begun]
+
+    @property
+    def shift(self) -> int:
+        """What to add to a position of the reply for the one that turns it."""
+        return 0 if self.turned is None else self.following - len(self.ids)
+
+    @property
+    def reach(self) -> int:
+        """The first position that the prompt has taken neither in a slot nor in turning."""
+        return max(len(self.ids), self.following)
+
+    @property
+    def audio_positions(self) -> int:
+        """How many of the positions stand for audio."""
+        return self.listened + (sum(self.audio.positions) if self.audio else 0)
+
+    @property
+    def image_positions(self) -> int:
+        """How many of the positions stand for images and videos."""
+        return sum(visual.positions for visual in self.visuals)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What leaves on the edge `prompt` before anything was computed."""
+        if not self.visuals:
+            return {"ids": self.heard_ids}
+        grids = np.array([each.grid for each in self.visuals], dtype=np.int32)
+        steps = np.array([each.step for each in self.visuals], dtype=np.int32)
+        return {"ids": self.heard_ids, "grids": grids, "steps": steps}
+
+
+class PromptTooLong(InvalidArgument):
+    """The prompt leaves no room for a reply within the context limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFactory:
+    """Makes prompts for one checkpoint; `context_limit` counts prompt and reply.
+
+    A conversation has at most `max_recordings`. Without `vision` neither images nor videos are
+    taken. `check_spoken` raises
+    `InvalidArgument` for a prompt whose reply cannot be spoken. `patches` cuts pixels for an
+    engine that does not decode them itself.
+    """
+
+    chat: ChatTokenizer
+    audio: AudioFrontEnd
+    special: MediaIds
+    context_limit: int
+    max_recordings: int = MediaLimits().audio
+    vision: VisionFrontEnd | None = None
+    check_spoken: Callable[[Ids], None] = any_prompt
+    patches: Callable[[Visual], VisualPatches] | None = None
+
+    @property
+    def max_text_bytes(self) -> int:
+        """No text of more bytes can fit; one of fewer need not."""
+        return self.context_limit * self.chat.bytes_per_id
+
+    def check_size(self, json_bytes: int) -> None:
+        """Raise `InvalidArgument` for messages whose JSON is larger than any that fit."""
+        if json_bytes > JSON_ESCAPE * self.max_text_bytes + PART_BYTES * self.context_limit:
+            raise self._too_long(f"{json_bytes} bytes")
+
+    def prepare(
+        self, conversation: Conversation, *, speaks: bool, open_end: bool = False
+    ) -> PreparedPrompt:
+        """The prompt of a conversation; `speaks` if the reply is to be spoken.
+
+        With an `open_end` the last recording is not there yet and takes one position; the others
+        are encoded as beside a long one.
+
+        Raises `InvalidArgument` naming `messages`, `audio.N`, `image.N` or `video.N`, and
+        `NotImplementedYet` for images, videos and functions where none are taken.
+        """
+        if not conversation.messages:
+            raise InvalidArgument("messages: there are none", field="messages")
+        if (size := text_bytes(conversation.messages)) > self.max_text_bytes:
+            raise self._too_long(f"{size} bytes of text")
+        alone = recordings_alone(conversation.messages)
+        recordings = self.audio.recall(conversation.recordings)
+        heard = self._listen(recordings, alone=alone, more=int(open_end))
+        visuals = self._look(conversation)
+        short = self.chat.encode(conversation.messages, conversation.tools, conversation.template)
+        calls = _call_rules(conversation)
+        begun = self.chat.encode_begun(calls.begun) if calls and calls.begun else []
+        ids = self._expand(np.asarray([*short, *begun], dtype=np.int32), heard, visuals)
+        self._check(ids, len(ids))
+        if speaks:
+            self.check_spoken(ids)
+        audio = self.audio.extract(recordings, alone=alone, company=open_end)
+        prompt = PreparedPrompt(ids, audio, visuals, calls=calls, begun=len(begun))
+        return self._cut(prompt, self.patches) if visuals and self.patches else prompt
+
+    def _cut(
+        self, prompt: PreparedPrompt, patches: Callable[[Visual], VisualPatches]
+    ) -> PreparedPrompt:
+        """The prompt with its patches and positions."""
+        told = prompt.tensors()
+        seen = self.special.image, self.special.video
+        turned, following = rotary_positions(
+            prompt.ids, seen, told["grids"], told["steps"], edge="prompt"
+        )
+        self._check(prompt.ids, following)
+        cut = tuple(map(patches, prompt.visuals))
+        return replace(prompt, patches=cut, turned=turned, following=following)
+
+    def _listen(self, recordings: Sequence[Heard], *, alone: bool, more: int) -> tuple[int, ...]:
+        """The positions that each recording takes, and one for each that is not there yet."""
+        if (count := len(recordings) + more) > self.max_recordings:
+            raise InvalidArgument(
+                f"messages: {count} recordings; this thinker takes at most "
+                f"{self.max_recordings}; send fewer, or, on vLLM, raise audio in "
+                "engine_args.limit_mm_per_prompt, if the checkpoint hears",
+                field="messages",
+            )
+        return self.audio.positions(recordings, alone=alone) + (1,) * more
+
+    def _look(self, conversation: Conversation) -> tuple[Visual, ...]:
+        """What the conversation shows, in the order of its parts."""
+        if not (conversation.images or conversation.videos):
+            return ()
+        if self.vision is None:
+            raise NotImplementedYet(
+                "messages: this thinker takes no images and no videos; one with `engine: vllm` "
+                "does where the checkpoint has a vision tower",
+                field="messages",
+            )
+        return self.vision.look(conversation)
+
+    def _expand(
+        self,
+        ids: Ids,
+        heard: Sequence[int],
+        visuals: Sequence[Visual],
+    ) -> Ids:
+        """Repeat the nth id of a kind as often as the nth thing of it takes positions."""
+        special = self.special
+        kinds = (
+            ("recordings", special.audio, heard),
+            ("images", special.image, [v.positions for v in visuals if v.kind == "image"]),
+            ("videos", special.video, [v.positions for v in visuals if v.kind == "video"]),
+        )
+        if not heard and not visuals and not is_media(ids, special).any():
+            return ids
+        repeats = np.ones(len(ids), dtype=np.intp)
+        for name, id_, positions in kinds:
+            placeholders = np.flatnonzero(ids == id_)
+            if len(placeholders) != len(positions):
+                raise InvalidArgument(
+                    f"messages: the chat template has a place for {len(placeholders)} "
+                    f"of {len(positions)} {name}",
+                    field="messages",
+                )
+            repeats[placeholders] = positions
+        return np.repeat(ids, repeats)
+
+    def check_room(self, ids: Ids) -> None:
+        """Raise `PromptTooLong` unless there is room for a reply behind these ids."""
+        self._check(ids, len(ids))
+
+    def _check(self, ids: Ids, reach: int) -> None:
+        """Raise unless there is room for a reply behind the position that the prompt reaches."""
+        taken = max(len(ids), reach)
+        if taken >= self.context_limit:
+            raise PromptTooLong(
+                f"messages: the prompt takes {taken} positions, which leaves no room "
+                f"for a reply within the context limit of {self.context_limit}",
+                field="messages",
+            )
+
+    def _too_long(self, what: str) -> PromptTooLong:
+        return PromptTooLong(
+            f"messages: {what} cannot fit into the context limit of {self.context_limit} "
+            f"positions, which takes at most {self.max_text_bytes} bytes of text; shorten them",
+            field="messages",
+        )
+
+
+def _call_rules(conversation: Conversation) -> CallRules | None:
+    """What calls the reply may have; None if it is not looked through for any.
+
+    It is if earlier replies have had some, too: the model may imitate them.
+    """
+    choice = conversation.tool_choice
+    names = function_names(conversation.tools)
+    if names and choice.forced is not None:
+        return CallRules.forcing(names, choice.forced, parallel=choice.parallel)
+    if names or any(each.tool_calls or each.role == "tool" for each in conversation.messages):
+        return CallRules(names, parallel=choice.parallel)
+    return None

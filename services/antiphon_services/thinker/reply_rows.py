@@ -1,0 +1,52 @@
+"""Which hidden rows of a reply may leave, for a talker that reads rows in place of ids.
+
+Laws: the row of an id leaves when it has come and the id may be spoken, in order and once. It
+comes a step after its id, maybe by another way, on which it can be the faster one. The last id of
+a reply has no row; rows of ids that are not to be spoken are nobody's, those of a call of a
+function among them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from antiphon.chunk import Tensor
+from antiphon.errors import DataLoss
+from antiphon.segment import FinishReason
+from antiphon_services.text.stopping import ReleasedText
+
+
+class ReplyRows:
+    """The rows of one reply, each [hidden]; `complete` when the last that may leave has left."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Tensor] = deque()
+        self._left = 0
+        self._spoken = 0
+        self._finish: FinishReason | None = None
+        self.complete = False
+
+    def release(self, release: ReleasedText) -> None:
+        """Note how many more ids may be spoken, and whether they are the last."""
+        self._spoken += len(release.spoken)
+        self._finish = self._finish or release.speech_finish
+
+    def come(self, start: int, rows: Tensor) -> None:
+        """Take the rows [n, hidden] of ids `start` to `start + n`. Raises `DataLoss` for a gap."""
+        if self.complete:
+            return
+        following = self._left + len(self._waiting)
+        if start != following:
+            raise DataLoss(f"hidden rows from {start} of the reply on came, {following} is next")
+        self._waiting.extend(rows)
+
+    def leave(self) -> tuple[Sequence[Tensor], FinishReason | None]:
+        """The rows that leave now, and how the reply ended if they are the last; told once."""
+        count = min(len(self._waiting), self._spoken - self._left)
+        self._left += count
+        leaving = [self._waiting.popleft() for _ in range(count)]
+        if self.complete or self._finish is None or self._left < self._spoken:
+            return leaving, None
+        self.complete = True
+        return leaving, self._finish

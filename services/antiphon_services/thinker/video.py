@@ -1,0 +1,116 @@
+"""Videos: frames at an even pace, already in the size in which the model sees them.
+
+As in Qwen's own tools, frames are taken at two a second and made as large as a frame may
+be, so that a long video does not lie in memory at its full size; the checkpoint's video
+processor then finds nothing to resize.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from antiphon.chunk import Tensor
+from antiphon.errors import InvalidArgument
+from antiphon_services.thinker.mp4 import MAX_VIDEO_FRAMES, check_samples
+from antiphon_services.thinker.vision import (
+    FRAMES_PER_S,
+    VIDEO,
+    FramePace,
+    Pixels,
+    Sizes,
+    Visual,
+    broken,
+)
+
+MAX_VIDEO_S = 120.0
+"""Of one video; its frames are all in memory at once."""
+
+_MP4 = b"ftyp"
+
+
+def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Visual:
+    """What the header of an MP4 file and its first frame say. Raises `InvalidArgument`."""
+    check_samples(file.tobytes(), name)
+    capture = _open(file, name)
+    total = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
+    rate = float(capture.get(cv2.CAP_PROP_FPS))
+    if total < 1 or not rate > 0:
+        raise InvalidArgument(f"{name}: has no frames", field=name)
+    if total > MAX_VIDEO_FRAMES:
+        raise InvalidArgument(
+            f"{name}: has {total} frames; at most {MAX_VIDEO_FRAMES} are allowed", field=name
+        )
+    if total / rate > MAX_VIDEO_S:
+        raise InvalidArgument(
+            f"{name}: too long: {total / rate:.1f} s, at most {MAX_VIDEO_S:g} s are allowed",
+            field=name,
+        )
+    shown, first = capture.read()
+    if not shown:
+        raise InvalidArgument(f"{name}: has no frames", field=name)
+    rows, columns = sizes.grid(first.shape[1], first.shape[0], name)
+    indices = _sampled(total, rate, pace.frames)
+    grid = (-(-len(indices) // pace.frames), rows, columns)
+    size = (columns * sizes.side, rows * sizes.side)
+    return Visual(VIDEO, grid, pace.step, partial(_decode, file, name, indices, size))
+
+
+def _sampled(total: int, rate: float, together: int) -> npt.NDArray[np.int64]:
+    """Which frames are seen, evenly spread: whole groups of `together`, if there are so many."""
+    wanted = min(max(int(total / rate * FRAMES_PER_S), together), total)
+    wanted -= wanted % together if wanted > together else 0
+    return np.linspace(0, total - 1, wanted).round().astype(np.int64)
+
+
+def _decode(
+    file: Tensor, name: str, indices: npt.NDArray[np.int64], size: tuple[int, int]
+) -> Pixels:
+    """Frames [len(indices), height, width, 3] of `size` (width, height)."""
+    capture = _open(file, name)
+    frames: list[Pixels] = []
+    try:
+        wanted = set(indices.tolist())
+        for at in range(int(indices[-1]) + 1):
+            if not capture.grab():
+                break
+            if at in wanted:
+                frames.append(_frame(capture.retrieve()[1], size))
+    except Exception as error:
+        raise broken(name, error) from error
+    if len(frames) < len(indices):
+        raise InvalidArgument(
+            f"{name}: only {len(frames)} of the {len(indices)} frames to see can be decoded",
+            field=name,
+        )
+    return np.stack(frames)
+
+
+def _frame(frame: Pixels, size: tuple[int, int]) -> Pixels:
+    """One frame as RGB in its final size."""
+    image = Image.fromarray(cv2.cvtColor(frame, cv2.COLOR_BGR2RGB))
+    return np.asarray(image.resize(size, Image.Resampling.BICUBIC))
+
+
+def _open(file: Tensor, name: str) -> cv2.VideoCapture:
+    """The file, opened. Raises `InvalidArgument`.
+
+    It is never released but by forgetting it: OpenCV's `release` lets go of the bytes, which
+    are Python's, without the interpreter's lock, and takes the process with it.
+    """
+    data = file.tobytes()
+    # The library takes playlists too, and fetches what they name.
+    if data[4:8] != _MP4:
+        raise InvalidArgument(f"{name}: is no MP4 file", field=name)
+    try:
+        capture = cv2.VideoCapture(io.BytesIO(data), cv2.CAP_FFMPEG, [])
+    except Exception as error:
+        raise broken(name, error) from error
+    if not capture.isOpened():
+        raise InvalidArgument(f"{name}: is no MP4 file that can be read", field=name)
+    return capture

@@ -1,0 +1,82 @@
+"""The vision front end of a checkpoint: needs Pillow, and OpenCV for videos.
+
+Both come with vLLM.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from PIL import Image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from antiphon.chunk import Tensor
+from antiphon.errors import FailedPrecondition, NotImplementedYet
+from antiphon.pipelines.files import read_config
+from antiphon_services.thinker.patches import PatchMaker
+from antiphon_services.thinker.vision import (
+    FRAMES_PER_S,
+    FramePace,
+    Measure,
+    Sizes,
+    VisionFrontEnd,
+    Visual,
+    measure_image,
+)
+
+
+def load_vision(
+    model_dir: Path, settings: object, *, max_images: int, max_videos: int
+) -> VisionFrontEnd:
+    """The front end of a checkpoint directory; `settings` are those of its family's processor.
+
+    Raises `FailedPrecondition` where a video's time would fall between two positions: vLLM
+    counts in whole ones, Hugging Face does not.
+    """
+    processor = _load_processor(model_dir)
+    side = processor.patch_size * processor.merge_size
+    together = processor.temporal_patch_size
+    step = read_config(model_dir)["thinker_config"]["position_id_per_seconds"]
+    step *= together / FRAMES_PER_S
+    if max_videos and step != int(step):
+        raise FailedPrecondition(
+            f"config.json: position_id_per_seconds makes {step} positions of {together} frames; "
+            "give engine_args.limit_mm_per_prompt with video: 0"
+        )
+    images = Sizes(side, processor.size["shortest_edge"], processor.size["longest_edge"])
+    size: dict[str, int] = cast(Any, settings)._defaults["videos_kwargs"]["size"]
+    videos: Measure = _no_video
+    if max_videos:
+        from antiphon_services.thinker.video import measure_video
+
+        frames = Sizes(side, size["shortest_edge"], size["longest_edge"])
+        videos = partial(measure_video, frames, FramePace(together, int(step)))
+    return VisionFrontEnd(
+        partial(measure_image, images),
+        videos,
+        max_images,
+        max_videos,
+    )
+
+
+def load_patch_maker(model_dir: Path) -> PatchMaker:
+    """What cuts pixels for the vision tower of a checkpoint directory."""
+    return PatchMaker(_load_processor(model_dir))
+
+
+def _load_processor(model_dir: Path) -> Any:
+    return Qwen2VLImageProcessorPil.from_pretrained(model_dir, local_files_only=True)
+
+
+def _no_video(file: Tensor, name: str) -> Visual:
+    raise NotImplementedYet(f"{name}: videos need OpenCV", field=name)
+
+
+def blank_picture() -> bytes:
+    """A file of a small image."""
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(file, "PNG")
+    return file.getvalue()

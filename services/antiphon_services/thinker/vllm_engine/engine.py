@@ -1,0 +1,358 @@
+"""The `vllm` engine of the thinker: segments on this side, vLLM's requests on the other.
+
+Prompts, stopping, detokenising and what leaves on which edge are those of the torch
+engine, and prompts are made beside the engine's thread as there. A step waits until
+something has come: a prompt, whose ids leave at once and which goes to vLLM, ids, hidden
+rows, an end. Rows travel beside the ids and may come later than they, so a segment ends when
+its reply and its rows have.
+
+A prompt that grows goes to vLLM as a request of its own whenever more of it is there, one after
+the other: what each computes stays in vLLM's prefix cache, where the next finds it. Where something
+louder has changed what was told before, the cache is found to end there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from antiphon.errors import AntiphonError, Internal
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import SegmentKey
+from antiphon_services.preparation import Preparations
+from antiphon_services.thinker.intake import PromptIntake
+from antiphon_services.thinker.known_reply import check_history, known_ids, repeat_reply
+from antiphon_services.thinker.listening import HeardPrompt
+from antiphon_services.thinker.prompt import PreparedPrompt
+from antiphon_services.thinker.reply_rows import ReplyRows
+from antiphon_services.thinker.segment import INPUT, PROMPT
+from antiphon_services.thinker.segment import ThinkerSegment as AnySegment
+from antiphon_services.thinker.vllm_engine.generation import VllmGeneration
+from antiphon_services.thinker.vllm_engine.prompt_check import PromptCheck
+from antiphon_services.thinker.vllm_engine.prompt_media import PromptMedia
+from antiphon_services.vllm.mailbox import (
+    Ended,
+    FromVllm,
+    Mailbox,
+    Prepared,
+    Rows,
+    Tokens,
+)
+from antiphon_services.vllm.order import VllmOrder
+from antiphon_services.vllm.scores import scores_at
+
+ROWS_TIMEOUT_S = 10.0
+"""Longest wait for hidden rows once the reply has ended."""
+
+Segment = AnySegment[VllmGeneration]
+
+_ANY = Sampling(0.0, 50, 1.0, 1.0, seed=0, max_tokens=1)
+
+
+class Host(Protocol):
+    """Who carries orders out; `antiphon_services.vllm.host.VllmHost`."""
+
+    def check_up(self) -> None:
+        """Raise `Unavailable` while vLLM is down."""
+
+    def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
+        """See `DetachedEngine.watch`."""
+
+    def submit(self, order: VllmOrder) -> None:
+        """Carry an order out; what comes of it goes to the mailbox."""
+
+    def cancel(self, number: int) -> None:
+        """Stop an order, if it still runs."""
+
+
+class VllmThinkerEngine:
+    """Implements `antiphon.runtime.engine.DetachedEngine`."""
+
+    def __init__(
+        self,
+        intake: PromptIntake,
+        check: PromptCheck,
+        host: Host,
+        mailbox: Mailbox,
+        *,
+        close: Callable[[], None],
+        preparations: Preparations[PreparedPrompt | HeardPrompt] | None = None,
+    ) -> None:
+        """`host` is started; `close` ends everything behind the engine."""
+        self._intake = intake
+        self._check = check
+        self._host = host
+        self._mailbox = mailbox
+        self._close = close
+        self._preparations = preparations or Preparations[PreparedPrompt | HeardPrompt]()
+        self._numbers = itertools.count()
+        self._segments: dict[SegmentKey, Segment] = {}
+        self._by_number: dict[int, Segment] = {}
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in. Raises `Unavailable` while vLLM is down, and `InvalidArgument` for a
+        history of ids that there are not."""
+        self._host.check_up()
+        segment = Segment(key, settings, self._intake.every_row)
+        check_history(segment, self._check.vocabulary)
+        self._segments[key] = segment
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store the conversation, or a piece of it. Raises `InvalidArgument`."""
+        segment = self._segments[key]
+        self._intake.store(segment, chunk)
+        self._prepare(segment)
+
+    def _prepare(self, segment: Segment) -> None:
+        done = partial(self._mailbox.put, Prepared(segment.key))
+        self._intake.prepare(segment, self._preparations, done)
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`input` until the conversation is complete, but for what is done before."""
+        segment = self._segments[key]
+        works = segment.preparation is not None or _is_under_way(segment)
+        return None if segment.can_step or (works and not segment.ended) else INPUT
+
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Take what has come; wait when there is nothing.
+
+        No edge of the thinker is governed, so `held` is empty.
+        """
+        events: list[EngineEvent] = []
+        for delivery in self._mailbox.take(self._patience_s()):
+            if isinstance(delivery, Prepared):
+                self._begin(delivery.key, events)
+            elif (segment := self._by_number.get(delivery.number)) is not None:
+                with self._alone(segment, events):
+                    self._take(delivery, segment, events)
+        for segment in self._overdue(time.monotonic()):
+            with self._alone(segment, events):
+                raise Internal(f"hidden rows did not come within {ROWS_TIMEOUT_S:g} s")
+        return events
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].so_far()
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment and abort what vLLM still does for it."""
+        self._preparations.drop(key)
+        self._stop(self._segments.pop(key))
+
+    def interrupt(self) -> None:
+        """Make a waiting step return."""
+        self._mailbox.interrupt()
+
+    def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
+        """Tell when vLLM goes down and when it is up."""
+        self._host.watch(changed)
+
+    def close(self) -> None:
+        """End vLLM's processes."""
+        self._preparations.close()
+        self._close()
+
+    def _alone(
+        self, segment: Segment, events: list[EngineEvent]
+    ) -> contextlib.AbstractContextManager[None]:
+        """What goes wrong inside fails this segment and no other."""
+        return segment.alone(events, lambda: self._stop(segment))
+
+    def _begin(self, key: SegmentKey, events: list[EngineEvent]) -> None:
+        """Go on with a prompt that was made, or has grown, if its segment is still here."""
+        segment = self._segments.get(key)
+        if segment is None or segment.preparation is None:
+            return
+        prompt, segment.preparation = segment.preparation, None
+        with self._alone(segment, events):
+            made = prompt.result()
+            if isinstance(made, HeardPrompt):
+                self._hear(segment, made, events)
+            else:
+                generation = segment.generation = self._generation(segment, made)
+                events += segment.emit_prompt(generation)
+                generation.known = self._known(segment)
+                events += repeat_reply(segment, generation, generation.known)
+                self._order(segment, generation)
+            self._prepare(segment)
+
+    def _generation(self, segment: Segment, prompt: PreparedPrompt) -> VllmGeneration:
+        generation = VllmGeneration(
+            prompt,
+            self._intake.start_reply(segment, prompt),
+            self._intake.row_positions(prompt.heard_ids),
+            self._intake.prompts.audio.windows(prompt.audio),
+        )
+        generation.wants_rows = segment.wants_rows(generation)
+        if segment.wants_reply_rows:
+            generation.reply_rows = ReplyRows()
+        return generation
+
+    def _known(self, segment: Segment) -> Sequence[int]:
+        """Ids of the reply that need not be sampled. Where vLLM draws, all must be: its draws are
+        counted from a request's first. So must those that keep to a schema."""
+        sampling = segment.settings.sampling
+        if not sampling.greedy or sampling.json_schema is not None:
+            return ()
+        return known_ids(segment, self._intake.prompts.special)
+
+    def _hear(self, segment: Segment, heard: HeardPrompt, events: list[EngineEvent]) -> None:
+        """Go on with a prompt that has grown, and let its new ids go."""
+        if segment.generation is None:
+            segment.generation = self._generation(segment, heard.prompt)
+        generation = segment.generation
+        audio = self._intake.prompts.audio
+        windows = [each for _, made in heard.windows for (each,) in audio.windows(made)]
+        positions = self._intake.row_positions(heard.prompt.heard_ids)
+        if generation.hear(heard, positions, windows):
+            self._stop(segment)
+        generation.wants_rows = segment.wants_rows(generation)
+        if not heard.is_open:
+            generation.reply = self._intake.start_reply(segment, heard.prompt)
+        if segment.wants(PROMPT) and not (heard.is_open and segment.every_row):
+            ids = heard.prompt.heard_ids
+            told, generation.told = generation.told, len(ids)
+            whole = generation.all_rows_taken
+            events.append(segment.emit_heard(ids, told, more=heard.is_open, whole=whole))
+        self._order(segment, generation)
+
+    def _order(self, segment: Segment, generation: VllmGeneration) -> None:
+        """Hand to vLLM what there is of the prompt, unless it still works on it."""
+        prompt, is_open = generation.prompt, generation.is_open
+        if generation.ordered is not None or (is_open and len(prompt.ids) <= generation.prefilled):
+            return
+        recordings = generation.windows
+        heard = [[each.positions for each in windows] for windows in recordings]
+        short = self._check.short_ids(prompt.ids, heard, prompt.visuals, is_open=is_open)
+        known = np.asarray(generation.known, np.int32)
+        asked = generation.row_positions[:0]
+        if generation.wants_rows and not (is_open and segment.every_row):
+            asked = generation.row_positions[generation.rows_asked :]
+            generation.rows_asked = len(generation.row_positions)
+        sampling, limit = segment.settings.sampling, generation.reply.limit
+        if is_open:
+            # vLLM samples an id behind whatever it is given; here it is nobody's.
+            sampling, limit = _ANY, 1
+        replies = generation.reply_rows is not None and not is_open
+        order = VllmOrder(
+            next(self._numbers),
+            np.concatenate((short, known)),
+            PromptMedia([each for windows in recordings for each in windows], prompt.visuals),
+            asked,
+            sampling,
+            self._intake.stop_id,
+            limit - len(known),
+            len(prompt.ids) if replies else None,
+        )
+        generation.ordered = np.concatenate((prompt.ids, known))
+        generation.replies_to = None if is_open else order.number
+        generation.numbers.append(order.number)
+        self._by_number[order.number] = segment
+        self._host.submit(order)
+
+    def _take(self, delivery: FromVllm, segment: Segment, events: list[EngineEvent]) -> None:
+        """What one delivery makes of its segment."""
+        generation = segment.generation
+        if generation is None:
+            return
+        match delivery:
+            case Tokens():
+                self._take_ids(delivery, segment, generation, events)
+            case Rows(_, start, rows) if start < len(generation.prompt.ids):
+                positions = generation.take_rows(start, rows)
+                last = generation.all_rows_taken
+                events.append(segment.emit_rows(generation, rows, positions, last=last))
+            case Rows(_, start, rows) if generation.reply_rows is not None:
+                generation.reply_rows.come(start - len(generation.prompt.ids), rows)
+                events += segment.emit_reply_rows(generation.reply_rows)
+            case Ended(_, error):
+                raise error
+        if generation.complete and generation.finish is not None:
+            events.append(segment.complete(generation, generation.finish))
+            self._stop(segment)
+
+    def _take_ids(
+        self,
+        tokens: Tokens,
+        segment: Segment,
+        generation: VllmGeneration,
+        events: list[EngineEvent],
+    ) -> None:
+        """Push the next ids; those behind the reply's end, or the prompt's while it is open, are
+        nobody's."""
+        if tokens.prompt_ids is not None:
+            if generation.found is None:
+                generation.found = tokens.cached
+            ordered = generation.ordered
+            if ordered is None or not np.array_equal(tokens.prompt_ids, ordered):
+                raise Internal("vLLM has made another prompt of the conversation")
+        if generation.replies_to != tokens.number:
+            self._go_on(tokens, segment, generation)
+            return
+        for at, id_ in enumerate(tokens.ids):
+            if generation.finish is not None:
+                return
+            if segment.logprobs is not None:
+                top = segment.logprobs.top
+                segment.logprobs.push(*scores_at(tokens.scores, at, tokens.ids, top))
+            release = generation.reply.push(id_)
+            generation.finish = release.finish
+            events += segment.emit_reply(generation, release)
+            if generation.reply_rows is not None:
+                generation.reply_rows.release(release)
+                events += segment.emit_reply_rows(generation.reply_rows)
+        if generation.finish is not None:
+            generation.overdue_at = time.monotonic() + ROWS_TIMEOUT_S
+            self._host.cancel(tokens.number)
+        elif tokens.finished:
+            raise Internal(f"vLLM ended the reply early, after {len(generation.reply.ids)} ids")
+
+    def _go_on(self, tokens: Tokens, segment: Segment, generation: VllmGeneration) -> None:
+        """When what was known of the prompt is prefilled, order what has come since."""
+        if tokens.finished and generation.ordered is not None:
+            generation.prefilled, generation.ordered = len(generation.ordered), None
+            self._order(segment, generation)
+
+    def _patience_s(self) -> float | None:
+        """How long a step may wait: until the next rows are overdue; None: for ever."""
+        ends = [overdue_at for _, overdue_at in self._awaiting_rows()]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _overdue(self, now: float) -> list[Segment]:
+        """Segments that have waited for rows long enough."""
+        return [segment for segment, overdue_at in self._awaiting_rows() if overdue_at <= now]
+
+    def _awaiting_rows(self) -> list[tuple[Segment, float]]:
+        """Segments whose reply has ended before all rows were there, and how long they wait."""
+        waiting = []
+        for segment in self._segments.values():
+            generation = segment.generation
+            if generation is not None and generation.numbers and generation.overdue_at is not None:
+                waiting.append((segment, generation.overdue_at))
+        return waiting
+
+    def _stop(self, segment: Segment) -> None:
+        """Let go of a segment's requests. May be called again."""
+        generation = segment.generation
+        if generation is None or not generation.numbers:
+            return
+        # Of those before it only rows are left.
+        self._host.cancel(generation.numbers[-1])
+        for number in generation.numbers:
+            del self._by_number[number]
+        generation.numbers.clear()
+
+
+def _is_under_way(segment: Segment) -> bool:
+    """Whether something comes from vLLM for the segment."""
+    generation = segment.generation
+    if generation is None:
+        return False
+    return generation.ordered is not None or generation.rows_taken < generation.rows_asked

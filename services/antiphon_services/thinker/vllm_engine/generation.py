@@ -1,0 +1,109 @@
+"""One segment's requests to vLLM, and what has come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensor
+from antiphon.errors import DataLoss
+from antiphon.segment import FinishReason
+from antiphon_services.text.stopping import ReplyText
+from antiphon_services.thinker.audio import AudioWindow
+from antiphon_services.thinker.listening import HeardPrompt
+from antiphon_services.thinker.prompt import Ids, PreparedPrompt
+from antiphon_services.thinker.reply_rows import ReplyRows
+from antiphon_services.thinker.segment import Positions
+
+
+@dataclass(slots=True)
+class VllmGeneration:
+    """A prompt that vLLM works on, and the reply to it.
+
+    A prompt that `is_open` grows, and each time a request of its own leaves what was added in
+    vLLM's prefix cache; the last one, whose number is `replies_to`, brings the reply. `numbers` are
+    those of all requests that may still bring something, and `ordered` are the ids of the one that
+    runs: behind a prompt the `known` ids of the reply. `prefilled` positions were computed while
+    the prompt was open; `told` of its ids have left, and `found` of them were in the cache at
+    first.
+
+    The hidden rows at `row_positions` are needed if it `wants_rows`: the first `rows_asked` were
+    asked for, and the first `rows_taken` have come. `reply_rows` are there if those of the reply
+    are needed; `finish` is set with the reply's last id, and `overdue_at` is when waiting for rows
+    ends from then on, by the monotonic clock.
+    """
+
+    prompt: PreparedPrompt
+    reply: ReplyText
+    row_positions: Positions
+    recordings: Sequence[Sequence[AudioWindow]]
+    wants_rows: bool = False
+    reply_rows: ReplyRows | None = None
+    is_open: bool = False
+    known: Sequence[int] = ()
+    numbers: list[int] = field(default_factory=list)
+    replies_to: int | None = None
+    ordered: Ids | None = None
+    prefilled: int = 0
+    told: int = 0
+    rows_asked: int = 0
+    rows_taken: int = 0
+    found: int | None = None
+    finish: FinishReason | None = None
+    overdue_at: float | None = None
+    _growing: list[tuple[int, AudioWindow]] = field(default_factory=list)
+
+    @property
+    def reused(self) -> int:
+        """How many positions the first request found in the prefix cache."""
+        return self.found or 0
+
+    @property
+    def windows(self) -> list[list[AudioWindow]]:
+        """The windows of all recordings; the last one may be growing."""
+        growing = [window for _, window in self._growing]
+        return [*map(list, self.recordings), *([growing] if growing else [])]
+
+    def hear(
+        self, heard: HeardPrompt, row_positions: Positions, windows: Sequence[AudioWindow]
+    ) -> bool:
+        """Take more of the prompt, `windows` being those of `heard`; whether what was ordered
+        holds no more, and what is still on its way is to be dropped."""
+        kept = [each for each in self._growing if each[0] < heard.kept]
+        begins = [at for at, _ in heard.windows]
+        self._growing = [*kept, *zip(begins, windows, strict=True)]
+        reach = max(self.prefilled, 0 if self.ordered is None else len(self.ordered))
+        self.prompt, self.row_positions = heard.prompt, row_positions
+        self.is_open = heard.is_open
+        if heard.kept >= reach:
+            return False
+        self.prefilled = min(self.prefilled, heard.kept)
+        if self.found is not None:
+            self.found = min(self.found, heard.kept)
+        kept_rows = int(np.searchsorted(row_positions, heard.kept))
+        self.rows_asked = self.rows_taken = min(self.rows_taken, kept_rows)
+        self.ordered = None
+        return True
+
+    def take_rows(self, start: int, rows: Tensor) -> npt.NDArray[np.intp]:
+        """The positions of rows that came from `start` on. Raises `DataLoss` for a gap."""
+        positions = self.row_positions[self.rows_taken : self.rows_taken + len(rows)]
+        if positions.tolist() != list(range(start, start + len(rows))):
+            raise DataLoss(f"hidden rows from {start} on came when {positions[:1]} was next")
+        self.rows_taken += len(rows)
+        return positions
+
+    @property
+    def all_rows_taken(self) -> bool:
+        """Whether those of all `row_positions` have come, and there are no more."""
+        return self.rows_taken == len(self.row_positions) and not self.is_open
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more is to come."""
+        spoken = self.reply_rows is None or self.reply_rows.complete
+        rows = self.all_rows_taken or not self.wants_rows
+        return self.finish is not None and rows and spoken

@@ -1,0 +1,103 @@
+"""Refuses the prompts that would end vLLM's engine, for everybody, before it sees them.
+
+vLLM checks ids only where it has a tokeniser, and its position code assumes one more id
+after each recording, image and video: a prompt that breaks one of these rules takes all
+sessions with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.media_ids import MediaIds, is_media
+from antiphon_services.thinker.prompt import Ids
+
+if TYPE_CHECKING:
+    from antiphon_services.thinker.vision import Visual
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCheck:
+    """The rules of one engine: ids below `vocabulary`, recordings only where it `hears`."""
+
+    special: MediaIds
+    vocabulary: int
+    hears: bool
+
+    def short_ids(
+        self,
+        ids: Ids,
+        heard: Sequence[Sequence[int]],
+        seen: Sequence[Visual],
+        *,
+        is_open: bool = False,
+    ) -> Ids:
+        """A prompt's ids as vLLM wants them: one placeholder for each image and video, and for
+        each window of each recording, of which `heard` are the positions.
+
+        One that `is_open` may end within a recording. Raises `InvalidArgument` for a prompt that
+        vLLM must not see.
+        """
+        self._check_ids(ids)
+        if heard and not self.hears:
+            raise InvalidArgument(
+                "messages: this thinker takes no recordings (pipeline_parallel_size above 1, "
+                "or engine_args.limit_mm_per_prompt)",
+                field="messages",
+            )
+        special, media = self.special, is_media(ids, self.special)
+        begins = media & (ids != np.append([-1], ids[:-1]))
+        ends = media & (ids != np.append(ids[1:], [-1]))
+        runs = np.flatnonzero(ends) - np.flatnonzero(begins) + 1
+        kinds = ids[begins]
+        shown = {
+            "recordings": (special.audio, [sum(each) for each in heard if each]),
+            "images": (special.image, [each.positions for each in seen if each.kind == "image"]),
+            "videos": (special.video, [each.positions for each in seen if each.kind == "video"]),
+        }
+        for name, (id_, positions) in shown.items():
+            if (places := runs[kinds == id_].tolist()) != positions:
+                # Two places side by side look like one that is too long.
+                raise InvalidArgument(
+                    f"messages: the prompt has places of {places} positions for {name} that "
+                    f"take {positions}; each must have one of its own, parted from the next",
+                    field="messages",
+                )
+        lasts = np.flatnonzero(ends)
+        within = is_open and len(ids) and ids[-1] == special.audio
+        self._check_parted(lasts[:-1] if within else lasts, ids)
+        repeats = (~media).astype(np.intp)
+        repeats[begins] = 1
+        repeats[begins & (ids == special.audio)] = [len(each) for each in heard if each]
+        return np.repeat(ids, repeats)
+
+    def _check_ids(self, ids: Ids) -> None:
+        outside = np.flatnonzero((ids < 0) | (ids >= self.vocabulary))
+        if len(outside):
+            raise InvalidArgument(
+                f"messages: id {ids[outside[0]]} at position {outside[0]} is outside the "
+                f"model's vocabulary of {self.vocabulary}",
+                field="messages",
+            )
+
+    def _check_parted(self, lasts: npt.NDArray[np.intp], ids: Ids) -> None:
+        """Raise unless an id of words follows each place, whose last positions are given."""
+        if len(lasts) and lasts[-1] == len(ids) - 1:
+            raise InvalidArgument(
+                "messages: the prompt ends with a place for what is heard or seen; words must "
+                "follow it",
+                field="messages",
+            )
+        followers = ids[lasts + 1]
+        if is_media(followers, self.special).any():
+            raise InvalidArgument(
+                "messages: two places for what is heard or seen are side by side; each must be "
+                "parted from the next",
+                field="messages",
+            )

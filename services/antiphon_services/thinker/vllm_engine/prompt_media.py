@@ -1,0 +1,68 @@
+"""What is heard and seen in a prompt, in vLLM's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from antiphon_services.thinker.audio import AudioWindow
+from antiphon_services.thinker.vision import FRAMES_PER_S, VIDEO
+
+if TYPE_CHECKING:
+    from antiphon_services.thinker.vision import Visual
+
+NAMED_AT_ONCE = 1 << 20
+"""Bytes of features that are given names in a millisecond or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMedia:
+    """Implements `vllm.order.Media`: mel features of recordings, images and videos.
+
+    Recordings come by their windows, each an item with a name of its own: so vLLM's prefix cache
+    finds those that were there before, whatever has come behind them.
+    """
+
+    windows: Sequence[AudioWindow]
+    visuals: Sequence[Visual]
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether there are files to decode, or many features to name."""
+        unnamed = sum(each.features.nbytes for each in self.windows if not each.is_named)
+        return bool(self.visuals) or unnamed > NAMED_AT_ONCE
+
+    def fields(self) -> dict[str, Any]:
+        """Features and pixels. Raises `InvalidArgument` for a file that cannot be decoded."""
+        media: dict[str, Any] = {}
+        if self.windows:
+            media["audio"] = _features(self.windows)
+        for visual in self.visuals:
+            media.setdefault(visual.kind, []).append(visual.pixels())
+        fields: dict[str, Any] = {"multi_modal_data": media} if media else {}
+        if self.windows:
+            fields["multi_modal_uuids"] = {"audio": [each.name for each in self.windows]}
+        if VIDEO in media:
+            # How much time two frames of a video are apart: from it come their positions.
+            fields["mm_processor_kwargs"] = {"fps": FRAMES_PER_S}
+        return fields
+
+
+def _features(windows: Sequence[AudioWindow]) -> dict[str, torch.Tensor]:
+    """All windows along time, [mel bins, frames], with lengths [n] and masks [n, width].
+
+    The masks are as wide as the tower pads its chunks to: see `model`.
+    """
+    lengths = [each.features.shape[1] for each in windows]
+    width = max(1, *(each.padded for each in windows))
+    return {
+        "input_audio_features": torch.from_numpy(
+            np.concatenate([each.features for each in windows], axis=1)
+        ),
+        "audio_feature_lengths": torch.tensor(lengths),
+        "feature_attention_mask": torch.ones(len(windows), width, dtype=torch.int32),
+    }

@@ -1,0 +1,85 @@
+"""Pays for what only a first request would pay for, before the stage says it is ready.
+
+Template compilation, mel filters, the towers' and the layers' first calls, the allocation
+of the slots, greedy and drawn sampling, log probabilities, for which vLLM compiles code,
+a shared and a lone forward.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import (
+    AudioPart,
+    Conversation,
+    ConversationMessage,
+    ImagePart,
+    Part,
+    TextPart,
+    to_tensors,
+)
+from antiphon.errors import FailedPrecondition
+from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.thinker.prompt import PromptTooLong
+from antiphon_services.thinker.segment import PROMPT, TEXT, TOKENS
+
+SOUND_S = 0.5
+STOP = FinishReason.STOP
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=4)
+DRAWN = Sampling(
+    temperature=1.0,
+    top_k=50,
+    top_p=0.9,
+    repetition_penalty=1.1,
+    seed=0,
+    max_tokens=2,
+    top_logprobs=1,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") -> None:
+    """Run two short segments on a fresh engine, with sound unless the rate is None.
+
+    They show a picture, the file of an image, if there is one.
+
+    A context limit that has no room for them leaves it cold. Raises `FailedPrecondition`
+    for any other fault: then no request would succeed either.
+    """
+    keys = []
+    for number, sampling in enumerate((GREEDY, DRAWN)):
+        key = SegmentKey("warm-up", number)
+        engine.admit(key, SegmentSettings("", sampling, frozenset({PROMPT, TEXT, TOKENS})))
+        engine.accept(key, _conversation(sample_rate_hz, picture))
+        keys.append(key)
+    for failed in run_to_the_end(engine, keys):
+        if not isinstance(failed.error, PromptTooLong):
+            raise FailedPrecondition(
+                f"the first prompt fails, and so would every other: {failed.error}; check "
+                "the checkpoint's tokenizer, chat template, preprocessor_config.json and "
+                "config.json"
+            ) from failed.error
+        _log.warning("the thinker is not warmed up: %s", failed.error)
+
+
+def _conversation(sample_rate_hz: int | None, picture: bytes) -> InputChunk:
+    """A word, a moment of silence, and what there is to see."""
+    parts: list[Part] = [TextPart("Hello")]
+    recordings: tuple[Tensor, ...] = ()
+    images: tuple[Tensor, ...] = ()
+    if sample_rate_hz is not None:
+        parts.append(AudioPart(0))
+        recordings = (np.zeros(round(SOUND_S * sample_rate_hz), dtype=np.float32),)
+    if picture:
+        parts.append(ImagePart(0))
+        images = (np.frombuffer(picture, dtype=np.uint8),)
+    message = ConversationMessage("user", tuple(parts))
+    tensors = to_tensors(Conversation((message,), recordings, images))
+    return InputChunk("input", 0, tensors, True, STOP)

@@ -1,0 +1,184 @@
+"""From a stage's configuration to vLLM's engine arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from vllm import AsyncEngineArgs
+from vllm.platforms import current_platform
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.sampling import MAX_TOP_LOGPROBS
+from antiphon_services.engines import VLLM
+from antiphon_services.precision import BFLOAT16, FLOAT32, dtype_name
+from antiphon_services.vllm.media import ARGUMENT, MediaLimits
+from antiphon_services.vllm.row_receiver import RowAddress
+
+CPU_CACHE_BYTES = 1 << 30
+"""Paged memory on CPUs, beside one whole context: vLLM would take most of the host's."""
+
+OWN_KEYS = {
+    "model": "the deployment's `model`",
+    "tokenizer": "the checkpoint's",
+    "skip_tokenizer_init": "the checkpoint's tokeniser is needed",
+    "dtype": "the stage's `dtype`",
+    "max_model_len": "the stage's `context_limit`",
+    "hf_overrides": "the tapped model is chosen there",
+    "kv_transfer_config": "hidden rows leave through it",
+    "mm_processor_kwargs": "what an image takes is counted by preprocessor_config.json",
+    "enable_mm_embeds": "recordings come as features",
+    "runner": "the stage generates",
+    "convert": "the stage generates",
+    "disable_log_stats": "it measures where the stage has `metrics_listen`",
+    "logprobs_mode": "log probabilities are the model's own, before temperature and penalties",
+}
+"""Arguments that a stage decides itself, and by what."""
+
+PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
+"""Arguments that may need more than one process."""
+
+TAPPING_DRAFTERS = ("eagle3", "extract_hidden_states")
+"""Ways of speculative decoding that take the hidden states of the model for themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextShape:
+    """Sizes of a checkpoint's language model, and their `place` in its `config.json`."""
+
+    place: str
+    layers: int
+    key_value_heads: int
+    head_dim: int
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """The `architecture` whose model keeps hidden rows, and where they go."""
+
+    architecture: str
+    rows: RowAddress
+
+
+def engine_arguments(
+    model_dir: Path,
+    config: StageConfig,
+    shape: TextShape,
+    *,
+    context_limit: int,
+    media: MediaLimits,
+    overrides: Mapping[str, Any],
+    tap: Tap | None,
+) -> AsyncEngineArgs:
+    """The arguments of an engine for a checkpoint's language model.
+
+    `media` says what is taken beside words, and `overrides` what vLLM must read in place of
+    what the checkpoint's configuration says. Without a `tap` the model is the stock one.
+    Raises `InvalidArgument` for arguments that vLLM or this stage does not take, and
+    `FailedPrecondition` for a checkpoint that vLLM's attention here cannot run.
+    """
+    given = config.engine_args
+    _check(given, config)
+    _check_heads(shape, config)
+    arguments: dict[str, Any] = {
+        "model": str(model_dir),
+        "dtype": dtype_name(VLLM, config, on_gpu=BFLOAT16),
+        "max_model_len": context_limit,
+        "max_num_seqs": config.slots,
+        "enable_prefix_caching": True,
+        # Features are made anew for every request, so keeping them here saves little,
+        # and vLLM's two halves of this cache can fall out of step when a request is aborted.
+        "mm_processor_cache_gb": 0,
+        # The defaults of a request are the stage's.
+        "generation_config": "vllm",
+        # Its log line. What it measures is shown with the stage's metrics: see `load.py`.
+        "disable_log_stats": True,
+        # Its bars are noise in a log, and their lock outlives a killed process.
+        "use_tqdm_on_load": False,
+        "hf_overrides": dict(overrides),
+    }
+    if config.device == "cpu":
+        cache = CPU_CACHE_BYTES + context_limit * _position_bytes(shape, config)
+        arguments |= {"enforce_eager": True, "skip_mm_profiling": True}
+        arguments |= {"kv_cache_memory_bytes": cache}
+        if not PARALLEL & given.keys():
+            arguments |= {"distributed_executor_backend": "uni"}
+    arguments |= {"enable_mm_embeds": media.audio > 0}
+    if tap is not None:
+        arguments |= _tapped(overrides, tap, config.hidden_row_bytes)
+    try:
+        return AsyncEngineArgs(**arguments | given | {ARGUMENT: dataclasses.asdict(media)})
+    except (ValidationError, ValueError, TypeError) as error:
+        raise InvalidArgument(f"engine_args: {error}", field="engine_args") from error
+
+
+def _check(given: Mapping[str, Any], config: StageConfig) -> None:
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    for name in given:
+        if name not in known:
+            raise InvalidArgument(f"engine_args: vLLM has no argument {name}", field="engine_args")
+        if name in OWN_KEYS:
+            raise InvalidArgument(
+                f"engine_args: {name} cannot be given: {OWN_KEYS[name]}", field="engine_args"
+            )
+    most = given.get("max_logprobs")
+    if isinstance(most, int) and 0 <= most < MAX_TOP_LOGPROBS:
+        raise InvalidArgument(
+            f"engine_args: max_logprobs must be at least {MAX_TOP_LOGPROBS}: so many can be "
+            "asked for; leave it out",
+            field="engine_args",
+        )
+    drafter = given.get("speculative_config") or {}
+    if drafter.get("method") in TAPPING_DRAFTERS:
+        raise InvalidArgument(
+            f"engine_args: speculative_config: {drafter['method']} takes the hidden rows "
+            "that the next stage needs; use another method",
+            field="engine_args",
+        )
+    kind = config.device.partition(":")[0]
+    if current_platform.device_type != kind:
+        raise InvalidArgument(
+            f"device: the installed vLLM runs on {current_platform.device_type}, "
+            f"not on {config.device}",
+            field="device",
+        )
+
+
+def _check_heads(shape: TextShape, config: StageConfig) -> None:
+    """On CPUs vLLM would find out at its first step, and be started again and again."""
+    size = shape.head_dim
+    if config.device == "cpu" and not CPUAttentionBackend.supports_head_size(size):
+        known = ", ".join(map(str, CPUAttentionBackend.get_supported_head_sizes()))
+        raise FailedPrecondition(
+            f"config.json: {shape.place}.head_dim is {size}; on a CPU vLLM has "
+            f"attention for {known}; the engine torch runs any"
+        )
+
+
+def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[str, Any]:
+    """The tapped model, and the connector that hands its rows out."""
+    return {
+        "hf_overrides": {**overrides, "architectures": [tap.architecture]},
+        "kv_transfer_config": {
+            "kv_connector": "RowConnector",
+            "kv_connector_module_path": "antiphon_services.vllm.connector",
+            "kv_role": "kv_producer",
+            "kv_connector_extra_config": {
+                **dataclasses.asdict(tap.rows),
+                "waiting_bytes": waiting_bytes,
+            },
+        },
+    }
+
+
+def _position_bytes(shape: TextShape, config: StageConfig) -> int:
+    """Paged memory of one position: keys and values of all layers, and the tapped row."""
+    numbers = 2 * shape.layers * shape.key_value_heads * shape.head_dim + shape.hidden
+    return numbers * (4 if dtype_name(VLLM, config, on_gpu=BFLOAT16) == FLOAT32 else 2)

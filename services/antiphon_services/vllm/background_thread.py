@@ -1,0 +1,44 @@
+"""Work that takes long, on a thread that no one waits for when the process ends.
+
+The interpreter joins the threads of an executor before it exits, and with them a start of
+vLLM that takes minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def on_background_thread(name: str, work: Callable[[], T]) -> T:
+    """What the work returns or raises. Cancelling this leaves the work to itself."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            outcome = partial(_fulfil, done, work())
+        except BaseException as error:
+            outcome = partial(_break, done, error)
+        # The loop is closed when nobody wants to know any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(outcome)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done
+
+
+def _fulfil(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _break(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,82 @@
+"""vLLM's settings that are environment variables: set before vLLM is imported, once.
+
+What the operator has set stays. The processes that vLLM starts inherit them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon_services.vllm.plugin import announce, register
+
+_PACKAGE = "vllm"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def is_installed() -> bool:
+    """Whether vLLM is there; does not import it."""
+    return importlib.util.find_spec(_PACKAGE) is not None
+
+
+def prepare(
+    config: StageConfig,
+    models: Mapping[str, str],
+    environment: MutableMapping[str, str] = os.environ,
+) -> None:
+    """Set the variables that a configuration and the family's `models` imply.
+
+    See `announce` for these. Raises `FailedPrecondition` without vLLM, `InvalidArgument` for
+    a device that it has no place for.
+    """
+    if not is_installed():
+        raise FailedPrecondition(
+            "the engine vllm needs the package vllm: pip install 'antiphon[vllm]'", field="engine"
+        )
+    for name, value in _settings(config).items():
+        environment.setdefault(name, value)
+    announce(models, environment)
+    if _PACKAGE in sys.modules:
+        # It reads entry points once in a process, and may have done so for other models.
+        register()
+    kind, _, index = config.device.partition(":")
+    if kind == "cuda" and index:
+        environment[_VISIBLE] = _from(index, environment.get(_VISIBLE, ""))
+
+
+def _settings(config: StageConfig) -> dict[str, str]:
+    """Variables and their defaults for a device."""
+    settings = {
+        # The stage has threads, which a fork would lose with their locks held.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+        # torch would ask cuDNN first, which plans each new shape on the host: see
+        # `antiphon_services.lm.attention_calls`.
+        "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
+    }
+    if config.device == "cpu":
+        # Else the executor becomes a process of its own, and all engines of a host are
+        # bound to the same core.
+        settings |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        if config.threads:
+            settings["OMP_NUM_THREADS"] = str(config.threads)
+    return settings
+
+
+def _from(index: str, visible: str) -> str:
+    """The visible devices from one on: the first is this stage's, the others for its ranks."""
+    devices = [each for each in visible.split(",") if each]
+    if not index.isdecimal() or (devices and int(index) >= len(devices)):
+        raise InvalidArgument(
+            f"device: cuda:{index} is not there; visible are {visible or 'all'}", field="device"
+        )
+    if devices:
+        return ",".join(devices[int(index) :])
+    import torch
+
+    count = max(torch.cuda.device_count(), int(index) + 1)
+    return ",".join(str(each) for each in range(int(index), count))

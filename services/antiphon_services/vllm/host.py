@@ -1,0 +1,301 @@
+"""Keeps vLLM running: an event loop on a thread of its own, and the engine's lives on it.
+
+    starting ──up──▶ serving ──a process died──▶ down ──pause──▶ starting
+        └─failed─▶ down                 any ──close──▶ closed
+
+A death is noticed by the processes' sentinels, also when nobody asks anything. Whatever
+runs then fails at once; new segments are refused until the engine is up again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Future
+from functools import partial
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+from vllm.exceptions import VLLMClientError
+from vllm.logprobs import FlatLogprobs
+from vllm.outputs import RequestOutput
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.metrics.prometheus import unregister_vllm_metrics
+
+from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
+from antiphon.runtime.process import stand_back
+from antiphon_services.vllm.background_thread import on_background_thread
+from antiphon_services.vllm.mailbox import Ended, Mailbox, Tokens
+from antiphon_services.vllm.order import VllmOrder
+from antiphon_services.vllm.request import parameters_of, prompt_of
+from antiphon_services.vllm.restarts import Restarts
+
+RETRY_AFTER_S = 5.0
+DECODED_AT_ONCE = 2
+"""Orders whose media are decoded at the same time: pixels take much memory."""
+# vLLM's process takes seconds to unload; then it is killed.
+UNLOAD_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 8.0
+
+T = TypeVar("T")
+Changed = Callable[[AntiphonError | None], None]
+
+_log = logging.getLogger(__name__)
+
+
+class VllmHost:
+    """Runs orders on an engine that `start_engine` makes, again whenever one has died.
+
+    Errors name the stage's `role`. Its thread and vLLM's processes stand back for others by
+    `nice`, see `StageConfig`.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        start_engine: Callable[[], AsyncLLM],
+        mailbox: Mailbox,
+        restarts: Restarts,
+        nice: int = 0,
+    ) -> None:
+        self._role = role
+        self._nice = nice
+        self._start_engine = start_engine
+        self._mailbox = mailbox
+        self._restarts = restarts
+        self._started: Future[None] = Future()
+        self._changed: Changed = _nobody
+        self._fault: str | None = "it starts"
+        self._state = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
+        # What follows belongs to the loop.
+        self._loop: asyncio.AbstractEventLoop
+        self._closing: asyncio.Event
+        self._died: asyncio.Event
+        self._decoding: asyncio.Semaphore
+        self._engine: AsyncLLM | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._life = 0
+
+    # -- on any thread -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the engine and return when it serves. Raises what its start raises."""
+        self._thread.start()
+        self._started.result()
+
+    def check_up(self) -> None:
+        """Raise `Unavailable` while the engine is down."""
+        with self._state:
+            if self._fault is not None:
+                raise self._down(self._fault)
+
+    def watch(self, changed: Changed) -> None:
+        """See `antiphon.runtime.engine.DetachedEngine`."""
+        with self._state:
+            self._changed = changed
+            if self._fault is not None:
+                changed(self._down(self._fault))
+
+    def submit(self, order: VllmOrder) -> None:
+        """Run an order; what comes of it goes to the mailbox."""
+        self._loop.call_soon_threadsafe(self._begin, order)
+
+    def cancel(self, number: int) -> None:
+        """Stop an order; what was on its way may still come."""
+        self._loop.call_soon_threadsafe(self._cancel, number)
+
+    @property
+    def life(self) -> int:
+        """Which of the engine's lives this is."""
+        return self._life
+
+    def report_broken(self, life: int) -> None:
+        """The engine has lost a limb in that life: end it and start another."""
+        self._loop.call_soon_threadsafe(self._note_death, life)
+
+    def close(self) -> None:
+        """End the engine and its processes."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    # -- on the loop ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        stand_back(self._nice)
+        try:
+            asyncio.run(self._live())
+        except BaseException as error:
+            if self._started.done():
+                _log.exception("the thread that keeps vLLM running has ended")
+                self._end_for_good(f"its keeper failed: {error}")
+            else:
+                self._started.set_exception(error)
+
+    async def _live(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closing = asyncio.Event()
+        self._decoding = asyncio.Semaphore(DECODED_AT_ONCE)
+        while not self._closing.is_set():
+            self._died = asyncio.Event()
+            self._life += 1
+            born = time.monotonic()
+            try:
+                child = await self._unless_closed(
+                    on_background_thread("vllm start", self._give_birth)
+                )
+            except Exception:
+                if not self._started.done():
+                    raise
+                _log.exception("vLLM could not be started again")
+                lived_s = 0.0
+            else:
+                if child is not None:
+                    await self._serve(*child)
+                lived_s = time.monotonic() - born
+            if not self._closing.is_set():
+                pause_s = self._restarts.pause_s(lived_s)
+                _log.warning("vLLM is started again in %.1f s", pause_s)
+                await self._unless_closed(asyncio.sleep(pause_s))
+
+    async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What the work returns; None if the host is closed before it is done."""
+        tasks = asyncio.create_task(work), asyncio.create_task(self._closing.wait())
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        return await tasks[0] if tasks[0].done() else None
+
+    def _give_birth(self) -> tuple[AsyncLLM, Collection[BaseProcess]]:
+        """A new engine and the processes that came with it."""
+        before = set(multiprocessing.active_children())
+        return self._start_engine(), set(multiprocessing.active_children()) - before
+
+    async def _serve(self, engine: AsyncLLM, processes: Collection[BaseProcess]) -> None:
+        """Run orders until the engine dies or the host is closed."""
+        for process in processes:
+            self._loop.add_reader(process.sentinel, self._note_death, self._life)
+        self._engine = engine
+        self._become(None)
+        if not self._started.done():
+            self._started.set_result(None)
+        try:
+            await self._unless_closed(self._died.wait())
+        finally:
+            closing = self._closing.is_set()
+            reason = "it shuts down" if closing else "its process died; it is restarted"
+            # What the engine told last is true no more.
+            unregister_vllm_metrics()
+            self._engine = None
+            self._become(reason)
+            if not closing:
+                _log.error("vLLM is down: %s", reason)
+            for process in processes:
+                self._loop.remove_reader(process.sentinel)
+            await self._fail_all(reason)
+            await on_background_thread("vllm end", partial(engine.shutdown, UNLOAD_TIMEOUT_S))
+
+    async def _fail_all(self, reason: str) -> None:
+        tasks = dict(self._tasks)
+        for number, task in tasks.items():
+            self._mailbox.put(Ended(number, self._down(reason)))
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    def _become(self, fault: str | None) -> None:
+        with self._state:
+            self._fault = fault
+            self._changed(None if fault is None else self._down(fault))
+
+    def _end_for_good(self, fault: str) -> None:
+        """Nobody starts vLLM again but whoever starts this process anew."""
+        with self._state:
+            self._fault = fault
+            self._changed(Internal(f"{self._role}: vLLM is down: {fault}"))
+
+    def _down(self, reason: str) -> Unavailable:
+        message = f"{self._role}: vLLM is down: {reason}"
+        return Unavailable(message, retry_after_s=RETRY_AFTER_S)
+
+    def _note_death(self, life: int) -> None:
+        # What is late may be about a life that has ended.
+        if life == self._life:
+            self._died.set()
+
+    def _begin(self, order: VllmOrder) -> None:
+        if self._engine is None:
+            self._mailbox.put(Ended(order.number, self._down("its process died")))
+            return
+        task = self._loop.create_task(self._carry_out(self._engine, self._life, order))
+        self._tasks[order.number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(order.number))
+
+    def _cancel(self, number: int) -> None:
+        if (task := self._tasks.get(number)) is not None:
+            task.cancel()
+
+    async def _carry_out(self, engine: AsyncLLM, life: int, order: VllmOrder) -> None:
+        """Run one order. Cancelling it aborts vLLM's request."""
+        number = order.number
+        try:
+            parameters = parameters_of(order)
+            prompt = await self._render(engine, order)
+            first = True
+            async for output in engine.generate(prompt, parameters, str(number)):
+                self._mailbox.put(_tokens(number, output, first=first))
+                first = False
+        except EngineDeadError:
+            self._note_death(life)
+            self._mailbox.put(Ended(number, self._down("its process died")))
+        except AntiphonError as error:
+            self._mailbox.put(Ended(number, error))
+        except (VLLMClientError, ValueError) as error:
+            self._mailbox.put(Ended(number, _refused(order, error)))
+        except Exception as error:
+            _log.exception("request %d failed", number)
+            cause = error.__cause__ or error
+            fault = Internal(f"{self._role}: vLLM failed: {type(cause).__name__}: {cause}")
+            self._mailbox.put(Ended(number, fault))
+
+    async def _render(self, engine: AsyncLLM, order: VllmOrder) -> Any:
+        """The order's prompt as vLLM takes it."""
+        if not order.media.takes_long:
+            return (await engine.renderer.render_cmpl_async([prompt_of(order)]))[0]
+        async with self._decoding:
+            prompt = await on_background_thread("decoding", partial(prompt_of, order))
+            return (await engine.renderer.render_cmpl_async([prompt]))[0]
+
+
+def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
+    """What an update says; one may carry several ids.
+
+    Log probabilities are handed on as they are: what is made of them is made elsewhere.
+    """
+    update = output.outputs[0]
+    flat = update.logprobs
+    return Tokens(
+        number,
+        list(update.token_ids),
+        output.prompt_token_ids if first else None,
+        output.num_cached_tokens or 0,
+        output.finished,
+        flat if isinstance(flat, FlatLogprobs) else None,
+    )
+
+
+def _refused(order: VllmOrder, error: Exception) -> InvalidArgument:
+    """What vLLM does not take. The prompt was checked before, so where there is a schema it is
+    that."""
+    if order.sampling.json_schema is not None:
+        return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")
+    return InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")
+
+
+def _nobody(fault: AntiphonError | None) -> None:
+    """Who watches before anyone does."""

@@ -1,0 +1,98 @@
+"""Starts vLLM for a stage, with all that stands between the two."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import vllm
+from pydantic import ValidationError
+from vllm import AsyncEngineArgs
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerFactory
+
+from antiphon.chunk import Tensor
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from antiphon_services.vllm.host import VllmHost
+from antiphon_services.vllm.mailbox import Ended, Mailbox, Rows
+from antiphon_services.vllm.restarts import Restarts
+from antiphon_services.vllm.row_receiver import RowAddress, RowReceiver
+from antiphon_services.vllm.spans import RowSpan
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A host that serves, what it leaves its answers in, and how to end both."""
+
+    host: VllmHost
+    mailbox: Mailbox
+    close: Callable[[], None]
+
+
+def launch(
+    role: str, config: StageConfig, arguments: Callable[[RowAddress], AsyncEngineArgs]
+) -> Launched:
+    """Start vLLM, with the `arguments` that it takes if hidden rows go to the given address.
+
+    Raises what `arguments` does, `InvalidArgument` for arguments that vLLM does not take, and
+    what vLLM's start raises.
+    """
+    mailbox = Mailbox()
+    rows = RowReceiver(
+        rows=partial(_take_rows, mailbox),
+        lost=partial(_lose_rows, mailbox),
+        broken=lambda life: host.report_broken(life),
+        life=lambda: host.life,
+    )
+    try:
+        start = partial(_start, arguments(rows.address), measured=bool(config.metrics_listen))
+    except BaseException:
+        rows.close()
+        raise
+    host = VllmHost(role, start, mailbox, Restarts(), config.engine_nice or 0)
+
+    def close() -> None:
+        rows.close()
+        host.close()
+
+    try:
+        host.start()
+    except BaseException:
+        close()
+        raise
+    _log.info("vllm %s serves on %s", vllm.__version__, config.device)
+    return Launched(host, mailbox, close)
+
+
+def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
+    """A new engine; blocks until its processes serve.
+
+    One that is `measured` has its series in Prometheus's default registry, which the stage's
+    page shows. Its other logger keeps more and more until somebody asks for its line.
+    """
+    loggers: list[StatLoggerFactory] = [PrometheusStatLogger] if measured else []
+    try:
+        return AsyncLLM.from_engine_args(arguments, stat_loggers=loggers)
+    except ValidationError as error:
+        raise InvalidArgument(f"engine_args: {error}", field="engine_args") from error
+    except (RuntimeError, ValueError, TimeoutError) as error:
+        raise FailedPrecondition(
+            f"vLLM does not start: {error} (engine_args may help; vLLM's log above has the cause)"
+        ) from error
+
+
+def _take_rows(mailbox: Mailbox, span: RowSpan, rows: Tensor) -> None:
+    mailbox.put(Rows(span.number, span.start, rows))
+
+
+def _lose_rows(mailbox: Mailbox, number: int) -> None:
+    lost = ResourceExhausted(
+        "hidden rows were lost: the stage took them too slowly; hidden_row_bytes says how many may "
+        "wait"
+    )
+    mailbox.put(Ended(number, lost))

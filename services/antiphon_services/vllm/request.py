@@ -1,0 +1,54 @@
+"""An order in vLLM's terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+from antiphon.sampling import Sampling
+from antiphon_services.vllm.order import VllmOrder
+from antiphon_services.vllm.spans import wanted
+
+_SEED_MASK = (1 << 63) - 1
+"""vLLM seeds generators of torch, which take 64 bits with a sign."""
+
+
+def prompt_of(order: VllmOrder) -> dict[str, Any]:
+    """Ids, and what is heard and seen. Raises what `Media.fields` does."""
+    return {"prompt_token_ids": order.ids.tolist()} | order.media.fields()
+
+
+def parameters_of(order: VllmOrder) -> SamplingParams:
+    """Sampling. Raises what vLLM does for values that it does not take.
+
+    vLLM stops at the stop id and at the limit alone: stop strings are ours, so that both
+    engines cut alike. Log probabilities come as flat lists, without an object for each.
+    """
+    sampling = order.sampling
+    rows = None
+    if len(order.row_positions) or order.reply_rows_from is not None:
+        rows = wanted(order.number, order.row_positions, order.reply_rows_from)
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=None if sampling.greedy else sampling.seed & _SEED_MASK,
+        max_tokens=order.limit,
+        stop_token_ids=[order.stop_id],
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        structured_outputs=_constraint(sampling),
+        logprobs=sampling.top_logprobs,
+        flat_logprobs=sampling.top_logprobs is not None,
+        extra_args=None if rows is None else {"kv_transfer_params": rows},
+    )
+
+
+def _constraint(sampling: Sampling) -> StructuredOutputsParams | None:
+    if sampling.json_schema is None:
+        return None
+    return StructuredOutputsParams(json=sampling.json_schema)

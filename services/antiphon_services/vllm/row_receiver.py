@@ -1,0 +1,100 @@
+"""The stage's end: takes hidden rows from vLLM's workers as they come.
+
+A socket without a name in the file system, so that nothing can be left behind; whoever
+connects has to prove that it knows the secret (an HMAC challenge).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+
+from antiphon.chunk import Tensor
+from antiphon.errors import DataLoss
+from antiphon_services.vllm.row_messages import MAX_MESSAGE_BYTES, decode_rows
+from antiphon_services.vllm.spans import RowSpan
+
+_FAMILY = "AF_UNIX"
+_SECRET_BYTES = 32
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RowAddress:
+    """Where a worker sends its rows; hexadecimal, so that a configuration can carry it."""
+
+    name: str
+    secret: str
+
+    def connect(self) -> Connection:
+        """A worker's connection. Raises `OSError` or `AuthenticationError`."""
+        return Client(f"\0{self.name}", _FAMILY, authkey=bytes.fromhex(self.secret))
+
+
+class RowReceiver:
+    """Listens until `close`. All callbacks come on threads of its own.
+
+    `rows` is called with each span and its rows [count, hidden], `lost` with the number
+    of each request that lost some, and `broken` when a worker's connection ended: with
+    what `life` said when it began.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: Callable[[RowSpan, Tensor], None],
+        lost: Callable[[int], None],
+        broken: Callable[[int], None],
+        life: Callable[[], int],
+    ) -> None:
+        self._rows, self._lost, self._broken, self._life = rows, lost, broken, life
+        name = f"antiphon-rows-{secrets.token_hex(16)}"
+        self.address = RowAddress(name, secrets.token_hex(_SECRET_BYTES))
+        self._listener = Listener(f"\0{name}", _FAMILY, authkey=bytes.fromhex(self.address.secret))
+        self._closed = False
+        threading.Thread(target=self._accept, name="hidden rows", daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more; connections end with the workers that hold them."""
+        self._closed = True
+        # A thread that accepts does not notice that its socket is closed: it is let in once more.
+        with contextlib.suppress(OSError, EOFError, AuthenticationError):
+            self.address.connect().close()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except (OSError, EOFError, AuthenticationError) as error:
+                if self._closed:
+                    return
+                _log.warning("a connection for hidden rows was refused: %s", error)
+                continue
+            if self._closed:
+                connection.close()
+                return
+            threading.Thread(
+                target=self._read, args=(connection, self._life()), name="hidden rows", daemon=True
+            ).start()
+
+    def _read(self, connection: Connection, life: int) -> None:
+        try:
+            while True:
+                arrived, lost = decode_rows(connection.recv_bytes(MAX_MESSAGE_BYTES))
+                for span, rows in arrived:
+                    self._rows(span, rows)
+                for number in lost:
+                    self._lost(number)
+        except (OSError, EOFError, ValueError, TypeError, DataLoss) as error:
+            connection.close()
+            if not self._closed:
+                _log.warning("a worker's connection for hidden rows ended: %r", error)
+                self._broken(life)

@@ -1,0 +1,178 @@
+"""The worker's end: rows leave vLLM's paged memory without ever stopping the engine.
+
+On an accelerator the rows are gathered on the stream that computed them, so that their
+blocks may be reused at once; another stream copies them to the host, and this object's
+thread waits for the copy and for the socket. The host's memory for that is pinned once, for
+pinning takes milliseconds; rows that find no place there have memory pinned for them. What waits
+is bounded in bytes. The connector takes no more out while `waiting_bytes` are many; where it
+must, because blocks are about to be used again, and the bound is hit, the rows are dropped and
+their requests reported as lost, which fails those alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import torch
+
+from antiphon.transport.device_edge import Copies, Staging, copies_on, host_array
+from antiphon_services.vllm.row_messages import encode_rows
+from antiphon_services.vllm.spans import RowSpan
+
+STAGING_BYTES = 64 << 20
+"""Pinned memory for rows that are on their way, and for where they are gathered; a power of two."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows of one step on their way to the host; `arrive` returns when they are there.
+
+    `places` are views of the pinned memory in use, which is free when they are gone.
+    """
+
+    spans: Sequence[RowSpan]
+    rows: torch.Tensor
+    arrive: Callable[[], None]
+    places: Sequence[memoryview] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.nbytes
+
+
+class RowSender:
+    """Sends rows over a connection. Everything but `close` is called on the engine's thread."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        most_bytes: int,
+        copies: Copies | None = None,
+        staging: Staging | None = None,
+    ) -> None:
+        """At most `most_bytes` wait for the socket; one step's rows always may.
+
+        `copies` bring rows to the host, through `staging`; without them rows are there already.
+        """
+        self._connection = connection
+        self._limit = most_bytes
+        self._waiting: deque[_Batch] = deque()
+        self._waiting_bytes = 0
+        self._lost: list[int] = []
+        self._closed = False
+        self._wake = threading.Condition()
+        self._copies, self._staging = copies, staging
+        self._thread = threading.Thread(target=self._run, name="hidden rows", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def on(cls, device: torch.device, connection: Connection, most_bytes: int) -> RowSender:
+        """For rows that are on a device."""
+        if device.type == "cpu":
+            return cls(connection, most_bytes)
+        staging = Staging(STAGING_BYTES, pinned=True)
+        return cls(connection, most_bytes, copies_on(device), staging)
+
+    def send_nowait(
+        self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor
+    ) -> None:
+        """Send the rows in `slots` (int64 [n], on the host) of `cache` [blocks, 1, size, hidden].
+
+        Never waits. Rows that find no room are lost, and their requests are told so.
+        """
+        size = len(slots) * cache.shape[3] * cache.element_size()
+        with self._wake:
+            if self._closed:
+                return
+            if self._waiting and self._waiting_bytes + size > self._limit:
+                self._lost += sorted({span.number for span in spans})
+                self._wake.notify()
+                return
+        batch = self._gather(spans, cache, slots)
+        with self._wake:
+            self._waiting.append(batch)
+            self._waiting_bytes += batch.size_bytes
+            self._wake.notify()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Rows that wait for the socket."""
+        with self._wake:
+            return self._waiting_bytes
+
+    def close(self) -> None:
+        """Send no more; the thread closes the connection and ends."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+
+    def _gather(self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor) -> _Batch:
+        """Copy the rows out of paged memory and begin their way to the host."""
+        block_size = cache.shape[2]
+        if self._copies is None:
+            return _Batch(spans, cache[slots // block_size, 0, slots % block_size], _arrived)
+        places: list[memoryview] = []
+        pinned = self._pinned(slots.shape, slots.dtype, places).copy_(slots)
+        there = pinned.to(cache.device, non_blocking=True)
+        rows = cache[there // block_size, 0, there % block_size]
+        host = self._pinned(rows.shape, rows.dtype, places)
+        self._copies.begin(host, rows)
+        return _Batch(spans, host, self._copies.mark().synchronize, places)
+
+    def _pinned(
+        self, shape: torch.Size, dtype: torch.dtype, places: list[memoryview]
+    ) -> torch.Tensor:
+        """Pinned memory of the host; its place in what is pinned already, if it has one, joins
+        `places`."""
+        taken = self._staging.take(shape.numel() * dtype.itemsize) if self._staging else None
+        if taken is None:
+            return torch.empty(shape, dtype=dtype, pin_memory=torch.cuda.is_available())
+        place, view = taken
+        places.append(view)
+        return place.view(dtype).view(shape)
+
+    def _run(self) -> None:
+        try:
+            while (taken := self._take()) is not None:
+                self._connection.send_bytes(_message(*taken))
+        except OSError as error:
+            _log.error("the stage takes no more hidden rows: %s", error)
+        except Exception:
+            _log.exception("hidden rows can no longer be sent")
+        finally:
+            with self._wake:
+                self._closed = True
+                self._waiting.clear()
+            # The other end finds out by this, and fails what waits for rows.
+            self._connection.close()
+
+    def _take(self) -> tuple[_Batch | None, list[int]] | None:
+        """The next rows and who has lost some; None when closed."""
+        with self._wake:
+            while not (self._waiting or self._lost or self._closed):
+                self._wake.wait()
+            if self._closed:
+                return None
+            batch = self._waiting.popleft() if self._waiting else None
+            self._waiting_bytes -= batch.size_bytes if batch else 0
+            lost, self._lost = self._lost, []
+            return batch, lost
+
+
+def _message(batch: _Batch | None, lost: Sequence[int]) -> bytes:
+    """One message; waits until the rows are on the host."""
+    if batch is None:
+        return encode_rows((), None, lost)
+    batch.arrive()
+    return encode_rows(batch.spans, host_array(batch.rows), lost)
+
+
+def _arrived() -> None:
+    """Rows that are on the host already."""

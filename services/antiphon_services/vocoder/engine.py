@@ -1,0 +1,157 @@
+"""The vocoder engine: advances many segments over one `StreamDecoder`.
+
+A segment's frames are decoded once, in order, as soon as they are there: a step takes
+what waits now and never waits for more. A step is bounded in frames, not in segments,
+so that audio leaves as it is made and a long backlog of one segment neither delays
+others nor needs memory for all of it. Segments of about the same length share a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+
+from antiphon.chunk import Tensor
+from antiphon.errors import FailedPrecondition, ResourceExhausted
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.transport.device_edge import ToHost
+from antiphon_services.isolation import alone, together
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.vocoder.buckets import Buckets
+from antiphon_services.vocoder.pace import CPU, DecodePace
+from antiphon_services.vocoder.segment import (
+    Pending,
+    VocoderEdges,
+    VocoderSegment,
+    invalid_codes,
+    read_codes,
+)
+from antiphon_services.vocoder.stream import Run, StreamDecoder, StreamPiece
+
+Turn = tuple[VocoderSegment, Pending]
+
+
+class VocoderEngine:
+    """An `Engine`: codec frames in, audio out, on the `edges` that the pipeline declares.
+
+    `context_limit` is the most frames of a segment, `slots` the most segments. A segment
+    holds a slot, `decoder.state_bytes`, from its first decoded frame to its release. With
+    `bucketing` the calls of common shapes are made ready here: those of up to `steady`
+    frames, as a steady chunk has.
+    """
+
+    def __init__(
+        self,
+        decoder: StreamDecoder,
+        edges: VocoderEdges,
+        context_limit: int,
+        slots: int,
+        pace: DecodePace = CPU,
+        to_host: ToHost | None = None,
+        bucketing: Bucketing | None = None,
+        steady: int = 1,
+    ) -> None:
+        self._to_host = to_host or ToHost.direct()
+        self._decoder = decoder
+        self._edges = edges
+        self._context_limit = context_limit
+        self._slots = slots
+        self._pace = pace
+        # With buckets one slot more, for what pads them.
+        self._states = decoder.new_states(slots + (bucketing is not None))
+        self._run: Run = partial(decoder.run, self._states)
+        if bucketing is not None:
+            self._run = Buckets(decoder, self._states, bucketing, pace, steady)
+        self._free_slots = list(range(slots))
+        self._segments: dict[SegmentKey, VocoderSegment] = {}
+        # Segments that can step, the longest waiting first.
+        self._ready: dict[SegmentKey, None] = {}
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of decoder state that all segments hold now."""
+        return (self._slots - len(self._free_slots)) * self._decoder.state_bytes
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in; holds no slot yet. Refuses it when there are none."""
+        if key in self._segments:
+            raise FailedPrecondition(f"segment {key} is there already")
+        if len(self._segments) == self._slots:
+            raise ResourceExhausted(f"the vocoder has {self._slots} slots, and all are taken")
+        wanted = self._edges.audio in settings.outputs
+        self._segments[key] = VocoderSegment(key, self._edges, wanted)
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Check and queue frames.
+
+        Raises `DataLoss` for chunks that do not follow on each other, and
+        `InvalidArgument` for codes that the decoder has no place for.
+        """
+        segment = self._segments[key]
+        segment.check_order(chunk)
+        codes = read_codes(chunk, self._decoder.groups, self._decoder.entries)
+        if segment.primed + segment.frames + len(codes) > self._context_limit:
+            raise invalid_codes(chunk.edge, f"more than {self._context_limit} frames in a segment")
+        segment.accept(codes, chunk)
+        if segment.can_step:
+            self._ready[key] = None
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """The edge of the frames, or None while frames or the finish wait to be worked off."""
+        return None if self._segments[key].can_step else self._edges.frames
+
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Decode `DecodePace.step` frames at most; those that waited longest go first."""
+        ready = [self._segments[key] for key in self._ready if key not in held]
+        finishing = [segment for segment in ready if not segment.pending]
+        waiting = [segment for segment in ready if segment.pending]
+        shares = self._pace.shares([segment.waiting for segment in waiting])
+        turns = [
+            (segment, segment.take(share))
+            for segment, share in zip(waiting, shares, strict=True)
+            if share
+        ]
+        events = [event for segment in finishing for event in segment.emit({})]
+        for group in self._pace.grouped([len(frames.codes) for _, frames in turns]):
+            events += self._advance([turns[index] for index in group])
+        for segment in (*finishing, *(segment for segment, _ in turns)):
+            del self._ready[segment.key]
+            if segment.can_step:
+                self._ready[segment.key] = None
+        return events
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].cost(FinishReason.CANCELLED)
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget the segment and free its slot."""
+        segment = self._segments.pop(key)
+        self._ready.pop(key, None)
+        if segment.slot is not None:
+            self._free_slots.append(segment.slot)
+
+    def _advance(self, turns: Sequence[Turn]) -> list[EngineEvent]:
+        """Decode these frames in one call, which changes no state if it fails."""
+        events: list[EngineEvent] = []
+        for (segment, frames), samples in zip(turns, together(self._decode, turns), strict=True):
+            with alone(segment.key, events, segment.end):
+                events += segment.decoded(frames, samples())
+        return events
+
+    def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:
+        """The samples that these frames add, float32 [m] each."""
+        pieces = [StreamPiece(self._slot(segment), frames.codes) for segment, frames in turns]
+        rows, spans = self._decoder.advance(self._states, pieces, self._run)
+        # One copy for all; each segment sends its slice.
+        return [
+            row[span] for row, span in zip(self._to_host.copy(rows.float()), spans, strict=True)
+        ]
+
+    def _slot(self, segment: VocoderSegment) -> int:
+        """The segment's slot, from now on if it had none."""
+        if segment.slot is None:
+            segment.slot = self._free_slots.pop()
+            self._states.reset(segment.slot)
+        return segment.slot

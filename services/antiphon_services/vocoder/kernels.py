@@ -1,0 +1,136 @@
+"""The arithmetic of a causal vocoder over rows: [batch, rows, channels], channels last.
+
+Rows are time steps. Channels last is what makes a tail, a frame's samples and a
+weight's panel contiguous. On a CPU in float32 the weights are laid out once in the
+blocks that oneDNN works on: with plain weights each call lays them out anew, which
+for a few frames costs more than the arithmetic, and matrix products go to a library
+that leaves half of some processors' vector width unused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon_services.lm.in_place import into
+from antiphon_services.lm.products import onednn_for
+
+# Rows that the packed layout of a convolution is chosen for; any number is right.
+PACKED_FOR_ROWS = 256
+
+
+class Linear:
+    """`weight` [outputs, inputs] and `bias` [outputs] applied to the last axis.
+
+    Owns the layout of its weight, and keeps no other copy of it.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._bias = None if bias is None else bias.detach()
+        self._onednn = onednn_for(weight)
+        self._weight: Tensor = weight.detach().contiguous()
+        if self._onednn is not None:
+            self._weight = self._onednn._reorder_linear_weight(self._weight)
+
+    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """The product, and the sum with `plus` [..., outputs] if there is one."""
+        if self._onednn is None:
+            y = functional.linear(x, self._weight, self._bias)
+        else:
+            y = self._onednn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return y if plus is None else y.add_(plus)
+
+
+class Convolution:
+    """`weight` [outputs, inputs / groups, kernel] along the rows, without padding.
+
+    `reach` is how many rows before its own each output looks back on.
+    """
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, *, dilation: int = 1, groups: int = 1
+    ) -> None:
+        self._bias = None if bias is None else bias.detach()
+        self._dilation = dilation
+        self._groups = groups
+        self.reach = (weight.shape[-1] - 1) * dilation
+        self.inputs = weight.shape[1] * groups
+        image = weight.detach()[:, :, None].contiguous(memory_format=torch.channels_last)
+        # Depthwise, the arithmetic is too little for the layout to matter.
+        self._onednn = onednn_for(weight) if groups == 1 else None
+        if self._onednn is not None:
+            shape = [1, self.inputs, 1, PACKED_FOR_ROWS + self.reach]
+            image = self._onednn._reorder_convolution_weight(image, *self._geometry, shape)
+        self._weight: Tensor = image
+
+    @property
+    def _geometry(self) -> tuple[list[int], list[int], list[int], int]:
+        """Padding, stride, dilation and groups, as images have them."""
+        return [0, 0], [1, 1], [1, self._dilation], self._groups
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[batch, rows, inputs] to [batch, rows - reach, outputs], contiguous."""
+        padding, stride, dilation, groups = self._geometry
+        image = x.transpose(1, 2).unsqueeze(2)
+        if self._onednn is None:
+            y = functional.conv2d(image, self._weight, self._bias, dilation=dilation, groups=groups)
+        else:
+            geometry = (padding, stride, dilation, groups)
+            y = self._onednn._convolution_pointwise(
+                image, self._weight, self._bias, *geometry, "none", [], ""
+            )
+        return y.squeeze(2).transpose(1, 2).contiguous()
+
+
+class UnfoldedConvolution:
+    """A `Convolution` without groups, as one matrix product over the rows of all sessions.
+
+    It is the faster one where a session brings few rows: these alone would not fill the
+    registers of a convolution's kernel. Where they are many, the unfolded rows, `kernel`
+    times as wide, would leave the caches.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, dilation: int = 1) -> None:
+        self._product = Linear(weight.detach().transpose(1, 2).flatten(1), bias)
+        self._dilation = dilation
+        _, self.inputs, self._kernel = weight.shape
+        self.reach = (self._kernel - 1) * dilation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """As `Convolution.__call__`; `x` must be contiguous."""
+        batch, length, channels = x.shape
+        shape = (batch, length - self.reach, self._kernel, channels)
+        strides = (length * channels, channels, self._dilation * channels, 1)
+        return self._product(x.as_strided(shape, strides).reshape(*shape[:2], -1))
+
+
+class Snake:
+    """SnakeBeta with its exponentials taken beforehand: `alpha`, `beta`, `no_div_by_zero`."""
+
+    def __init__(self, module: Any) -> None:
+        with torch.no_grad():
+            self._frequency: Tensor = module.alpha.exp()
+            self._magnitude: Tensor = 1.0 / (module.beta.exp() + module.no_div_by_zero)
+
+    def __call__(self, x: Tensor, out: Tensor) -> Tensor:
+        """x + magnitude * sin(frequency * x) ** 2 into `out`, which may be `x`."""
+        wave = torch.mul(x, self._frequency).sin_()
+        return into(out, torch.addcmul, x, wave.mul_(wave), self._magnitude)
+
+
+def concatenated(*layers: nn.Linear) -> Linear:
+    """One `Linear` that gives the outputs of these behind each other."""
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    if len(biases) not in (0, len(layers)):
+        raise ValueError("either all layers have a bias or none")
+    bias = torch.cat(biases) if biases else None
+    return Linear(torch.cat([layer.weight.detach() for layer in layers]), bias)
+
+
+def scaled(layer: nn.Linear, scale: Tensor) -> Linear:
+    """One `Linear` for `layer` and the multiplication of its outputs by `scale`."""
+    bias = None if layer.bias is None else layer.bias * scale
+    return Linear(layer.weight * scale[:, None], bias)

@@ -1,0 +1,193 @@
+"""The causal layers of a vocoder, advanced by new inputs only.
+
+They are made of transformers' modules, which are known by their parts (`stream.py`).
+
+The law: a layer returns for a session's new rows exactly what the Hugging Face module
+gives at these rows when it sees all the session's rows at once. What a layer needs of
+the past lies in slots whose shapes never change (`batch.StreamStates`). Tensors are
+[batch, rows, channels].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from antiphon.errors import FailedPrecondition
+from antiphon_services.vocoder.batch import Batch, Level, Shape
+from antiphon_services.vocoder.kernels import (
+    Convolution,
+    Linear,
+    Snake,
+    UnfoldedConvolution,
+    scaled,
+)
+
+# Rows per frame up to which an unfolded convolution is the faster one.
+UNFOLDED_ROWS = 32
+
+
+class StreamLayer(Protocol):
+    """One causal layer; immutable, shared by all sessions."""
+
+    @property
+    def state_shapes(self) -> tuple[Shape, ...]:
+        """Shapes of what one session keeps; zeros before the first input."""
+
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The outputs at the new rows `x`; may overwrite `x`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CausalConvolution:
+    """A convolution that looks back, behind a SnakeBeta or nothing."""
+
+    convolution: Convolution | UnfoldedConvolution
+    level: Level
+    snake: Snake | None = None
+
+    @property
+    def state_shapes(self) -> tuple[Shape, ...]:
+        """The last inputs; zeros stand for the padding on the left."""
+        return ((self.convolution.reach, self.convolution.inputs),)
+
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Put the activated rows behind the past and convolve without padding; keeps `x`."""
+        (tail,) = past
+        joined = batch.extended(tail, x.shape[1])
+        rows = joined[:, tail.shape[1] :]
+        if self.snake is None:
+            rows.copy_(x)
+        else:
+            self.snake(x, out=rows)
+        batch.zero_start(rows, self.level)
+        batch.keep_last(tail, joined, self.level)
+        return self.convolution(joined)
+
+
+@dataclass(frozen=True, slots=True)
+class Upsampling:
+    """A transposed convolution, as one that gives the `stride` outputs of a row side by side."""
+
+    taps: CausalConvolution | Linear
+    stride: int
+
+    @property
+    def state_shapes(self) -> tuple[Shape, ...]:
+        """The last input, where inputs overlap."""
+        return () if isinstance(self.taps, Linear) else self.taps.state_shapes
+
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """`stride` rows for each row, as `Level.upsampled` tells."""
+        taps = self.taps
+        y = taps(x) if isinstance(taps, Linear) else taps.advance(batch, past, x)
+        return y.view(len(y), y.shape[1] * self.stride, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A linear layer, which looks at no other row."""
+
+    linear: Linear
+
+    @property
+    def state_shapes(self) -> tuple[Shape, ...]:
+        """Nothing."""
+        return ()
+
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The outputs at the new rows."""
+        return self.linear(x)
+
+
+class ConvNeXt:
+    """A ConvNeXt block: its depthwise convolution is all that looks back."""
+
+    def __init__(self, module: Any, level: Level) -> None:
+        self._depthwise = causal_convolution(module.dwconv, level)
+        self._norm = module.norm
+        self._expand = Linear(module.pwconv1.weight, module.pwconv1.bias)
+        self._act = module.act
+        with torch.no_grad():
+            self._shrink = scaled(module.pwconv2, module.gamma)
+
+    @property
+    def state_shapes(self) -> tuple[Shape, ...]:
+        """Those of the depthwise convolution."""
+        return self._depthwise.state_shapes
+
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """As the module's `forward`, over the new rows."""
+        y = self._norm(self._depthwise.advance(batch, past, x))
+        return self._shrink(self._act(self._expand(y)), plus=x)
+
+
+class ResidualUnit:
+    """Two convolutions, each behind a SnakeBeta, the second of kernel 1."""
+
+    def __init__(self, module: Any, level: Level) -> None:
+        second = module.conv2.conv
+        if second.kernel_size != (1,):
+            raise FailedPrecondition(f"vocoder: cannot stream the convolution {second}")
+        self._first = causal_convolution(module.conv1, level, module.act1)
+        self._snake = Snake(module.act2)
+        self._second = Linear(second.weight[..., 0], second.bias)
+
+    @property
+    def state_shapes(self) -> tuple[Shape, ...]:
+        """Those of the first convolution."""
+        return self._first.state_shapes
+
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """As the module's `forward`, over the new rows."""
+        y = self._first.advance(batch, past, x)
+        return self._second(self._snake(y, out=y), plus=x)
+
+
+def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConvolution:
+    """The streaming form of a convolution of stride 1, with the SnakeBeta before it."""
+    conv = module.conv
+    kernel = _kernel(level, conv.weight, conv.bias, conv.dilation[0], conv.groups)
+    if conv.stride != (1,) or conv.padding != (0,) or module.padding != kernel.reach:
+        raise FailedPrecondition(f"vocoder: cannot stream the convolution {conv}")
+    return CausalConvolution(kernel, level, None if act is None else Snake(act))
+
+
+def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, Level]:
+    """The streaming form of a transposed convolution, and the level behind it.
+
+    Its kernel must be one or two strides wide. Of two, neighbouring inputs overlap by a
+    stride, and the outputs of a row come from the row before and itself. A module that
+    trims a stride at both ends leaves the first row none; one that trims at the end alone
+    gives it all, as if zeros came before.
+    """
+    conv, (stride,) = module.conv, module.conv.stride
+    plain = (conv.padding, conv.output_padding, conv.dilation) == ((0,), (0,), (1,))
+    trim = conv.kernel_size[0] - stride
+    trims = module.right_pad == trim and module.left_pad in (0, trim)
+    if not plain or not trims or trim not in (0, stride) or conv.groups != 1:
+        raise FailedPrecondition(f"vocoder: cannot stream the transposed convolution {conv}")
+    behind = level.upsampled(stride, overlaps=bool(module.left_pad))
+    # [inputs, outputs, kernel] -> [strides in the kernel, stride, outputs, inputs]
+    by_row = conv.weight.view(*conv.weight.shape[:2], -1, stride).permute(2, 3, 1, 0)
+    bias = None if conv.bias is None else conv.bias.repeat(stride)
+    if not trim and act is None:
+        return Upsampling(Linear(by_row[0].flatten(0, 1), bias), stride), behind
+    # The row before comes first; it contributes the kernel's last stride.
+    weight = by_row.flip(0).flatten(1, 2).permute(1, 2, 0)
+    snake = None if act is None else Snake(act)
+    taps = CausalConvolution(_kernel(level, weight, bias), level, snake)
+    return Upsampling(taps, stride), behind
+
+
+def _kernel(
+    level: Level, weight: Tensor, bias: Tensor | None, dilation: int = 1, groups: int = 1
+) -> Convolution | UnfoldedConvolution:
+    """The faster of the two at this level."""
+    if level.rate <= UNFOLDED_ROWS and groups == 1:
+        return UnfoldedConvolution(weight, bias, dilation=dilation)
+    return Convolution(weight, bias, dilation=dilation, groups=groups)

@@ -1,0 +1,147 @@
+"""What a vocoder stage is made of once a family has its `Vocoder`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, Internal
+from antiphon.pipelines.files import reading
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.engine import Engine, InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.transport.device_edge import ToHost
+from antiphon_services.engines import TORCH
+from antiphon_services.lm.graphs import Bucketing, graphs_of
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.vocoder.engine import VocoderEngine
+from antiphon_services.vocoder.pace import ACCELERATOR, CPU
+from antiphon_services.vocoder.segment import VocoderEdges
+from antiphon_services.vocoder.stream import StreamDecoder, Vocoder
+
+CODE_DTYPE_ENTRIES = 1 << 16
+# The stage draws nothing: settings without effect.
+NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class VocoderTerms:
+    """What a family knows of its vocoder besides the weights.
+
+    `config_path` is the file that describes it, `most_frames` the longest stream that its
+    positions allow, `steady` the frames of a steady chunk.
+    """
+
+    edges: VocoderEdges
+    config_path: Path
+    sample_rate_hz: int
+    most_frames: int
+    steady: int
+
+
+def frame_limit(config: StageConfig, most: int) -> int:
+    """Most frames of a segment: the setting, which may be any, or the checkpoint's `most`. A stream
+    keeps as much state however long it is, so all of it fits."""
+    limit = config.context_limit
+    return (limit if isinstance(limit, int) else 0) or most
+
+
+def vocoder_stage(
+    vocoder: Vocoder,
+    terms: VocoderTerms,
+    model_dir: Path,
+    config: StageConfig,
+    bucketing: Bucketing | None = None,
+) -> LoadedStage:
+    """The stage, ready to run; `bucketing` is what `config.graphs` chooses if None.
+
+    Raises `FailedPrecondition` for a vocoder that cannot be streamed.
+    """
+    with reading(terms.config_path):
+        decoder = StreamDecoder(vocoder)
+    if decoder.entries > CODE_DTYPE_ENTRIES:
+        raise FailedPrecondition(f"codes travel as uint16; the codebooks have {decoder.entries}")
+    context_limit = frame_limit(config, terms.most_frames)
+    to_host = ToHost.of(config)
+    pace = CPU if decoder.device.type == "cpu" else ACCELERATOR
+    engine = VocoderEngine(
+        decoder,
+        terms.edges,
+        context_limit,
+        config.slots,
+        pace,
+        to_host,
+        bucketing or graphs_of(config),
+        steady=terms.steady,
+    )
+    edges, groups = terms.edges, decoder.groups
+    _warm_up(engine, edges, groups, config.slots, terms.steady, pace.step, context_limit)
+    log.info(
+        "%d slots of %d bytes: %.1f MB of decoder state",
+        config.slots,
+        decoder.state_bytes,
+        config.slots * decoder.state_bytes / 1e6,
+    )
+    facts = StageFacts(
+        model=model_dir.name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=NO_SAMPLING,
+        sample_rate_hz=terms.sample_rate_hz,
+        samples_per_frame=decoder.samples_per_frame,
+        code_groups=decoder.groups,
+        code_entries=decoder.entries,
+        context_limit=context_limit,
+    )
+    return LoadedStage(engine, facts, to_host)
+
+
+def _warm_up(
+    engine: Engine,
+    edges: VocoderEdges,
+    groups: int,
+    slots: int,
+    steady: int,
+    step: int,
+    context_limit: int,
+) -> None:
+    """Decode chunks of every length up to a steady one, and the largest steps.
+
+    The kernels of each of these shapes are compiled then, and the process has touched the memory
+    of its largest step, so no request pays for firsts. Raises `Internal` if the decoder fails.
+    """
+    most_frames = max(1, min(step, context_limit // 2))
+    totals = accumulate(range(1, steady + 1))
+    lengths_that_fit = sum(total <= context_limit for total in totals)
+    loads: tuple[tuple[int, Sequence[int]], ...] = (
+        (1, range(1, lengths_that_fit + 1)),
+        (1, (most_frames, most_frames)),
+        (slots, (max(1, most_frames // slots),) * 2),
+    )
+    for sessions, lengths in loads:
+        keys = [SegmentKey(f"warm-up {index}", 0) for index in range(sessions)]
+        for key in keys:
+            engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({edges.audio})))
+        position = 0
+        for number, frames in enumerate(lengths, 1):
+            reason = FinishReason.STOP if number == len(lengths) else None
+            codes = np.zeros((frames, groups), np.uint16)
+            chunk = InputChunk(
+                edges.frames, position, {edges.frames: codes}, reason is not None, reason
+            )
+            for key in keys:
+                engine.accept(key, chunk)
+            position += frames
+            while reason is None and engine.awaited_edge(keys[-1]) is None:
+                engine.step()
+        for failed in run_to_the_end(engine, keys):
+            raise Internal(f"warm-up: {failed.error}")

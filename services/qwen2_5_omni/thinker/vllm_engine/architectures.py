@@ -1,7 +1,0 @@
-"""The models that the thinker brings to vLLM; read before vLLM is imported."""
-
-from __future__ import annotations
-
-TAPPED_THINKER = "AntiphonTappedQwen2_5OmniThinker"
-MODELS = {TAPPED_THINKER: "services.qwen2_5_omni.thinker.vllm_engine.model:RowThinker"}
-"""Class by architecture, in vLLM's form `module:name`."""

@@ -1,4 +1,0 @@
-"""The `vllm` engine of a thinker, on what `services.vllm` has for any stage.
-
-Runs in the stage. What a family adds is its `VllmCheckpoint`, with a model that has a tap.
-"""

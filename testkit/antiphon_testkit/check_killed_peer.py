@@ -1,0 +1,80 @@
+"""What a transport must do when the process at the far end is killed: the other half of
+the public conformance suite. Each check kills one peer at a random moment.
+
+As a stage does, both ends load what their transport needs before they link."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+
+from antiphon.deployment.schema import TransportName
+from antiphon.errors import ResourceExhausted
+from antiphon.transport.payload.registry import attach_best, check_possible
+from antiphon_testkit.check_transport import check_nothing_is_left
+from antiphon_testkit.link_peer import RESUME_WINDOW_S, settings_of
+from antiphon_testkit.link_rig import LinkConsumer, marked_chunk, producer, serving
+
+NOTICED_S = 2.0
+START_S = 60.0
+
+
+async def check_killed_producer(transport: TransportName, seed: int) -> None:
+    """The consumer has an unbroken beginning, notices within 2 s, and keeps nothing."""
+    check_possible(settings_of(transport))
+    consumer = LinkConsumer(settings_of(transport), attach_best, boot_id="survivor")
+    received = consumer.received
+    async with serving(consumer) as address:
+        peer = await _start("--transport", transport, "--produce-to", address, "--seed", str(seed))
+        try:
+            await received.wait_count(random.Random(seed).randrange(1, 600), START_S)
+        finally:
+            await _kill(peer)
+        await received.changed.wait_until(lambda: received.suspended, NOTICED_S)
+        await received.changed.wait_until(lambda: received.lost, RESUME_WINDOW_S + NOTICED_S)
+        for session_id, sequences in received.sequences.items():
+            received.check_complete(session_id, len(sequences))
+    await check_nothing_is_left()
+
+
+async def check_killed_consumer(transport: TransportName, seed: int) -> None:
+    """The producer notices within 2 s, gives the link up after its window, keeps nothing."""
+    check_possible(settings_of(transport))
+    peer = await _start("--transport", transport)
+    try:
+        assert peer.stdout is not None
+        address = (await peer.stdout.readline()).decode().strip()
+        link, told = producer(address, settings_of(transport))
+        chance = random.Random(seed)
+        kill_at, sequence = chance.randrange(1, 500), 0
+        while not told.suspended:
+            if sequence == kill_at:
+                await _kill(peer)
+                killed_at = asyncio.get_running_loop().time()
+            with suppress(ResourceExhausted):
+                link.send_nowait(marked_chunk("s", sequence, int((1 << 20) ** chance.random())))
+            sequence += 1
+            await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop().time() - killed_at < NOTICED_S
+        await told.changed.wait_until(lambda: told.lost, RESUME_WINDOW_S + NOTICED_S)
+        await link.close()
+    finally:
+        await _kill(peer)
+    await check_nothing_is_left()
+
+
+async def _kill(peer: Process) -> None:
+    """Kill a peer, if it has not ended by itself: that must not hide why a check failed."""
+    with suppress(ProcessLookupError):
+        peer.kill()
+    await peer.wait()
+
+
+async def _start(*arguments: str) -> Process:
+    module = "antiphon_testkit.link_peer"
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments, stdout=PIPE
+    )

@@ -1,0 +1,61 @@
+"""Writes a complete Qwen2.5-Omni checkpoint of a few megabytes with random weights.
+
+Use `python -m antiphon_testkit.qwen2_5_omni.tiny_checkpoint DIR`. Every part of the released
+model is there and the files are laid out as `save_pretrained` lays them out, so it stands in for
+the released one wherever no one listens to the result.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from antiphon_testkit.qwen2_5_omni.tiny_config import make_config
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.qwen2_5_omni.tiny_tokenizer import PREPROCESSOR, TOKENIZER
+from antiphon_testkit.tiny_checkpoint import TinyCheckpointCommand, make_directory, save_model
+
+SHAPE = TinyOmni25Shape()
+VOICES_FILE = "spk_dict.pt"
+
+
+def build_tiny_checkpoint(
+    directory: Path,
+    shape: TinyOmni25Shape = SHAPE,
+    seed: int = 0,
+    *,
+    configure: Callable[[Any], None] | None = None,
+) -> None:
+    """Write a checkpoint into `directory`, which is made if it is missing.
+
+    The same shape and seed give the same weights. `configure` is given the configuration before
+    the model is made. Raises `FailedPrecondition` if the directory holds something already.
+    """
+    from transformers import Qwen2_5OmniForConditionalGeneration
+
+    from antiphon_testkit.qwen2_5_omni.tiny_weights import fill_weights, write_voices
+
+    make_directory(directory)
+    vocabulary = TOKENIZER.write(directory)
+    PREPROCESSOR.write(directory)
+    model_class: Any = Qwen2_5OmniForConditionalGeneration
+    config = make_config(shape, vocabulary)
+    if configure is not None:
+        configure(config)
+    model = model_class(config)
+    fill_weights(model, shape, vocabulary, seed)
+    save_model(model, directory, vocabulary)
+    write_voices(directory / VOICES_FILE, shape, vocabulary, seed)
+
+
+COMMAND = TinyCheckpointCommand(
+    "Qwen2.5-Omni",
+    "antiphon_testkit.qwen2_5_omni.tiny_checkpoint",
+    {"small": SHAPE},
+    build_tiny_checkpoint,
+)
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.run())

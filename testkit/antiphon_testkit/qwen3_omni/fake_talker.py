@@ -1,0 +1,65 @@
+"""A model-free engine for the talker role: makes frames as fast as it is let."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.runtime.engine import (
+    Completed,
+    Emitted,
+    EngineEvent,
+    InputChunk,
+    SegmentSettings,
+)
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_testkit.qwen3_omni.fake_engine import GROUPS
+
+
+class FakeTalker:
+    """One frame a step, `frames` per segment, of which every code is the frame's number from 1.
+
+    It waits for no input. Frames of `reference` prime its consumer, one `Emitted` for each
+    array, before the first frame. `made` counts the frames of each segment for ever.
+    """
+
+    def __init__(self, frames: int, reference: Sequence[Tensor] = ()) -> None:
+        self.made: Counter[SegmentKey] = Counter()
+        self.segments: dict[SegmentKey, bool] = {}
+        self._frames = frames
+        self._reference = reference
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in."""
+        self.segments[key] = False
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Needs nothing."""
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`tokens` after the end, which never comes."""
+        return "tokens" if self.segments[key] else None
+
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """A frame, or the end, of every segment that is not held."""
+        ready = [key for key, ended in self.segments.items() if not ended and key not in held]
+        return [event for key in ready for event in self._advance(key)]
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment."""
+        del self.segments[key]
+
+    def _advance(self, key: SegmentKey) -> list[EngineEvent]:
+        frame = self.made[key]
+        if frame == self._frames:
+            self.segments[key] = True
+            end = Emitted(key, "codes", frame, finish_reason=FinishReason.STOP)
+            return [end, Completed(key, FinishReason.STOP, 0, frame)]
+        self.made[key] += 1
+        codes = np.full((1, GROUPS), frame + 1, np.uint16)
+        made = Emitted(key, "codes", frame, {"codes": codes})
+        first = [] if frame else self._reference
+        return [*(Emitted(key, "codes", 0, {"codes": each}, prime=True) for each in first), made]

@@ -1,0 +1,246 @@
+"""`python -m antiphon_tools.chaos`: breaks a fleet on this machine, and checks what listeners hear.
+
+Two replicas of each stage and a gateway run as processes. In each round some listeners are
+answered while one process is killed, frozen, slowed down or left without descriptors. Every answer
+must be the undisturbed one, to the id, the frame and the sample; then no stage may hold anything.
+The gateway itself may be killed, too: listeners ask for the rest of their answers when it is back.
+What does not hold ends the run, with the seed that draws the same rounds again.
+
+With `--faults kill` alone one answer at a time is made, and each kill hits the replica that makes
+it. What does not hold is told, and the run goes on. `--replicas 1` shows how soon it is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.client.retrying import Retry
+from antiphon.errors import AntiphonError
+from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon_tools.chaos import report
+from antiphon_tools.chaos.carriers import carriers_of
+from antiphon_tools.chaos.faults import KILLED, NAMES
+from antiphon_tools.chaos.fleet import running_fleet
+from antiphon_tools.chaos.kills import Kill, Kills
+from antiphon_tools.chaos.listener import AnswerListener
+from antiphon_tools.chaos.report import BUFFER_S
+from antiphon_tools.chaos.rounds import ChaosFound, Round, Rounds
+from antiphon_tools.launcher.events import LaunchEvent, Output, Report
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.load.player import plays_on
+from antiphon_tools.warm.launcher import WarmLauncher
+
+SECONDS = 120.0
+LITTLE_AHEAD = {
+    "max_ahead_seconds": 0.2,
+    "max_stage_ahead_seconds": 0.1,
+    "max_stage_ahead_positions": 4,
+}
+"""Every stage is at work for as long as its answer is spoken, so that it can be killed then."""
+ONCE = Retry(attempts=1)
+"""What the SDK would do for its caller is not what the fleet is asked for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    options = _parser().parse_args(arguments)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
+            kills = tuple(options.faults) == (KILLED.name,)
+            run = _kill if kills else _break
+            if asyncio.run(run(options, seed, Path(directory))):
+                return 1
+    except (ChaosFound, AntiphonError, OSError) as error:
+        print(f"FAILED: {error}\nfor the same rounds: --seed {seed}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; everything was stopped")
+        return 130
+    return 0
+
+
+def _model(options: argparse.Namespace, directory: Path) -> Path:
+    """The checkpoint that is served."""
+    if options.model is not None:
+        return Path(options.model)
+    build_tiny_checkpoint(directory / "tiny", TinyShape(endless_speech=True))
+    return directory / "tiny"
+
+
+def _launcher(options: argparse.Namespace) -> type[Launcher]:
+    return WarmLauncher if options.warm else Launcher
+
+
+def _ended(options: argparse.Namespace, count: int, began_at: float) -> bool:
+    """Whether there were enough rounds; unless a number or a time is given, for two minutes."""
+    seconds = options.seconds or (float("inf") if options.rounds else SECONDS)
+    return count == options.rounds or time.monotonic() - began_at >= seconds
+
+
+async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool:
+    """Kill what makes an answer, and tell what that cost; whether something did not hold."""
+    model = _model(options, directory)
+    done: list[Kill] = []
+    async with (
+        running_fleet(
+            model,
+            options.replicas,
+            directory,
+            _launcher(options),
+            _log(options),
+            **LITTLE_AHEAD,
+        ) as fleet,
+        AnswerListener(fleet.running.grpc_address, speed=options.speed, retry=ONCE) as listener,
+        carriers_of(fleet) as carriers,
+    ):
+        kills = Kills(fleet, listener, carriers, seed=seed, roles=options.roles)
+        await kills.learn()
+        print(f"{len(fleet.stages)} processes of stages are up; they are killed now", flush=True)
+        began_at = time.monotonic()
+        try:
+            async for each in kills.run():
+                done.append(each)
+                print(report.line(len(done), options.rounds, each), flush=True)
+                if _ended(options, len(done), began_at):
+                    break
+        finally:
+            print(report.table(done, kills.missed))
+            if options.json is not None:
+                settings = {
+                    "seed": seed,
+                    "replicas": options.replicas,
+                    "speed": options.speed,
+                    "model": str(options.model or "tiny"),
+                    "took_s": round(time.monotonic() - began_at, 1),
+                    "load": os.getloadavg(),
+                }
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                options.json.write_text(report.as_json(done, kills.missed, settings))
+                print(options.json)
+    wrong = [each for each in done if each.found or (each.error and options.replicas > 1)]
+    if wrong:
+        print(f"FAILED: {len(wrong)} of {len(done)} do not hold; --seed {seed}", file=sys.stderr)
+    return bool(wrong)
+
+
+def _log(options: argparse.Namespace) -> Report:
+    """Writes down what becomes of processes and what they print, if that is wanted."""
+    if options.log is None:
+        return lambda event: None
+    options.log.parent.mkdir(parents=True, exist_ok=True)
+    log = options.log.open("w", buffering=1)
+    began_at = time.monotonic()
+
+    def write(event: LaunchEvent) -> None:
+        told = f"{event.service}: {event.line}" if isinstance(event, Output) else event
+        print(f"{time.monotonic() - began_at:8.3f} {told}", file=log)
+
+    return write
+
+
+async def _break(options: argparse.Namespace, seed: int, directory: Path) -> bool:
+    """Break what is drawn. Raises `ChaosFound` when something does not hold."""
+    model = _model(options, directory)
+    done: list[Round] = []
+    async with (
+        running_fleet(
+            model, options.replicas, directory, _launcher(options), _log(options)
+        ) as fleet,
+        AnswerListener(fleet.running.grpc_address, speed=options.speed) as listener,
+    ):
+        rounds = Rounds(
+            fleet,
+            listener,
+            seed=seed,
+            listeners=options.listeners,
+            faults=options.faults,
+            roles=options.roles,
+        )
+        await rounds.learn()
+        print(f"{len(fleet.stages)} processes of stages are up; they are broken now", flush=True)
+        began_at = time.monotonic()
+        try:
+            async for each in rounds.run():
+                done.append(each)
+                print(_line(len(done), each), flush=True)
+                if _ended(options, len(done), began_at):
+                    break
+        finally:
+            print(_table(done))
+    return False
+
+
+def _line(number: int, done: Round) -> str:
+    worst = max(each.underrun_s for each in done.heard)
+    return (
+        f"{number:4} {done.fault.name:11} {done.target:12} after {done.after} pieces: "
+        f"{len(done.heard)} answers, at worst {1000 * worst:.0f} ms late"
+    )
+
+
+def _table(done: Sequence[Round]) -> str:
+    """What each fault has cost, by the stage that it hit."""
+    found: dict[tuple[str, str], list[Round]] = defaultdict(list)
+    for each in done:
+        found[each.fault.name, each.target.partition("#")[0]].append(each)
+    lines = [
+        "| fault | stage | rounds | answers | late p50, ms | late p95, ms "
+        f"| gaps with {1000 * BUFFER_S:.0f} ms of buffer |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for (fault, role), rounds in sorted(found.items()):
+        heard = [each for one in rounds for each in one.heard]
+        # One listener of a round at least had its replica hit: the worst is that one's.
+        late = sorted(1000 * max(each.underrun_s for each in one.heard) for one in rounds)
+        gaps = sum(not plays_on(each.underrun_s, BUFFER_S) for each in heard)
+        p95 = late[min(len(late) - 1, int(0.95 * len(late)))]
+        lines.append(
+            f"| {fault} | {role} | {len(rounds)} | {len(heard)} "
+            f"| {statistics.median(late):.0f} | {p95:.0f} | {gaps} |"
+        )
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m antiphon_tools.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seconds", type=float, help=f"how long ({SECONDS:.0f}, or as long as the rounds take)"
+    )
+    parser.add_argument("--rounds", type=int, default=0, help="at most so many rounds (no bound)")
+    parser.add_argument("--seed", type=int, help="draw the same again (a new one, which is told)")
+    parser.add_argument("--model", type=Path, help="checkpoint (a tiny one, made for this)")
+    parser.add_argument("--replicas", type=int, default=2, help="of each stage (2)")
+    parser.add_argument("--listeners", type=int, default=4, help="answers at a time (4)")
+    parser.add_argument(
+        "--speed", type=float, default=1.0, help="of the listeners, times that of speech (1)"
+    )
+    parser.add_argument(
+        "--faults", nargs="+", choices=NAMES, default=NAMES, help=f"of {', '.join(NAMES)} (all)"
+    )
+    parser.add_argument("--roles", nargs="+", default=(), help="stages that are hit (all)")
+    parser.add_argument(
+        "--warm", action="store_true", help="fork stages from a process that has their libraries"
+    )
+    parser.add_argument("--log", type=Path, help="a file for what the processes print")
+    parser.add_argument("--json", type=Path, help="with `--faults kill` alone: a file for it all")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

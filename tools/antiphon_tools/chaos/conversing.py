@@ -1,0 +1,97 @@
+"""Listeners who hold a conversation, and know what they should hear in each of its turns.
+
+An answer that is lost with its gateway ends where it was heard last. It is deleted then and asked
+for once more, so that the conversation is again what it was, and so is the next answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from antiphon.client.aio_conversation import AsyncConversationCall
+from antiphon.client.conversation_events import (
+    CommandFailed,
+    ConversationOpened,
+    ResponseAudioDelta,
+    ResponseDone,
+    ResponseTextDelta,
+)
+from antiphon.errors import AntiphonError, Internal, Unavailable
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon_tools.chaos.heard import Heard
+
+MOST_LOST = 3
+"""Times that a turn's answer is asked for."""
+
+Play = Callable[[bytes, Heard], Awaitable[None]]
+"""Takes 16-bit samples, for as long as they play."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTalk:
+    """What a user says turn by turn; the same answers come every time, since they are greedy."""
+
+    texts: tuple[str, ...]
+    max_text: int
+    max_frames: int
+
+    def __str__(self) -> str:
+        return f"a conversation ({', '.join(map(repr, self.texts))}, {self.max_frames} frames each)"
+
+    def sampling(self, stages: Sequence[str]) -> Mapping[str, SamplingRequest]:
+        """That of every answer: the text's, and that of the stages that make speech."""
+        speaking = SamplingRequest(temperature=0.0, max_tokens=self.max_frames)
+        said = SamplingRequest(temperature=0.0, max_tokens=self.max_text)
+        return {**dict.fromkeys(stages, speaking), INPUT_STAGE: said}
+
+
+async def hear_turns(call: AsyncConversationCall, talk: KnownTalk, play: Play) -> list[Heard]:
+    """The answer to each text; the last one has the error that ended the conversation."""
+    turns = []
+    for text in talk.texts:
+        heard = Heard()
+        try:
+            await call.add(text)
+            for _ in range(MOST_LOST):
+                if await _hear_answer(call, heard, play):
+                    break
+                heard = Heard(asked_at=heard.asked_at, resumed=True)
+            else:
+                raise Unavailable(f"the answer to {text!r} was lost {MOST_LOST} times")
+        except AntiphonError as error:
+            heard.error = error
+        turns.append(heard)
+        if heard.error is not None:
+            break
+    return turns
+
+
+async def _hear_answer(call: AsyncConversationCall, heard: Heard, play: Play) -> bool:
+    """Whether it was heard to its end; else it was lost with its gateway, and is deleted.
+
+    Raises `AntiphonError` when it failed with the gateway there.
+    """
+    gateway_lost = False
+    await call.respond()
+    async for event in call:
+        match event:
+            case ConversationOpened():
+                gateway_lost = heard.resumed = True
+            case CommandFailed(error):
+                raise error
+            case ResponseTextDelta():
+                heard.text += event.text
+            case ResponseAudioDelta():
+                await play(event.pcm16, heard)
+            case ResponseDone(response) if response.status != "failed":
+                return True
+            case ResponseDone(response) if not gateway_lost:
+                raise response.error or Internal(f"an answer failed: {response.reason}")
+            case ResponseDone(response):
+                for item in response.items:
+                    await call.delete(item.id)
+                return False
+            case _:
+                pass
+    raise Unavailable("the conversation has ended")

@@ -1,0 +1,68 @@
+"""What a listener has heard of an answer, and where that differs from what it should have heard."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import AntiphonError
+from antiphon_tools.load.player import Piece, underrun
+
+TOLERANCE = 1e-4
+"""Of a sample: other chunks are decoded in other calls."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """An answer, or as much of it as came, and when its audio came."""
+
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    codes: bytes = b""
+    samples: list[NDArray[np.float32]] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    error: AntiphonError | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+    # Whether its gateway was lost and another has gone on with it.
+    resumed: bool = False
+
+    @property
+    def audio(self) -> NDArray[np.float32]:
+        """All samples."""
+        return np.concatenate(self.samples) if self.samples else np.empty(0, np.float32)
+
+    @property
+    def first_after_s(self) -> float:
+        """Until its first audio came; 0 if none has."""
+        return self.pieces[0][0] - self.asked_at if self.pieces else 0.0
+
+    @property
+    def underrun_s(self) -> float:
+        """How much too late its audio came at worst; see `antiphon_tools.load.player`."""
+        return underrun(self.pieces)
+
+    def difference(self, expected: Heard) -> str:
+        """Where it differs from what was expected; empty if nowhere.
+
+        Of an answer that ended with an error, what came must be how the expected one begins.
+        """
+        whole = self.error is None
+        audio, other = self.audio, expected.audio
+        if len(audio) > len(other) or (whole and len(audio) < len(other)):
+            return f"{len(audio)} samples instead of {len(other)}"
+        if len(audio) and (far := np.abs(audio - other[: len(audio)])).max() > TOLERANCE:
+            return f"sample {int(far.argmax())} differs by {far.max():.2g}"
+        if not _begins(expected.codes, self.codes, whole=whole):
+            return "other codec frames"
+        if not _begins(expected.text, self.text, whole=whole):
+            return f"the text {self.text!r} instead of {expected.text!r}"
+        if self.ids != expected.ids[: len(self.ids)]:
+            return "other token ids"
+        return ""
+
+
+def _begins(expected: str | bytes, found: str | bytes, *, whole: bool) -> bool:
+    return found == (expected if whole else expected[: len(found)])

@@ -1,0 +1,151 @@
+"""Listeners who know what they should hear: each answer is compared with the undisturbed one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.client.aio import AsyncClient, AsyncGeneration
+from antiphon.client.events import AudioDelta, ModelInfo, TextDelta
+from antiphon.client.retrying import Retry
+from antiphon.errors import AntiphonError
+from antiphon.sampling import SamplingRequest
+from antiphon_tools.chaos.conversing import KnownTalk, hear_turns
+from antiphon_tools.chaos.heard import Heard
+
+ASK_AGAIN_S = 0.2
+DEFAULT = Retry()
+"""What users of the SDK get."""
+PCM16_FULL_SCALE = 32768
+SERVED_WITHIN_S = 120.0
+READ_AHEAD_BYTES = 4096
+"""Less than a tenth of a second: a fault is to meet the answer where the listener is."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownQuestion:
+    """What is asked; the same answer comes every time."""
+
+    text: str
+    temperature: float
+    seed: int
+    max_text: int
+    max_frames: int
+
+    def __str__(self) -> str:
+        how = f"seed {self.seed}" if self.temperature else "greedy"
+        return f"{self.text!r} ({how}, {self.max_frames} frames)"
+
+    def sampling(self, stages: Sequence[str]) -> Mapping[str, SamplingRequest]:
+        """That of the stages that make speech."""
+        speaking = SamplingRequest(temperature=self.temperature, max_tokens=self.max_frames)
+        return dict.fromkeys(stages, speaking)
+
+
+class AnswerListener:
+    """Asks, and takes the audio as a player does, at so many times the `speed` of speech.
+
+    Entered, it knows what the model is like; a gateway whose stages are not there is waited for.
+    """
+
+    def __init__(self, address: str, *, speed: float, retry: Retry = DEFAULT) -> None:
+        self._client = AsyncClient(address, retry=retry, read_ahead_bytes=READ_AHEAD_BYTES)
+        self._speed = speed
+        self._rate_hz = 0
+        self._stages: Sequence[str] = ()
+
+    async def __aenter__(self) -> Self:
+        async with asyncio.timeout(SERVED_WITHIN_S):
+            model = await self._model()
+        self._rate_hz, self._stages = model.sample_rate_hz, model.sampling_stages
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def _model(self) -> ModelInfo:
+        """What is served; it has to be asked for that."""
+        while True:
+            if models := (await self._client.server_info()).models:
+                return models[0]
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def listen(
+        self,
+        question: KnownQuestion,
+        on_piece: Callable[[float], None] | None = None,
+        *,
+        hurry: asyncio.Event | None = None,
+    ) -> Heard:
+        """The answer, or what came of it before an error.
+
+        With `on_piece`, which is called with the seconds that each piece of audio plays for, it
+        comes at the pace of a player; from `hurry` on as fast as it can.
+        """
+        heard, session_id = Heard(), ""
+        try:
+            generation = self._ask(question)
+            async for event in generation:
+                # Another gateway has gone on with it.
+                heard.resumed |= session_id not in ("", generation.session_id)
+                session_id = generation.session_id
+                if isinstance(event, TextDelta):
+                    heard.text += event.text
+                    heard.ids += event.token_ids
+                elif isinstance(event, AudioDelta):
+                    heard.codes += event.codes
+                    samples = np.frombuffer(event.float32, "<f4")
+                    await self._play(on_piece, hurry, samples, heard)
+        except AntiphonError as error:
+            heard.error = error
+        return heard
+
+    async def converse(
+        self, talk: KnownTalk, on_piece: Callable[[float], None] | None = None
+    ) -> list[Heard]:
+        """The answers of a conversation, or what came of them before an error; see `listen`."""
+
+        async def play(pcm16: bytes, heard: Heard) -> None:
+            samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(PCM16_FULL_SCALE)
+            await self._play(on_piece, None, samples, heard)
+
+        try:
+            async with self._client.converse(sampling=talk.sampling(self._stages)) as call:
+                return await hear_turns(call, talk, play)
+        except AntiphonError as error:
+            return [Heard(error=error)]
+
+    def _ask(self, question: KnownQuestion) -> AsyncGeneration:
+        return self._client.generate(
+            question.text,
+            temperature=question.temperature,
+            max_tokens=question.max_text,
+            seed=question.seed,
+            sampling=question.sampling(self._stages),
+            include_ids=True,
+        )
+
+    async def _play(
+        self,
+        on_piece: Callable[[float], None] | None,
+        hurry: asyncio.Event | None,
+        samples: NDArray[np.float32],
+        heard: Heard,
+    ) -> None:
+        """Take a piece, and play it unless nobody wants to know when."""
+        seconds = len(samples) / self._rate_hz / self._speed
+        heard.samples.append(samples)
+        heard.pieces.append((time.monotonic(), seconds))
+        if on_piece is None:
+            return
+        on_piece(seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (hurry or asyncio.Event()).wait()

@@ -1,0 +1,1 @@
+"""A demonstration of the whole system: `python -m antiphon_tools.demo`."""

@@ -1,0 +1,116 @@
+"""`python -m antiphon_tools.demo`: starts the whole system, talks with it, and lets you talk."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.client.aio import AsyncClient
+from antiphon.deployment.schema import Deployment, GatewayConfig
+from antiphon.errors import AntiphonError
+from antiphon_tools.demo.conversation import DemoConversation
+from antiphon_tools.demo.display import LEGEND, Display
+from antiphon_tools.demo.keyboard import read_line
+from antiphon_tools.demo.script import SCRIPT, Question
+from antiphon_tools.launcher.console import Console
+from antiphon_tools.launcher.launcher import Launcher, Running
+
+GOODBYES = ("quit", "exit")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    options = _parser().parse_args(arguments)
+    console = Console(sys.stdout, output=False)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        asyncio.run(_demonstrate(options, console))
+    except (AntiphonError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        console.say("\ninterrupted; everything was stopped")
+        return 130
+    return 0
+
+
+async def _demonstrate(options: argparse.Namespace, console: Console) -> None:
+    """Start, talk, stop."""
+    gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
+    model = str(options.model) if options.model else ""
+    launcher = Launcher(Deployment(model=model, gateway=gateway), report=console)
+    console.say("Starting every stage and the gateway, each as its own process:")
+    async with launcher as running:
+        console.say(f"{running.model.name} is ready after {running.startup_s:.1f} s.\n")
+        async with AsyncClient(running.grpc_address) as client:
+            await _talk(client, running, options, console)
+        console.say("Stopping:")
+    console.say("Stopped; nothing is left running.")
+
+
+async def _talk(
+    client: AsyncClient, running: Running, options: argparse.Namespace, console: Console
+) -> None:
+    """Go through the script, save what was said, then let the person ask."""
+    model = (await client.server_info()).models[0]
+    display = Display(sys.stdout)
+    conversation = DemoConversation(client, model.voices, options.out, display)
+    for scripted in SCRIPT:
+        question = scripted.for_inputs(model.input_kinds)
+        if question is None:
+            continue
+        display.ask(question.text, aloud=question.recording is not None)
+        await conversation.say(question)
+    console.say(LEGEND)
+    for line in conversation.save([name for name in running.processes if name != "gateway"]):
+        console.say(line)
+    console.say()
+    if options.interaction and sys.stdin.isatty():
+        console.say("Now you. Type something; Ctrl-D or quit ends it.\n")
+        await _answer_person(conversation, display, console)
+
+
+async def _answer_person(
+    conversation: DemoConversation, display: Display, console: Console
+) -> None:
+    """Answer every line that is typed, until there are no more."""
+    while True:
+        display.prompt()
+        line = None
+        try:
+            line = await read_line(sys.stdin.fileno())
+        finally:
+            if line is None:
+                console.say()
+        if line is None or line.lower() in GOODBYES:
+            return
+        if not line:
+            continue
+        try:
+            await conversation.say(Question(line))
+        except AntiphonError as error:
+            console.say(f"error: {error}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m antiphon_tools.demo", description=__doc__)
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", default=Path("out"), help="where the files go (out)"
+    )
+    parser.add_argument(
+        "--no-interaction",
+        dest="interaction",
+        action="store_false",
+        help="stop when the script ends; so does an input that is no terminal",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

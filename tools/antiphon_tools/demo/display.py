@@ -1,0 +1,134 @@
+"""Shows a conversation: on a terminal as it comes, elsewhere line by line.
+
+On a terminal the answer's text and waveform are one block that is drawn over and
+over. It stays lower than the window while it grows, as lines that have left the
+window cannot be drawn again; its whole text is printed when it has ended.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from antiphon.client.tools import FunctionCall
+from antiphon_tools.demo.measure import AnswerProgress, MeasuredAnswer
+from antiphon_tools.demo.waveform import from_pcm16, waveform_rows
+
+NAME_WIDTH = 10
+ALOUD = "asked aloud, as a recording"
+WIDEST = 100
+LIVE_TEXT_LINES = 6
+
+_BOLD, _DIM, _CYAN, _REVERSE, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[36m", "\x1b[7m", "\x1b[0m"
+_UP, _CLEAR_LINE_END = "\x1b[{}A", "\x1b[K"
+_INDENT = " " * NAME_WIDTH
+
+
+class Display:
+    """Prints questions, answers and their numbers to a stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._speaker = ""
+        self._drawn = 0
+
+    def ask(self, question: str, *, aloud: bool = False) -> None:
+        """Print what is asked, and whether it is spoken and not written."""
+        self._print(f"{self._named('you')}{question}")
+        if aloud:
+            self._print(f"{_INDENT}{self._styled(_DIM, ALOUD)}")
+
+    def transcript(self, words: str) -> None:
+        """Print the words that the model recognises in what was asked aloud."""
+        self._print(f"{_INDENT}{self._styled(_DIM, _printable(f'transcribed: {words}'))}")
+
+    def prompt(self) -> None:
+        """Leave the cursor where a question is to be typed."""
+        print(self._named("you"), end="", file=self._stream, flush=True)
+
+    def begin(self, speaker: str) -> None:
+        """An answer begins."""
+        self._speaker = speaker
+        self._drawn = 0
+
+    def show(self, progress: AnswerProgress) -> None:
+        """Draw the answer so far, over what was drawn of it before."""
+        if self._terminal and (progress.text or progress.pcm16):
+            lines = _wrapped(progress.text, self._width())
+            self._draw(lines[-LIVE_TEXT_LINES:], progress)
+
+    def call(self, calls: Sequence[FunctionCall], result: str) -> None:
+        """Print which functions the answer calls, and what they return."""
+        for each in calls:
+            self._print(self._named(self._speaker) + _printable(f"{each.name}({each.arguments})"))
+            self._print(f"{_INDENT}{self._styled(_DIM, f'returns {result}')}")
+        self._drawn = 0
+
+    def end(self, answer: MeasuredAnswer, saved: Path | None) -> None:
+        """Print the whole answer and its numbers."""
+        reply = answer.reply
+        whole = AnswerProgress(reply.text, bytearray(reply.pcm16), reply.sample_rate_hz)
+        if self._terminal:
+            self._draw(_wrapped(whole.text, self._width()), whole)
+        else:
+            self._print(self._named(self._speaker) + _printable(whole.text))
+        numbers = describe(answer) + (f" · {saved}" if saved else "")
+        self._print(f"{_INDENT}{self._styled(_DIM, numbers)}\n")
+
+    def _draw(self, text: list[str], progress: AnswerProgress) -> None:
+        """The block, from the place on where it was drawn before."""
+        samples = from_pcm16(progress.pcm16)
+        upper, lower = waveform_rows(samples, progress.sample_rate_hz, self._width())
+        lines = [
+            self._named(self._speaker) + "".join(text[:1]),
+            *(_INDENT + line for line in text[1:]),
+            f"{_INDENT}{_CYAN}{upper}{_PLAIN}",
+            f"{_INDENT}{_CYAN}{_REVERSE}{lower}{_PLAIN}",
+        ]
+        back = _UP.format(self._drawn) if self._drawn else ""
+        self._drawn = len(lines)
+        self._print(back + "\n".join(line + _CLEAR_LINE_END for line in lines))
+
+    def _named(self, name: str) -> str:
+        """A speaker's name, as wide as all of them."""
+        return self._styled(_BOLD, f"{name:<{NAME_WIDTH - 1}.{NAME_WIDTH - 1}} ")
+
+    def _styled(self, style: str, text: str) -> str:
+        return f"{style}{text}{_PLAIN}" if self._terminal else text
+
+    def _width(self) -> int:
+        """Room beside the names."""
+        return max(20, min(WIDEST, shutil.get_terminal_size().columns - 1) - NAME_WIDTH)
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+LEGEND = "TTFT, TTFA: first text, first audio. RTF: time to make it all ÷ its length."
+
+
+def describe(answer: MeasuredAnswer) -> str:
+    """When an answer began, how long it was and how fast it came."""
+    parts = []
+    if answer.first_text_s is not None:
+        parts.append(f"TTFT {1000 * answer.first_text_s:.0f} ms")
+    if answer.first_audio_s is None:
+        return " · ".join([*parts, "no audio"])
+    parts.append(f"TTFA {1000 * answer.first_audio_s:.0f} ms")
+    parts.append(f"{answer.reply.audio_s:.1f} s of audio")
+    return " · ".join([*parts, f"RTF {answer.real_time_factor:.2f}"])
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines that are no wider than this; a character may take two columns."""
+    wide = any(unicodedata.east_asian_width(each) in "WF" for each in text)
+    return textwrap.wrap(_printable(text), width // 2 if wide else width)
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)

@@ -1,0 +1,148 @@
+"""One picture of a conversation: waveform, spectrogram and what each stage did when.
+
+Needs matplotlib, which only development installs; importing this raises `ImportError`
+without it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from antiphon_tools.demo.timeline import PlacedTurn
+
+WINDOW, HOP = 1024, 240
+DYNAMIC_RANGE_DB = 70.0
+SHOWN_HZ = 8_000
+INCHES_PER_S, HEIGHT_INCHES, DOTS_PER_INCH = 0.8, 9.0, 100
+NARROWEST_INCHES, WIDEST_INCHES = 12.0, 60.0
+CAPTION_CHARACTERS_PER_S = 12
+VOICE_COLOURS = ("#1f6f8b", "#b5651d", "#5b7a3a", "#7a4a86")
+STAGE_COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3")
+ARRIVALS = "client"
+
+FloatArray = npt.NDArray[np.float32]
+
+
+def draw_conversation(
+    placed: Sequence[PlacedTurn],
+    samples: FloatArray,
+    sample_rate_hz: int,
+    stages: Sequence[str],
+    path: Path,
+) -> None:
+    """Write the picture as PNG; `samples` are the conversation's, on its axis."""
+    length_s = len(samples) / sample_rate_hz
+    inches = min(max(NARROWEST_INCHES, length_s * INCHES_PER_S), WIDEST_INCHES)
+    figure = Figure(figsize=(inches, HEIGHT_INCHES), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    wave, spectrum, timeline = figure.subplots(3, 1, sharex=True, height_ratios=(3, 4, 2.2))
+    _draw_waveform(wave, placed, samples, sample_rate_hz)
+    _draw_spectrogram(spectrum, samples, sample_rate_hz)
+    _draw_timeline(timeline, placed, stages)
+    for axes in (wave, spectrum, timeline):
+        for each in placed:
+            axes.axvline(each.asked_s, color="#888888", linewidth=0.8, linestyle=":")
+    wave.set_xlim(0.0, length_s)
+    timeline.xaxis.set_major_locator(MaxNLocator(2 * int(inches), integer=True))
+    figure.align_ylabels()
+    figure.savefig(path, format="png")
+
+
+def _draw_waveform(
+    axes: Axes, placed: Sequence[PlacedTurn], samples: FloatArray, sample_rate_hz: int
+) -> None:
+    """Each answer in its voice's colour, with question and answer above it."""
+    voices = list(dict.fromkeys(each.turn.voice for each in placed))
+    for each in placed:
+        begin, end = (round(at_s * sample_rate_hz) for at_s in (each.sound_s, each.end_s))
+        times = np.arange(begin, min(end, len(samples))) / sample_rate_hz
+        colour = VOICE_COLOURS[voices.index(each.turn.voice) % len(VOICE_COLOURS)]
+        axes.plot(times, samples[begin:end], color=colour, linewidth=0.4)
+        axes.annotate(
+            _caption(each),
+            (each.asked_s, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 6),
+            textcoords="offset points",
+            fontsize=8,
+            verticalalignment="bottom",
+            parse_math=False,
+        )
+    loudest = max(0.05, float(np.abs(samples).max(initial=0.0)))
+    axes.set_ylim(-1.05 * loudest, 1.05 * loudest)
+    axes.set_ylabel("waveform")
+
+
+def _caption(placed: PlacedTurn) -> str:
+    """What was said, in lines that fit the turn's part of the axis."""
+    width = max(16, int(CAPTION_CHARACTERS_PER_S * (placed.end_s - placed.asked_s)))
+    turn = placed.turn
+    said = (f"you: {turn.question}", f"{turn.voice}: {turn.answer.reply.text}")
+    return "\n".join(
+        textwrap.fill(_drawable(each), width, max_lines=4, placeholder=" ...") for each in said
+    )
+
+
+def _drawable(text: str) -> str:
+    """The text in characters that the font has."""
+    latin = text.encode("latin-1", "replace").decode("latin-1")
+    return "".join(each if each.isprintable() else " " for each in latin)
+
+
+def _draw_spectrogram(axes: Axes, samples: FloatArray, sample_rate_hz: int) -> None:
+    decibels = spectrogram_db(samples)
+    axes.imshow(
+        decibels,
+        origin="lower",
+        aspect="auto",
+        extent=(0.0, decibels.shape[1] * HOP / sample_rate_hz, 0.0, sample_rate_hz / 2000),
+        cmap="magma",
+    )
+    axes.set_ylim(0.0, min(SHOWN_HZ, sample_rate_hz / 2) / 1000)
+    axes.set_ylabel("spectrogram, kHz")
+
+
+def spectrogram_db(samples: FloatArray) -> FloatArray:
+    """Level of each frequency over time, dB below the loudest: (513, frames), at least -70.
+
+    Column `i` is centred on sample `i * HOP`.
+    """
+    padded = np.pad(samples, WINDOW // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP]
+    window = np.hanning(WINDOW).astype(np.float32)
+    power = np.abs(np.fft.rfft(frames * window, axis=1)).T ** 2
+    tiny = float(np.finfo(np.float32).tiny)
+    relative = power / max(float(power.max()), tiny)
+    decibels: FloatArray = np.maximum(10 * np.log10(relative + tiny), -DYNAMIC_RANGE_DB)
+    return decibels
+
+
+def _draw_timeline(axes: Axes, placed: Sequence[PlacedTurn], stages: Sequence[str]) -> None:
+    """A lane per stage: pale until its first output, full until its last; below, what arrives."""
+    lanes = [*stages, ARRIVALS]
+    for each in placed:
+        for span in each.spans:
+            row = lanes.index(span.stage)
+            colour = STAGE_COLOURS[row % len(STAGE_COLOURS)]
+            waits = (span.first_input_s, span.first_output_s - span.first_input_s)
+            works = (span.first_output_s, span.last_output_s - span.first_output_s)
+            axes.broken_barh([waits], (row - 0.35, 0.7), color=colour, alpha=0.3)
+            axes.broken_barh([works], (row - 0.35, 0.7), color=colour)
+        row = lanes.index(ARRIVALS)
+        axes.vlines(each.arrivals_s, row - 0.3, row + 0.3, color="#333333", linewidth=0.7)
+    axes.set_yticks(range(len(lanes)), lanes)
+    axes.set_ylim(len(lanes) - 0.5, -0.5)
+    axes.set_ylabel("who works when")
+    axes.set_xlabel(
+        "seconds, as someone hears it who waits for each answer's end "
+        "(pale: has input; full: gives output; ticks: sound arrives)"
+    )

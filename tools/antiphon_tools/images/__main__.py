@@ -1,0 +1,53 @@
+"""`python -m antiphon_tools.images`: build the images, or say with which commands."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from antiphon_tools.images.commands import IMAGES, ROOT, ImageBuild, commands
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the commands until one fails; its exit status."""
+    asked = _parser().parse_args(argv)
+    dry_run = asked.dry_run
+    given = {name: value for name, value in vars(asked).items() if name != "dry_run"}
+    try:
+        lines = commands(ImageBuild(**given))
+    except ValueError as error:
+        print(f"images: {error}", file=sys.stderr)
+        return 2
+    for line in lines:
+        print(shlex.join(line), flush=True)
+        if not dry_run and (status := subprocess.run(line, cwd=ROOT, check=False).returncode):
+            return status
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="images", description="Builds the images.")
+    parser.add_argument("--base", required=True, help="python:3.11-slim@sha256:...")
+    parser.add_argument("--builder", default="docker", help="docker (default) or buildah")
+    parser.add_argument("--images", type=_words, default=IMAGES, help=f"of {' '.join(IMAGES)}")
+    parser.add_argument("--registry", default="", help="goes before the images' names")
+    parser.add_argument("--tag", default="dev", help="the variant goes behind it (default: dev)")
+    parser.add_argument(
+        "--torch-index-url", default="", help="package index of torch's CPU builds, for stage-cpu"
+    )
+    parser.add_argument("--gateway-extras", type=_words, default=(), help='such as "tracing av"')
+    parser.add_argument("--stage-extras", type=_words, default=(), help='such as "tracing vision"')
+    parser.add_argument("--push", action="store_true", help="push what was built to the registry")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands alone")
+    return parser
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Runs a whole deployment on this machine: `python -m antiphon_tools.launcher up`."""

@@ -1,0 +1,201 @@
+"""`python -m antiphon_tools.launcher up`: a whole deployment on this machine, in the foreground.
+
+`stages` runs some of its stages alone, for a container whose stages share an accelerator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from antiphon.deployment.address import host_and_port, joined
+from antiphon.deployment.schema import Deployment, GatewayConfig, load_deployment
+from antiphon.errors import AntiphonError
+from antiphon.runtime.server.health_door import health_door
+from antiphon_tools.launcher.console import Console
+from antiphon_tools.launcher.health import HealthOfAll
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.plan import with_gateway, with_overrides, with_replicas
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Whoever runs the container decides how long weights may take to load.
+_STAGES_STARTUP_S = 86_400.0
+# What `up` runs when no file is named: clients find both doors where the documents say.
+_WITHOUT_FILE = Deployment(gateway=GatewayConfig(grpc_listen="localhost:50050"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    options = command_line().parse_args(arguments)
+    console = Console(sys.stdout)
+    try:
+        if options.command == "stages":
+            deployment = load_deployment(options.config)
+            launcher = Launcher(
+                deployment,
+                only=options.roles,
+                on_exit="restart",
+                report=console,
+                startup_timeout_s=_STAGES_STARTUP_S,
+            )
+            return asyncio.run(stages(launcher, console, options.health_listen))
+        launcher = Launcher(
+            deployment_of_options(options), metrics=True, on_exit=options.on_exit, report=console
+        )
+        return asyncio.run(up(launcher, console))
+    except AntiphonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+async def up(launcher: Launcher, console: Console) -> int:
+    """Run until a signal asks to stop (0) or the end of a service ends everything (1)."""
+    stopping = _StopOnSignal(launcher, console)
+    try:
+        async with launcher as running:
+            console.say(f"\nready in {running.startup_s:.1f} s; Ctrl-C stops everything")
+            console.say(f"  model {running.model}")
+            console.say(f"  HTTP  {running.http_url}")
+            console.say(f"  gRPC  {running.grpc_address}")
+            console.say("  metrics")
+            for name, process in running.processes.items():
+                if process.metrics_url:
+                    console.say(f"    {name:<9} {process.metrics_url}")
+            console.say()
+            ended = await running.wait()
+            console.say(f"{ended.name} has ended, stopping everything")
+            return 1
+    except asyncio.CancelledError:
+        if not stopping.asked:
+            raise
+        console.say("stopped, nothing is left running")
+        return 0
+
+
+async def stages(launcher: Launcher, console: Console, health_listen: str) -> int:
+    """Run until a signal asks to stop (0); their probes are answered meanwhile."""
+    stopping = _StopOnSignal(launcher, console)
+    try:
+        async with (
+            health_door(health_listen, HealthOfAll(lambda: launcher.health_doors)),
+            launcher as running,
+        ):
+            console.say(f"ready in {running.startup_s:.1f} s: {', '.join(running.processes)}")
+            await running.wait()
+            return 1
+    except asyncio.CancelledError:
+        if not stopping.asked:
+            raise
+        return 0
+
+
+class _StopOnSignal:
+    """The first signal stops everything in order, the second kills at once."""
+
+    def __init__(self, launcher: Launcher, console: Console) -> None:
+        self.asked = False
+        self._launcher = launcher
+        self._console = console
+        self._task = asyncio.current_task()
+        for number in _STOP_SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+
+    def _stop(self) -> None:
+        if self.asked or self._task is None:
+            self._console.say("killing everything")
+            self._launcher.kill()
+            return
+        self.asked = True
+        self._console.say("\nstopping; once more kills at once")
+        self._task.cancel()
+
+
+def command_line() -> argparse.ArgumentParser:
+    """The parser of the command's arguments."""
+    parser = argparse.ArgumentParser(prog="python -m antiphon_tools.launcher")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    some = commands.add_parser("stages", help="start these stages alone, and no gateway")
+    some.add_argument("roles", nargs="+", metavar="ROLE", help="which of the pipeline's stages")
+    some.add_argument(
+        "--config", type=Path, metavar="FILE", required=True, help="deployment file (YAML)"
+    )
+    some.add_argument(
+        "--health-listen",
+        default="",
+        metavar="ADDRESS",
+        help="where all of them together answer probes, host:port",
+    )
+    up = commands.add_parser(
+        "up", help="start every stage and the gateway, each as its own process"
+    )
+    up.add_argument(
+        "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
+    )
+    up.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
+    up.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help="where the gateway listens (localhost; :: for all addresses)",
+    )
+    up.add_argument("--port", type=int, help="of its HTTP door (8000); 0 takes a free one")
+    up.add_argument(
+        "--grpc-port",
+        type=int,
+        metavar="PORT",
+        help="of its gRPC door (50050; a free one where --config names none)",
+    )
+    up.add_argument(
+        "--on-exit",
+        choices=("restart", "stop"),
+        default="restart",
+        help="when a process ends after all were ready: start it again, after a longer pause each "
+        "time (restart), or stop everything with status 1 (stop)",
+    )
+    up.add_argument(
+        "--stage",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="ROLE.KEY=VALUE",
+        help="a stage's setting in place of the deployment file's: --stage ROLE.device=cuda:1",
+    )
+    up.add_argument(
+        "--replicas",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="ROLE=NUMBER",
+        help="processes of a stage, between which the gateway chooses: --replicas ROLE=2 (1)",
+    )
+    return parser
+
+
+def deployment_of_options(options: argparse.Namespace) -> Deployment:
+    """The deployment file, with what the command line says in place of what it says."""
+    deployment = load_deployment(options.config) if options.config else _WITHOUT_FILE
+    if options.model:
+        deployment = msgspec.structs.replace(deployment, model=str(options.model))
+    deployment = with_overrides(deployment, options.stage)
+    deployment = with_replicas(deployment, options.replicas)
+    doors = {
+        field: _listen(field, getattr(deployment.gateway, field), options.host, port)
+        for field, port in (("http_listen", options.port), ("grpc_listen", options.grpc_port))
+    }
+    return with_gateway(deployment, doors)
+
+
+def _listen(field: str, configured: str, host: str | None, port: int | None) -> str:
+    """The configured address with another host or port."""
+    old_host, old_port = host_and_port(configured, field=f"gateway.{field}")
+    new_host = old_host if host is None else host.removeprefix("[").removesuffix("]")
+    return joined(new_host, old_port if port is None else port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Prints a launcher's progress for a person."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from antiphon_tools.launcher.events import (
+    Exited,
+    LaunchEvent,
+    Listening,
+    Loaded,
+    Output,
+    ProcessStarted,
+    Restarting,
+    describe_status,
+)
+
+_COLOURS = (36, 33, 35, 32, 34, 31)
+_WIDTH = 9
+
+
+class Console:
+    """A report function; each line starts with the name of its service, in colour on a terminal.
+
+    With `output` False it leaves out what the services print.
+    """
+
+    def __init__(self, stream: TextIO, *, output: bool = True) -> None:
+        self._stream = stream
+        self._output = output
+        self._colours: dict[str, int] | None = {} if stream.isatty() else None
+
+    def __call__(self, event: LaunchEvent) -> None:
+        """Print the event."""
+        text = _describe(event)
+        if self._output or not isinstance(event, Output):
+            self.say(f"{self._prefix(event.service)} {text}")
+
+    def say(self, line: str = "") -> None:
+        """Print a line of the launcher itself."""
+        print(line, file=self._stream, flush=True)
+
+    def _prefix(self, service: str) -> str:
+        name = f"{service:<{_WIDTH}}|"
+        if self._colours is None:
+            return name
+        colour = self._colours.setdefault(service, _COLOURS[len(self._colours) % len(_COLOURS)])
+        return f"\x1b[{colour}m{name}\x1b[0m"
+
+
+def _describe(event: LaunchEvent) -> str:
+    match event:
+        case ProcessStarted():
+            return f"started, process {event.pid}"
+        case Listening():
+            metrics = f", metrics on {event.metrics}" if event.metrics else ""
+            return f"listens on {event.address}{metrics}, loading"
+        case Loaded():
+            return f"ready after {event.seconds:.1f} s"
+        case Exited():
+            return describe_status(event.status)
+        case Restarting():
+            return f"starts again in {event.after_s:g} s"
+        case Output():
+            return event.line

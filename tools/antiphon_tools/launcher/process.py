@@ -1,0 +1,287 @@
+"""One service as a child process: its start, what it announces, its end.
+
+A child writes JSON lines to the pipe that `--announce-fd` names, for example
+`{"event": "listening", "address": "127.0.0.1:4711"}` and, once its model is
+loaded, `{"event": "ready"}`.
+
+A child must not survive the launcher, not even one that was killed with SIGKILL.
+On Linux the kernel sees to it (PR_SET_PDEATHSIG). The setting belongs to the
+child; it is made by a small program that then becomes the service, because code
+between fork and exec (`preexec_fn`) can deadlock in a process with threads, and
+the SDK's gRPC threads may run in this one. Elsewhere nothing of the kind exists,
+and a killed launcher leaves its children running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from antiphon.transport.listening import reached_here
+from antiphon_tools.launcher.events import Exited, Listening, Loaded, Output, ProcessStarted, Report
+from antiphon_tools.launcher.lines import LineBuffer
+from antiphon_tools.launcher.plan import import_path, role_of
+
+TAIL_LINES = 40
+DRAIN_S = 1.0
+
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+    sys.exit("prctl(PR_SET_PDEATHSIG) failed")
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the launcher is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """A line on the announce pipe. Stages have an `address`, the gateway two doors.
+
+    `metrics` and `health` are the addresses of a stage's other ports, if it has them.
+    """
+
+    event: str
+    address: str = ""
+    metrics: str = ""
+    health: str = ""
+    http: str = ""
+    grpc: str = ""
+
+
+_decoder = msgspec.json.Decoder(Announcement)
+
+
+class ServiceProcess(asyncio.SubprocessProtocol):
+    """A running service. Made by `start`.
+
+    `listening` and `ready` are done when the service has announced them, `exited`
+    when its process has ended; none of them ever carries an exception.
+    """
+
+    def __init__(self, name: str, report: Report) -> None:
+        loop = asyncio.get_running_loop()
+        self.name = name
+        self.listening: asyncio.Future[Announcement] = loop.create_future()
+        self.ready: asyncio.Future[float] = loop.create_future()
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._report = report
+        self._lines = LineBuffer()
+        self._drained = asyncio.Event()
+        self._started_at = loop.time()
+        self._ready_at = self._exited_at = 0.0
+
+    @classmethod
+    async def start(
+        cls, name: str, argv: Sequence[str], *, root: Path, report: Report
+    ) -> ServiceProcess:
+        """Start `python -m <argv>` in `root`, in a process group of its own.
+
+        A terminal's Ctrl-C does not reach it there: only its owner stops it. It stays in
+        the launcher's session, because Linux's autogroup shares the cores out by sessions:
+        with one each, threads that wait for a message stand behind other stages' engines.
+        """
+        loop = asyncio.get_running_loop()
+        source_fd, sink_fd = os.pipe()
+        source = os.fdopen(source_fd, "rb", buffering=0)
+        try:
+            service = await cls._run(lambda: cls(name, report), argv, sink_fd, root)
+        except BaseException:
+            source.close()
+            raise
+        finally:
+            os.close(sink_fd)
+        try:
+            await loop.connect_read_pipe(lambda: _AnnouncePipe(service), source)
+        except BaseException:
+            service.kill()
+            raise
+        return service
+
+    @classmethod
+    async def _run(
+        cls, made: Callable[[], ServiceProcess], argv: Sequence[str], announce_fd: int, root: Path
+    ) -> ServiceProcess:
+        """The running process, which has been told of itself as asyncio tells a protocol."""
+        python = [sys.executable, "-u", "-m", *argv, "--announce-fd", str(announce_fd)]
+        _, service = await asyncio.get_running_loop().subprocess_exec(
+            made,
+            *_bound_to_this_process(python),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.STDOUT,
+            pass_fds=(announce_fd,),
+            process_group=0,
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": import_path(root)},
+        )
+        return service
+
+    @property
+    def pid(self) -> int:
+        """Of the service itself."""
+        return self._pid
+
+    @property
+    def address(self) -> str:
+        """Its gRPC target; empty until it listens."""
+        if not self.listening.done():
+            return ""
+        announcement = self.listening.result()
+        return announcement.address or announcement.grpc
+
+    @property
+    def metrics_url(self) -> str:
+        """Where its series are; empty when they are nowhere, or it does not listen yet."""
+        if not self.listening.done():
+            return ""
+        announcement = self.listening.result()
+        door = announcement.metrics or announcement.http
+        return f"{http_url(door)}/metrics" if door else ""
+
+    @property
+    def health_address(self) -> str:
+        """Where it answers probes; empty until it listens, and when it has ended."""
+        if not self.listening.done() or self.exited.done():
+            return ""
+        return self.listening.result().health
+
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """The options that have a successor listen where this one did."""
+        if not self.listening.done():
+            return ()
+        told = self.listening.result()
+        given = {
+            "--listen": told.address,
+            "--metrics-listen": told.metrics,
+            "--health-listen": told.health,
+            "--http-listen": told.http,
+            "--grpc-listen": told.grpc,
+        }
+        return tuple(part for option in given.items() if option[1] for part in option)
+
+    @property
+    def ready_for_s(self) -> float:
+        """How long it was ready before it ended; 0 if it never was, or has not ended."""
+        return max(0.0, self._exited_at - self._ready_at) if self.ready.done() else 0.0
+
+    @property
+    def reason(self) -> str:
+        """The sentence with which it refused to start or went down; "" if it printed none."""
+        start = f"{role_of(self.name)}: "
+        said = (line for line in reversed(self.tail) if line.startswith(start))
+        return next(said, "").removeprefix(start)
+
+    async def wait(self) -> int:
+        """The exit status, when there is one."""
+        return await asyncio.shield(self.exited)
+
+    async def report_exit(self) -> None:
+        """Wait for the end and tell it, after the last line that was printed.
+
+        What it had started must not outlive it, and has `DRAIN_S` to end by itself.
+        """
+        status = await self.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await self._drained.wait()
+        self._signal_group(signal.SIGKILL)
+        self._transport.close()
+        self._report(Exited(self.name, status))
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        if not self.exited.done():
+            self._transport.terminate()
+
+    def kill(self) -> None:
+        """End it, and whatever it has started."""
+        if not self.exited.done():
+            self._signal_group(signal.SIGKILL)
+
+    def announced(self, line: str) -> None:
+        """Take in a line of the announce pipe; a line of no known form ends the service."""
+        try:
+            announcement = _decoder.decode(line)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            self._printed(f"announcement {line!r}: {error}")
+            self.kill()
+            return
+        if announcement.event == "listening" and not self.listening.done():
+            self.listening.set_result(announcement)
+            self._report(Listening(self.name, self.address, announcement.metrics))
+        elif announcement.event == "ready" and not self.ready.done():
+            self._ready_at = asyncio.get_running_loop().time()
+            seconds = self._ready_at - self._started_at
+            self.ready.set_result(seconds)
+            self._report(Loaded(self.name, seconds))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The process runs."""
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._pid = self._transport.get_pid()
+        self._report(ProcessStarted(self.name, self._pid))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """It printed something."""
+        for line in self._lines.feed(data):
+            self._printed(line)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """It will print no more."""
+        for line in self._lines.flush():
+            self._printed(line)
+        self._drained.set()
+
+    def process_exited(self) -> None:
+        """It ended; what it had started is asked to."""
+        # Python's resource tracker ignores this: it ends by itself when it has removed what
+        # the processes left, which a kill would prevent.
+        self._signal_group(signal.SIGTERM)
+        self._exited_at = asyncio.get_running_loop().time()
+        self.exited.set_result(cast(int, self._transport.get_returncode()))
+
+    def _printed(self, line: str) -> None:
+        self.tail.append(line)
+        self._report(Output(self.name, line))
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, number)
+
+
+def http_url(address: str, *, secure: bool = False) -> str:
+    """The address, which may be one already, as a URL."""
+    if "://" in address:
+        return address
+    return f"http{'s' if secure else ''}://{reached_here(address)}"
+
+
+class _AnnouncePipe(asyncio.Protocol):
+    """Hands each line of the announce pipe to its service."""
+
+    def __init__(self, service: ServiceProcess) -> None:
+        self._service = service
+        self._lines = LineBuffer()
+
+    def data_received(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            self._service.announced(line)
+
+
+def _bound_to_this_process(command: Sequence[str]) -> Sequence[str]:
+    """The command, so wrapped that it dies with this process where the kernel can do that."""
+    if sys.platform != "linux":
+        return command
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]

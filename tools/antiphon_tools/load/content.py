@@ -1,0 +1,80 @@
+"""What requests ask for: their words, their lengths and how their output is cut. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from antiphon.pipelines.graph import CLIENT, Pipeline
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.v1 import session_pb2
+from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
+from antiphon.wire.options import option_value_to_proto
+from antiphon_tools.load.request_options import GivenOptions, to_stage
+
+TEXT, AUDIO = "text", "audio"
+"""The outputs that a listener may get, each the name of an edge to the client."""
+
+LEAD = "Repeat after me: "
+_SAID = (
+    "a the one two day night river stone light house road people water music summer winter "
+    "little large quiet early late open old new green blue tell ask walk carry find begin "
+    "remember why how where when near under over after before and or but"
+)
+WORDS = tuple(_SAID.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is the same in all requests of a run.
+
+    `prompt_length` is in words, or in tokens where a stage is fed some. `reply_tokens` and
+    `frames` are the most of each, 0: the model decides. `prompts` are taken in turn; without
+    any, they ask to repeat random words, so that a reply is as long as its prompt. `outputs`
+    are those of the gateway's requests; none: all that it makes. `options` are the model's.
+    """
+
+    prompt_length: int = 12
+    reply_tokens: int = 64
+    frames: int = 100
+    prompts: tuple[str, ...] = ()
+    voice: str = ""
+    outputs: tuple[str, ...] = ()
+    delivery: Delivery | None = None
+    chunk_policy: ChunkPolicy | None = None
+    options: GivenOptions = field(default_factory=dict)
+
+    def prompt(self, number: int) -> str:
+        """What request `number` says, always the same."""
+        if self.prompts:
+            return self.prompts[number % len(self.prompts)]
+        return f"{LEAD}{' '.join(random.Random(number).choices(WORDS, k=self.prompt_length))}."
+
+    def sampling(self, number: int, *, text: bool) -> SamplingRequest:
+        """The sampling of a stage that makes text, or else codec frames: a seed of its own for
+        each request, and the length. A limit of M draws gives at most M - 1 frames."""
+        most = self.reply_tokens if text else self.frames and self.frames + 1
+        return SamplingRequest(seed=number, max_tokens=most or None)
+
+    def segment_open(self, pipeline: Pipeline, role: str, number: int) -> session_pb2.SegmentOpen:
+        """The message that opens the one segment of a session on a stage."""
+        makers = {edge.producer for edge in pipeline.edges if edge.name == TEXT}
+        message = session_pb2.SegmentOpen(
+            sampling={
+                stage.role: sampling_to_proto(self.sampling(number, text=stage.role in makers))
+                for stage in pipeline.stages
+                if stage.samples
+            },
+            voice=self.voice,
+            outputs=[edge.name for edge in pipeline.edges if CLIENT in edge.consumers],
+        )
+        if self.delivery is not None:
+            for edge in pipeline.edges:
+                if edge.producer != CLIENT:
+                    message.delivery[edge.name] = delivery_to_proto(self.delivery)
+        for name, value in to_stage(self.options, pipeline.stage(role).options).items():
+            message.options[name].CopyFrom(option_value_to_proto(value))
+        if self.chunk_policy is not None:
+            message.chunk_policy.CopyFrom(policy_to_proto(self.chunk_policy))
+        return message

@@ -1,0 +1,159 @@
+"""Loads the gateway through either of its doors: gRPC with the SDK, or HTTP with SSE."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from antiphon.client.aio import AsyncClient
+from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
+from antiphon.client.reply import BYTES_PER_SAMPLE
+from antiphon.client.request import Modality
+from antiphon.client.retrying import Retry
+from antiphon.errors import AntiphonError, DataLoss, DeadlineExceeded, Unavailable
+from antiphon.sampling import INPUT_STAGE
+from antiphon_tools.load.content import AUDIO, Content
+from antiphon_tools.load.http_stream import HttpAddress, server_sent_events
+from antiphon_tools.load.measured import StageTimes, Trace
+from antiphon_tools.load.openai_stream import ChatPiece, read_event
+from antiphon_tools.load.request_options import to_client, to_json
+from antiphon_tools.load.served import ModelUnderLoad
+from antiphon_tools.load.trust import Trust
+
+CHAT_PATH = "/v1/chat/completions"
+
+
+class GrpcDriver:
+    """Implements `run.Driver` with `antiphon.AsyncClient`.
+
+    The bytes of `text` and `audio` are those of the characters and samples alone.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        model: ModelUnderLoad,
+        content: Content,
+        *,
+        timeout_s: float,
+        trust: Trust | None = None,
+    ) -> None:
+        self.outputs = content.outputs or model.outputs
+        # A refusal is a result, which a second try would hide.
+        once, tls = Retry(attempts=1), trust.over_grpc() if trust else False
+        self._client = AsyncClient(address, tls=tls, retry=once)
+        self._model = model
+        self._content = content
+        self._timeout_s = timeout_s
+
+    async def ask(self, trace: Trace) -> None:
+        """One `Generate` call."""
+        content = self._content
+        generation = self._client.generate(
+            content.prompt(trace.number),
+            timeout_s=self._timeout_s,
+            modalities=cast("Sequence[Modality]", self.outputs),
+            voice=content.voice,
+            sampling=self._model.sampling(content, trace.number),
+            options=to_client(content.options, self._model.numbers),
+            delivery=content.delivery,
+            chunk_policy=content.chunk_policy,
+        )
+        async with generation:
+            async for event in generation:
+                now = asyncio.get_running_loop().time()
+                _note(event, now, trace, generation.sample_rate_hz)
+
+    async def aclose(self) -> None:
+        """Cancel what runs and close the connection."""
+        await self._client.close()
+
+
+def _note(event: Event, now: float, trace: Trace, sample_rate_hz: int) -> None:
+    match event:
+        case TextDelta(text=text) if text:
+            trace.texts.append(now)
+            trace.moved("text", len(text.encode()))
+        case AudioDelta(pcm16=pcm16) if pcm16:
+            trace.audio.append((now, len(pcm16) / (BYTES_PER_SAMPLE * sample_rate_hz)))
+            trace.moved("audio", len(pcm16))
+        case Finished(reports=reports):
+            trace.stages |= {role: StageTimes.of(report) for role, report in reports.items()}
+
+
+class HttpDriver:
+    """Implements `run.Driver` with streamed chat completions, a connection for each.
+
+    The bytes of `text` and `audio` are those of whole server-sent events, base64 and all.
+    """
+
+    def __init__(
+        self, address: HttpAddress, model: ModelUnderLoad, content: Content, *, timeout_s: float
+    ) -> None:
+        self.outputs = content.outputs or model.outputs
+        self._address = address
+        self._model = model
+        self._content = content
+        self._timeout_s = timeout_s
+
+    async def ask(self, trace: Trace) -> None:
+        """One chat completion, read to `[DONE]`."""
+        body = msgspec.json.encode(self._body(trace.number))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._read(body, trace)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no end after {self._timeout_s:g} s") from error
+        except (OSError, EOFError) as error:
+            raise Unavailable(f"{self._address}: {error}") from error
+
+    async def _read(self, body: bytes, trace: Trace) -> None:
+        ended = False
+        stream = server_sent_events(self._address, CHAT_PATH, body)
+        async with contextlib.aclosing(stream) as events:
+            async for event in events:
+                piece = read_event(event)
+                now = asyncio.get_running_loop().time()
+                if isinstance(piece, AntiphonError):
+                    raise piece
+                ended = ended or piece.done
+                self._note(piece, len(event), now, trace)
+        if not ended:
+            raise DataLoss("the stream ended before [DONE]")
+
+    def _note(self, piece: ChatPiece, size_bytes: int, now: float, trace: Trace) -> None:
+        if piece.text:
+            trace.texts.append(now)
+            trace.moved("text", size_bytes)
+        if piece.pcm16_bytes:
+            seconds = piece.pcm16_bytes / (BYTES_PER_SAMPLE * self._model.sample_rate_hz)
+            trace.audio.append((now, seconds))
+            trace.moved("audio", size_bytes)
+
+    def _body(self, number: int) -> dict[str, Any]:
+        content, model = self._content, self._model
+        sampling = model.sampling(content, number)
+        reading = sampling.pop(INPUT_STAGE)
+        body: dict[str, Any] = {
+            "model": model.id,
+            "messages": [{"role": "user", "content": content.prompt(number)}],
+            "modalities": self.outputs,
+            "seed": reading.seed,
+            "max_completion_tokens": reading.max_tokens,
+            "stream": True,
+            **{stage: request.given() for stage, request in sampling.items()},
+        }
+        if AUDIO in self.outputs:
+            voice = content.voice or next(iter(model.voices), "")
+            body["audio"] = {"voice": voice, "format": "pcm16"}
+        if content.options:
+            body["options"] = to_json(content.options, model.numbers)
+        if content.delivery is not None:
+            body["delivery"] = content.delivery.value
+        if content.chunk_policy is not None:
+            body["chunk_policy"] = content.chunk_policy
+        return body

@@ -1,0 +1,145 @@
+"""Just enough HTTP/1.1 to load a server with streamed responses.
+
+A connection serves one request and says so, which keeps requests independent and the
+driver's own work small. No redirects, no compression.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from antiphon.errors import DataLoss, InvalidArgument
+from antiphon_tools.load.openai_stream import error_of
+from antiphon_tools.load.trust import Trust
+
+MAX_LINE_BYTES = 64 << 20
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_DATA = b"data:"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAddress:
+    """Where a server listens, and how it is known if it has TLS."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+    @classmethod
+    def parse(cls, url: str, trust: Trust = Trust()) -> HttpAddress:  # noqa: B008  it is frozen
+        """`http://host:port`, or `https://`. Raises `InvalidArgument` for anything else."""
+        parts = urlsplit(url)
+        known = parts.scheme in DEFAULT_PORTS
+        if not known or not parts.hostname or parts.path not in ("", "/"):
+            raise InvalidArgument(f"{url}: must look like http://host:port or https://host:port")
+        tls = trust.over_http() if parts.scheme == "https" else None
+        return cls(parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], tls)
+
+    def __str__(self) -> str:
+        return f"{'http' if self.tls is None else 'https'}://{self.host}:{self.port}"
+
+
+async def get(address: HttpAddress, path: str) -> bytes:
+    """The body of a page.
+
+    Raises the typed error of a status other than 200, `OSError` and `EOFError` when the
+    connection breaks, `DataLoss` for what is not HTTP.
+    """
+    async with _connection(address) as (reader, writer):
+        writer.write(_head("GET", address, path))
+        body = await _body_of_ok(reader)
+        return b"".join([piece async for piece in body])
+
+
+async def server_sent_events(
+    address: HttpAddress, path: str, body: bytes
+) -> AsyncGenerator[bytes, None]:
+    """POST a JSON body; the data of each event of the answer. Raises as `get` does."""
+    async with _connection(address) as (reader, writer):
+        fields = {"content-type": "application/json", "content-length": str(len(body))}
+        writer.write(_head("POST", address, path, fields) + body)
+        pending = b""
+        async for piece in await _body_of_ok(reader):
+            *lines, pending = (pending + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(_DATA):
+                    yield line[len(_DATA) :].strip()
+
+
+@contextlib.asynccontextmanager
+async def _connection(
+    address: HttpAddress,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection that is closed afterwards, at once."""
+    reader, writer = await asyncio.open_connection(
+        address.host, address.port, limit=MAX_LINE_BYTES, ssl=address.tls
+    )
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def _head(
+    method: str, address: HttpAddress, path: str, fields: Mapping[str, str] | None = None
+) -> bytes:
+    given = {
+        "host": f"{address.host}:{address.port}",
+        "connection": "close",
+        "accept": "text/event-stream, application/json",
+        **(fields or {}),
+    }
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+async def _body_of_ok(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The response's body in pieces, if its status is 200."""
+    status, fields = await _response_head(reader)
+    if fields.get("transfer-encoding", "").lower() == "chunked":
+        body = _chunked(reader)
+    else:
+        body = _plain(reader, int(fields["content-length"]) if "content-length" in fields else -1)
+    if status != 200:
+        raise error_of(status, b"".join([piece async for piece in body]))
+    return body
+
+
+async def _response_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    status_line, *lines = head.strip().split("\r\n")
+    version, _, rest = status_line.partition(" ")
+    if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+        raise DataLoss(f"the server answered {status_line!r}")
+    pairs = (line.partition(":") for line in lines)
+    return int(rest[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+async def _chunked(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while size := _chunk_size(await reader.readline()):
+        yield await reader.readexactly(size)
+        await reader.readexactly(2)
+
+
+def _chunk_size(line: bytes) -> int:
+    """The number before a chunk; 0 at the end, also when the connection ends."""
+    try:
+        return int(line.partition(b";")[0] or b"0", 16)
+    except ValueError:
+        raise DataLoss(f"a chunk of the response starts with {line!r}") from None
+
+
+async def _plain(reader: asyncio.StreamReader, size: int) -> AsyncIterator[bytes]:
+    """A body of known size, or (-1) one that ends with the connection."""
+    if size >= 0:
+        yield await reader.readexactly(size)
+        return
+    while piece := await reader.read(1 << 16):
+        yield piece

@@ -1,0 +1,63 @@
+"""What kind of service answers at a gRPC address: so that a load does not begin at another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.client.aio import AsyncClient
+from antiphon.client.events import ModelInfo
+from antiphon.errors import FailedPrecondition, NotImplementedYet, Unavailable
+from antiphon.pipelines.graph import CLIENT
+from antiphon.v1 import stage_pb2
+from antiphon_tools.launcher.plan import GATEWAY
+from antiphon_tools.load.stage_driver import describe_stage
+from antiphon_tools.load.trust import Trust
+
+
+async def describe_gateway(address: str, trust: Trust | None = None) -> Sequence[ModelInfo]:
+    """The models that the gateway serves; one with TLS is known by `trust`.
+
+    Raises `FailedPrecondition` when something else answers, `Unavailable` when nothing does.
+    """
+    try:
+        async with AsyncClient(address, tls=trust.over_grpc() if trust else False) as client:
+            return (await client.server_info()).models
+    except NotImplementedYet as error:
+        try:
+            found = f"a {(await describe_stage(address)).role}"
+        except NotImplementedYet:
+            found = "another kind of service"
+        raise FailedPrecondition(f"{address} is {found}, not a {GATEWAY}") from error
+    except Unavailable as error:
+        raise _no_service(address, error) from error
+
+
+async def describe_role(
+    address: str, role: str, trust: Trust | None = None
+) -> stage_pb2.DescribeResponse:
+    """What the stage says of itself; one with TLS is known by `trust`.
+
+    Raises `FailedPrecondition` when it is not of that role or no stage at all,
+    `Unavailable` when nothing answers.
+    """
+    try:
+        description = await describe_stage(address, role, trust)
+    except NotImplementedYet as error:
+        try:
+            await describe_gateway(address)
+        except FailedPrecondition:
+            raise FailedPrecondition(f"{address} is another kind of service") from error
+        raise FailedPrecondition(f"{address} is a {GATEWAY}, not a {role}") from error
+    except Unavailable as error:
+        raise _no_service(address, error) from error
+    if description.role != role:
+        stages = {edge.producer for edge in description.pipeline_edges} - {CLIENT}
+        raise FailedPrecondition(
+            f"{address} is a {description.role}, not a {role}; "
+            f"{description.pipeline} has {', '.join(sorted(stages))}"
+        )
+    return description
+
+
+def _no_service(address: str, error: Unavailable) -> Unavailable:
+    return Unavailable(f"no gRPC service answers at {address}: {error.message}")

@@ -1,0 +1,50 @@
+"""What a result depends on besides its settings: the code and the machine, and who else uses it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from antiphon.errors import FailedPrecondition
+from antiphon.version import VERSION
+from antiphon_tools.launcher.plan import application_root
+
+GIT_TIMEOUT_S = 10.0
+
+
+def machine() -> dict[str, str]:
+    """Version and commit of the code, and the machine."""
+    named = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return {"antiphon": VERSION, "commit": commit(), "machine": named}
+
+
+def load_average() -> str:
+    """How many processes ran or waited to, on average over 1, 5 and 15 minutes."""
+    return ", ".join(f"{each:.2f}" for each in os.getloadavg())
+
+
+def processor() -> str:
+    """The processor's name, as the kernel reports it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return "unknown processor"
+
+
+def commit() -> str:
+    """The commit of the services' code, with a "+" when files differ from it."""
+    try:
+        root = application_root()
+        known = _git(root, "rev-parse", "--short=12", "HEAD")
+        return known + ("+" if _git(root, "status", "--porcelain") else "")
+    except (FailedPrecondition, OSError, subprocess.SubprocessError):
+        return "unknown: not in a checkout"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ("git", "-C", str(root), *arguments)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT_S)
+    return ran.stdout.strip()

@@ -1,0 +1,59 @@
+"""What a request must keep to count as good. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from antiphon.errors import InvalidArgument
+from antiphon_tools.load.content import AUDIO
+from antiphon_tools.load.measured import METRICS, Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A metric and the most that it may be."""
+
+    metric: str
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.metric} ≤ {self.limit:g}"
+
+    @classmethod
+    def parse(cls, text: str) -> Objective:
+        """`ttfa=0.5` as an objective. Raises `InvalidArgument` for another form."""
+        metric, equals, value = text.partition("=")
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = math.nan
+        if metric not in METRICS or not equals or not 0 <= limit < math.inf:
+            known = ", ".join(METRICS)
+            raise InvalidArgument(f"--slo {text}: must look like ttfa=0.5, with one of {known}")
+        return cls(metric, limit)
+
+    def met_by(self, request: Measured) -> bool:
+        """Whether a request keeps it; one that failed, or never got so far, does not."""
+        value = request.metric(self.metric)
+        return not request.error and value is not None and value <= self.limit
+
+
+def default_objectives(outputs: Collection[str]) -> tuple[Objective, ...]:
+    """What a listener, or else a reader, of a service with these outputs wants."""
+    if AUDIO in outputs:
+        return Objective("ttfa", 1.0), Objective("underrun", 0.1)
+    return (Objective("ttft", 1.0),)
+
+
+def good(request: Measured, objectives: Iterable[Objective]) -> bool:
+    """Whether a request succeeded and keeps every objective."""
+    return not request.error and all(each.met_by(request) for each in objectives)
+
+
+def goodput(requests: Sequence[Measured], objectives: Sequence[Objective]) -> float:
+    """The part of the requests that are good; 0 when there are none."""
+    if not requests:
+        return 0.0
+    return sum(good(each, objectives) for each in requests) / len(requests)

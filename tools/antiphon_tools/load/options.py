@@ -1,0 +1,188 @@
+"""What a load test is to do: the command line, checked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from antiphon.deployment.schema import Deployment, load_deployment
+from antiphon.errors import InvalidArgument
+from antiphon.segment import Delivery
+from antiphon_tools.launcher.plan import GATEWAY, application_root, resolve, with_overrides
+from antiphon_tools.load.command_line import DEFAULT_RATE, command_line
+from antiphon_tools.load.content import TEXT, Content
+from antiphon_tools.load.objectives import Objective
+from antiphon_tools.load.request_options import read_given
+from antiphon_tools.load.run import Load
+from antiphon_tools.load.trust import Trust, services_trust
+from antiphon_tools.load.upstream import Pace
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What a load test is to do. `record` is set for a recording, with no `service`.
+
+    `deployment` is what is started when `target` is empty. Without `objectives` those count
+    that the service's outputs suggest. With `trust` the gateway has TLS,
+    and with `stage_trust` the stages have.
+    """
+
+    service: str
+    load: Load
+    content: Content
+    objectives: tuple[Objective, ...]
+    target: str
+    deployment: Deployment
+    door: Literal["http", "grpc"]
+    pace: Pace
+    timeout_s: float
+    record: Path | None
+    replay: Path | None
+    find_capacity: bool
+    wanted_goodput: float
+    max_trials: int
+    resolution: float
+    json: Path | None
+    html: Path | None
+    trust: Trust | None = None
+    stage_trust: Trust | None = None
+
+    @property
+    def model_dir(self) -> Path | None:
+        """Where the checkpoint lies, if that is known."""
+        return Path(self.deployment.model) if self.deployment.model else None
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that shapes the result, for the report."""
+        load = {name: value for name, value in asdict(self.load).items() if value is not None}
+        content = msgspec.to_builtins(self.content)
+        content["prompts"] = len(self.content.prompts)
+        content["options"] = sorted(self.content.options)
+        own = {
+            "target": self.target,
+            "model": self.deployment.model,
+            "door": self.door if self.service == GATEWAY else "",
+            "pace": "real time" if self.pace.real_time else "flat out",
+            "replay": str(self.replay or ""),
+            "timeout_s": self.timeout_s,
+        }
+        return {**{name: value for name, value in own.items() if value}, **load, **content}
+
+
+def read_options(arguments: Sequence[str] | None = None) -> LoadOptions:
+    """Parse the command line. Raises `InvalidArgument`; ends the process on `--help`."""
+    parser = command_line()
+    given = parser.parse_args(arguments)
+    deployment, services = _deployment(given), [GATEWAY, "a stage's role"]
+    if not given.target:
+        deployment, pipeline = resolve(deployment, application_root())
+        services = [*pipeline.roles, GATEWAY]
+        if given.service and given.service not in services:
+            parser.error(f"there is no {given.service}; there are {', '.join(services)}")
+    if bool(given.service) == bool(given.record):
+        raise InvalidArgument(f"say what to load, one of {', '.join(services)}; or --record FILE")
+    if given.record and given.target:
+        raise InvalidArgument("--record starts what it records: it takes no --target")
+    if given.service != GATEWAY and "://" in given.target:
+        raise InvalidArgument(
+            f"--target {given.target}: that is a gateway's HTTP door; a {given.service}'s is "
+            "host:port, where it serves gRPC"
+        )
+    _check_certificate(given)
+    return LoadOptions(
+        service=given.service or "",
+        load=_load(given),
+        content=_content(given),
+        objectives=tuple(Objective.parse(text) for text in given.slo),
+        target=given.target,
+        deployment=deployment,
+        door="grpc" if given.target and "://" not in given.target else given.door,
+        pace=Pace(given.pace == "real", given.feed_rate),
+        timeout_s=given.timeout,
+        record=given.record,
+        replay=given.replay,
+        find_capacity=given.find_capacity,
+        wanted_goodput=given.goodput,
+        max_trials=given.max_trials,
+        resolution=given.resolution,
+        json=given.json,
+        html=given.html,
+        trust=_trust(given, deployment),
+        stage_trust=_stage_trust(given, deployment),
+    )
+
+
+def _trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
+    """How the gateway is known, if it has TLS: as the command line says, or what is started."""
+    if given.tls is not None:
+        return _told(given)
+    return Trust() if deployment.gateway.tls is not None and not given.target else None
+
+
+def _check_certificate(given: argparse.Namespace) -> None:
+    if (given.certificate is None) != (given.key is None):
+        raise InvalidArgument("--certificate and --key go together", field="key")
+    if given.certificate is not None and given.tls is None:
+        raise InvalidArgument("--certificate goes with --tls", field="certificate")
+
+
+def _stage_trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
+    """How stages are known, if they have TLS: a target as the command line says; those that are
+    started get what their gateway would show them."""
+    if given.target:
+        return None if given.service == GATEWAY or given.tls is None else _told(given)
+    return None if deployment.mutual_tls is None else services_trust(deployment.mutual_tls)
+
+
+def _told(given: argparse.Namespace) -> Trust:
+    return Trust(Path(given.tls) if given.tls else None, given.certificate, given.key)
+
+
+def _load(given: argparse.Namespace) -> Load:
+    rate = DEFAULT_RATE if given.rate is None and given.sessions is None else given.rate
+    return Load(
+        rate=rate,
+        sessions=given.sessions,
+        seconds=given.seconds,
+        warm_up_s=given.warm_up,
+        drain_s=given.drain,
+        max_open=given.max_open,
+        seed=given.seed,
+    )
+
+
+def _content(given: argparse.Namespace) -> Content:
+    return Content(
+        prompt_length=given.prompt_length,
+        reply_tokens=given.reply_tokens,
+        frames=given.frames,
+        prompts=_prompts(given.prompts) if given.prompts else (),
+        voice=given.voice,
+        outputs=(TEXT,) if given.text_only else (),
+        delivery=Delivery(given.delivery) if given.delivery else None,
+        chunk_policy=given.chunk_frames,
+        options=read_given(given.option),
+    )
+
+
+def _prompts(path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"--prompts {path}: {error}") from error
+    prompts = tuple(line for line in lines if line.strip())
+    if not prompts:
+        raise InvalidArgument(f"--prompts {path}: has no prompts")
+    return prompts
+
+
+def _deployment(given: argparse.Namespace) -> Deployment:
+    deployment = load_deployment(given.config) if given.config else Deployment()
+    if given.model:
+        deployment = msgspec.structs.replace(deployment, model=str(given.model))
+    return with_overrides(deployment, given.stage)

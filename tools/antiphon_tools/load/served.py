@@ -1,0 +1,93 @@
+"""What a gateway tells of the model that it serves, at either of its doors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from antiphon.errors import DataLoss, FailedPrecondition, Internal, NotFound, Unavailable
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon_tools.launcher.plan import GATEWAY
+from antiphon_tools.load.content import AUDIO, TEXT, Content
+from antiphon_tools.load.http_stream import HttpAddress, get
+from antiphon_tools.load.kind import describe_gateway
+from antiphon_tools.load.request_options import NUMBER
+from antiphon_tools.load.trust import Trust
+
+
+class OptionUnderLoad(msgspec.Struct, frozen=True):
+    """An option of a model, and what kind of value it takes."""
+
+    name: str
+    kind: str
+
+
+class ModelUnderLoad(msgspec.Struct, frozen=True):
+    """A model as `/v1/models` lists it. Of other servers that list only its `id`, what OpenAI's
+    do is assumed."""
+
+    id: str
+    outputs: tuple[str, ...] = (TEXT, AUDIO)
+    voices: tuple[str, ...] = ()
+    sampling_stages: tuple[str, ...] = ()
+    sample_rate_hz: int = 24_000
+    options: tuple[OptionUnderLoad, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The options that are numbers."""
+        return tuple(option.name for option in self.options if option.kind == NUMBER)
+
+    def sampling(self, content: Content, number: int) -> dict[str, SamplingRequest]:
+        """The sampling of each stage; under "" that of the one that reads the messages, whose
+        length is that of the text, or of the audio where no other stage samples."""
+        speech = content.sampling(number, text=False)
+        reading = SamplingRequest(seed=number)
+        if TEXT in self.outputs or not self.sampling_stages:
+            reading = content.sampling(number, text=TEXT in self.outputs)
+        return {INPUT_STAGE: reading, **dict.fromkeys(self.sampling_stages, speech)}
+
+
+class _Models(msgspec.Struct, frozen=True):
+    data: tuple[ModelUnderLoad, ...]
+
+
+async def told_over_grpc(address: str, trust: Trust | None = None) -> ModelUnderLoad:
+    """The first model of `GetServerInfo`. Raises what `describe_gateway` raises."""
+    models = [
+        ModelUnderLoad(
+            m.name,
+            m.output_kinds,
+            m.voices,
+            m.sampling_stages,
+            m.sample_rate_hz,
+            tuple(OptionUnderLoad(option.name, option.kind) for option in m.options),
+        )
+        for m in await describe_gateway(address, trust)
+    ]
+    return _first(models, address)
+
+
+async def told_over_http(address: HttpAddress) -> ModelUnderLoad:
+    """The first model of `/v1/models`.
+
+    Raises `FailedPrecondition` for what is no gateway, `Unavailable` when nothing answers.
+    """
+    try:
+        models = msgspec.json.decode(await get(address, "/v1/models"), type=_Models)
+    except (OSError, EOFError) as error:
+        raise Unavailable(f"{address}: {error}") from error
+    except (NotFound, DataLoss, Internal) as error:
+        raise FailedPrecondition(
+            f"{address} does not list models as a {GATEWAY} does: {error.message}"
+        ) from error
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise FailedPrecondition(f"{address}: lists no models: {error}") from error
+    return _first(models.data, address)
+
+
+def _first(models: Sequence[ModelUnderLoad], address: HttpAddress | str) -> ModelUnderLoad:
+    if not models:
+        raise FailedPrecondition(f"{address}: serves no model")
+    return models[0]

@@ -1,0 +1,256 @@
+"""A result as tables, the same for the terminal and the page. Pure.
+
+Each cell has the figure as it is written and where it comes from: a path into the
+result as JSON (names parted by `/`), so that what is shown can be checked against what is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from antiphon_tools.load import figures
+from antiphon_tools.load.measured import METRICS
+from antiphon_tools.load.result import CapacityResult, Result
+from antiphon_tools.load.statistics import ENOUGH_FOR, Distribution
+
+ENOUGH_REQUESTS = 20
+"""Fewer cannot tell a goodput of 95 % from one of 100 %."""
+
+PERCENTILES = ("mean", "p50", "p90", "p99", "max")
+DASH = "-"
+"""For a figure that too few values were seen for."""
+
+
+_ENOUGH = f"n values; {DASH}: too few of them, " + ", ".join(
+    f"p{percent} takes {enough}" for percent, enough in ENOUGH_FOR.items()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure. `path` and `value` are empty for words."""
+
+    text: str
+    path: str = ""
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings; the first cell of a row is its name."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+
+
+def tables(result: Result) -> list[Table]:
+    """All tables of a result that have rows."""
+    made = (
+        _capacity(result.capacity) if result.capacity else None,
+        _headline(result),
+        _metrics(result),
+        _objectives(result),
+        _errors(result.errors, result.error_messages),
+        _edges(result),
+        _links(result),
+        _stages(result),
+        _processes(result),
+        _left_open(result),
+    )
+    return [table for table in made if table is not None and table.rows]
+
+
+def _headline(result: Result) -> Table:
+    requests = result.requests
+    rows = [
+        _row("due", ("requests/due", requests.due, figures.count)),
+        _row("succeeded", ("requests/succeeded", requests.succeeded, figures.count)),
+        _row("failed", ("requests/failed", requests.failed, figures.count)),
+        _row("not sent (too many open)", ("requests/not_sent", requests.not_sent, figures.count)),
+        _row("succeeded a second", ("requests_per_s", result.requests_per_s, figures.ratio)),
+        _row("goodput", ("goodput", result.goodput, figures.percent)),
+        _row("good a second", ("good_per_s", result.good_per_s, figures.ratio)),
+        _row("seconds of audio a second", ("audio_s_per_s", result.audio_s_per_s, figures.ratio)),
+    ]
+    rows += [
+        _row(f"plays on with {buffer} ms", (f"continuity/{buffer}", part, figures.percent))
+        for buffer, part in result.continuity.items()
+    ]
+    return Table("Requests", ("", ""), tuple(rows))
+
+
+def _metrics(result: Result) -> Table:
+    rows = [
+        _distribution(name, f"metrics/{name}", each, partial(figures.metric, name))
+        for name, each in result.metrics.items()
+        if each is not None
+    ]
+    more = ("gaps", result.gaps), ("sent_late", result.sent_late), ("fed_late", result.fed_late)
+    for name, each in more:
+        if each is not None:
+            rows.append(_distribution(name.replace("_", " "), name, each, figures.seconds))
+    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in METRICS.items())
+    note = (
+        f"{meanings}; gaps: every wait between two pieces; sent late, fed late: the driver's own "
+        "delay of a request, and the longest of a chunk that a stage is fed at real time."
+    )
+    return Table("Times", ("", "n", *PERCENTILES), tuple(rows), f"{note} {_ENOUGH}")
+
+
+def _objectives(result: Result) -> Table:
+    rows = [
+        _row(
+            f"{each.metric} ≤ {figures.metric(each.metric, each.limit)}",
+            (f"objectives/{index}/met", each.met, figures.percent),
+        )
+        for index, each in enumerate(result.objectives)
+    ]
+    return Table("Objectives", ("", "kept by"), tuple(rows))
+
+
+def _capacity(capacity: CapacityResult) -> Table:
+    rows = [
+        (
+            Cell(f"{index + 1}"),
+            _cell(f"capacity/trials/{index}/load", each.load, figures.ratio),
+            _cell(f"capacity/trials/{index}/requests", each.requests, figures.count),
+            _cell(f"capacity/trials/{index}/goodput", each.goodput, figures.percent),
+            Cell("carried" if each.carried else "too much"),
+        )
+        for index, each in enumerate(capacity.trials)
+    ]
+    return Table(
+        "Capacity",
+        ("trial", capacity.unit, "requests", "goodput", ""),
+        tuple(rows),
+        capacity_in_words(capacity),
+    )
+
+
+def capacity_in_words(capacity: CapacityResult) -> str:
+    """What the search found, as a sentence."""
+    asked = f"goodput of at least {figures.percent(capacity.goodput)}"
+    if capacity.load is None:
+        return f"No load that was tried had a {asked}."
+    found = f"{figures.ratio(capacity.load)} {capacity.unit}"
+    if not capacity.bounded:
+        return f"{found} had a {asked}; no larger load was tried, the capacity may be larger."
+    doubt = ""
+    if min(each.requests for each in capacity.trials) < ENOUGH_REQUESTS:
+        doubt = " Some trials had too few requests to tell: take more --seconds."
+    return f"{found} is the largest load tried that had a {asked}.{doubt}"
+
+
+def _errors(errors: Mapping[str, int], messages: Mapping[str, str]) -> Table:
+    rows = [
+        (*_row(name, (f"errors/{name}", each, figures.count)), Cell(messages.get(name, "")))
+        for name, each in errors.items()
+    ]
+    return Table("Errors", ("", "requests", "the first said"), tuple(rows))
+
+
+def _edges(result: Result) -> Table:
+    rows = [
+        _row(
+            name,
+            (f"edges/{name}/messages", each.messages, figures.count),
+            (f"edges/{name}/size_bytes", each.size_bytes, figures.size),
+            (f"edges/{name}/bytes_per_message", each.bytes_per_message, figures.size),
+        )
+        for name, each in result.edges.items()
+    ]
+    return Table("Edges", ("", "messages", "bytes", "bytes a message"), tuple(rows))
+
+
+def _links(result: Result) -> Table:
+    rows = [
+        _row(f"{name}, {kind}", (f"links/{name}/{kind}", count, _count_of(kind)))
+        for name, counts in result.links.items()
+        for kind, count in counts.items()
+    ]
+    note = "The stages' own counts, over the whole run with its warm-up."
+    return Table("Links between stages", ("", "count"), tuple(rows), note)
+
+
+def _count_of(kind: str) -> Callable[[float], str]:
+    """How a link's count is written."""
+    return figures.size if kind.startswith("bytes") else figures.count
+
+
+def _stages(result: Result) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for role, stage in result.stages.items():
+        place = f"stages/{role}"
+        made = _cell(f"{place}/output_positions_per_s", stage.output_positions_per_s, figures.count)
+        for name, each in stage.times.items():
+            words = f"{role}, {name.removesuffix('_s').replace('_', ' ')}"
+            rows.append(_distribution(words, f"{place}/times/{name}", each, figures.seconds))
+        rows.append((Cell(f"{role}, positions made a second"), Cell(""), made, *[Cell("")] * 4))
+    note = "Seconds since the stage opened the request's segment; busy: its engine's time on it."
+    return Table("Stages, by their own reports", ("", "n", *PERCENTILES), tuple(rows), note)
+
+
+def _processes(result: Result) -> Table:
+    rows = [
+        _row(
+            name,
+            (f"processes/{name}/cpu", each.cpu, figures.ratio),
+            (f"processes/{name}/memory_first_bytes", each.memory_first_bytes, figures.size),
+            (f"processes/{name}/memory_last_bytes", each.memory_last_bytes, figures.size),
+            (f"processes/{name}/memory_max_bytes", each.memory_max_bytes, figures.size),
+            (f"processes/{name}/growth_bytes_per_s", each.growth_bytes_per_s, figures.size),
+            (f"processes/{name}/descriptors_first", each.descriptors_first, figures.count),
+            (f"processes/{name}/descriptors_last", each.descriptors_last, figures.count),
+            (f"processes/{name}/threads_max", each.threads_max, figures.count),
+        )
+        for name, each in result.processes.items()
+    ]
+    headings = ("", "cores", "memory, first", "last", "most", "growth a second")
+    return Table("Processes", (*headings, "files, first", "last", "threads"), tuple(rows))
+
+
+def _left_open(result: Result) -> Table:
+    rows = [
+        _row(
+            role,
+            (f"left_open/{role}/sessions", each.sessions, figures.count),
+            (f"left_open/{role}/segments", each.segments, figures.count),
+        )
+        for role, each in result.left_open.items()
+    ]
+    return Table("Still open after the run", ("", "sessions", "segments"), tuple(rows))
+
+
+def _distribution(
+    name: str, path: str, each: Distribution, write: Callable[[float], str]
+) -> tuple[Cell, ...]:
+    figures_of = ((f"{path}/{part}", getattr(each, part), write) for part in PERCENTILES)
+    return _row(name, (f"{path}/count", each.count, figures.count), *figures_of)
+
+
+def _row(name: str, *cells: tuple[str, float | None, Callable[[float], str]]) -> tuple[Cell, ...]:
+    return (Cell(name), *(_cell(*cell) for cell in cells))
+
+
+def _cell(path: str, value: float | None, write: Callable[[float], str]) -> Cell:
+    return Cell(DASH) if value is None else Cell(write(value), path, value)
+
+
+def lines(table: Table) -> Iterator[str]:
+    """The table for a terminal: columns as wide as their widest cell."""
+    rows = [table.headings, *([cell.text for cell in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield table.title
+    for row in rows:
+        if any(row):
+            yield "  " + "  ".join(_aligned(row, widths)).rstrip()
+
+
+def _aligned(row: Iterable[str], widths: Iterable[int]) -> Iterator[str]:
+    """The first column is flush left, the others flush right."""
+    for index, (text, width) in enumerate(zip(row, widths, strict=True)):
+        yield f"{text:<{width}}" if index == 0 else f"{text:>{width}}"

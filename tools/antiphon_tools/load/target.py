@@ -1,0 +1,101 @@
+"""What is loaded: something that runs already, or what is started here for the purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from antiphon.deployment.schema import Deployment, dump_deployment
+from antiphon.errors import DeadlineExceeded, Unavailable
+from antiphon_tools.launcher.events import Report
+from antiphon_tools.launcher.launcher import (
+    STARTUP_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    Launcher,
+    why_it_ended,
+)
+from antiphon_tools.launcher.plan import GATEWAY, application_root, resolve, with_gateway
+from antiphon_tools.launcher.process import ServiceProcess
+
+LOOPBACK = "127.0.0.1:0"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the service is. `stages` are the addresses of the stages known, by role,
+    `pids` the processes that were started here, by name."""
+
+    grpc_address: str = ""
+    http_url: str = ""
+    stages: Mapping[str, str] = field(default_factory=dict)
+    pids: Mapping[str, int] = field(default_factory=dict)
+
+
+def target_at(service: str, address: str) -> Target:
+    """A service that runs already; `http://...` is a gateway's HTTP door."""
+    if "://" in address:
+        return Target(http_url=address)
+    stages = {} if service == GATEWAY else {service: address}
+    return Target(grpc_address=address, stages=stages)
+
+
+@contextlib.asynccontextmanager
+async def started(
+    service: str, deployment: Deployment, report: Report, launcher: type[Launcher] = Launcher
+) -> AsyncIterator[Target]:
+    """Start one stage, or for the gateway everything, on loopback; stopped afterwards.
+
+    Raises what `Launcher` raises.
+    """
+    if service != GATEWAY:
+        async with _one_stage(service, deployment, report) as process:
+            address = process.address
+            yield Target(address, stages={service: address}, pids={service: process.pid})
+        return
+    doors = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
+    async with launcher(with_gateway(deployment, doors), report=report) as running:
+        yield Target(
+            grpc_address=running.grpc_address,
+            http_url=running.http_url,
+            stages={n: p.address for n, p in running.processes.items() if n != GATEWAY},
+            pids={name: process.pid for name, process in running.processes.items()},
+        )
+
+
+@contextlib.asynccontextmanager
+async def _one_stage(
+    role: str, deployment: Deployment, report: Report
+) -> AsyncIterator[ServiceProcess]:
+    """One stage without the others, which need not fit on the machine beside it."""
+    root = application_root()
+    deployment, _ = resolve(deployment, root)
+    with tempfile.TemporaryDirectory(prefix="antiphon-load-") as directory:
+        config = Path(directory) / "deployment.yaml"
+        config.write_bytes(dump_deployment(deployment))
+        argv = ("antiphon_services", role, "--config", str(config), "--listen", LOOPBACK)
+        process = await ServiceProcess.start(role, argv, root=root, report=report)
+        ended = asyncio.create_task(process.report_exit())
+        try:
+            await _ready(process, ended)
+            yield process
+        finally:
+            process.terminate()
+            try:
+                await asyncio.wait([ended], timeout=STOP_TIMEOUT_S)
+            finally:
+                process.kill()
+            await ended
+
+
+async def _ready(process: ServiceProcess, ended: asyncio.Task[None]) -> None:
+    """Wait until the stage can run sessions. Raises `Unavailable`, `DeadlineExceeded`."""
+    first = asyncio.FIRST_COMPLETED
+    await asyncio.wait((process.ready, ended), timeout=STARTUP_TIMEOUT_S, return_when=first)
+    if ended.done():
+        raise Unavailable(f"{process.name} {why_it_ended(process)}", stage=process.name)
+    if not process.ready.done():
+        raise DeadlineExceeded(f"{process.name}: not ready after {STARTUP_TIMEOUT_S:g} s")

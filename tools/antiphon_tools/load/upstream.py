@@ -1,0 +1,95 @@
+"""What a stage is fed: the chunks that its upstream would send, and when.
+
+A feed is made up as the stage's declaration says, or was recorded from a real run. Its
+times are seconds since the session's start; they count when the load is paced at real time
+and are ignored when it is flat out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.examples import ExampleSettings
+from antiphon.pipelines.graph import Pipeline
+from antiphon.segment import ChunkPolicy
+from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.wire.chunks import chunk_to_proto
+from antiphon_tools.load.content import Content
+
+RATE_HZ = 30.0
+"""Positions a second where the edge carries no audio: as fast as a model writes, say."""
+
+SINGLE_FRAMES = ChunkPolicy(first=1, ramp=(), steady=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A chunk and when it is sent, seconds since the session's start."""
+
+    at_s: float
+    chunk: chunk_pb2.Chunk
+
+
+Feed = tuple[Timed, ...]
+"""All that one session of a stage is sent, in order; the session's id is filled in later."""
+
+FeedOf = Callable[[int], Feed]
+"""The feed of request number n."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Whether a stage is fed at real time, and at how many positions per second; 0: at those
+    of a second of audio, or at `RATE_HZ`."""
+
+    real_time: bool = True
+    rate_hz: float = 0.0
+
+    def groups(self, content: Content, pipeline: Pipeline) -> ChunkPolicy:
+        """How frames that are fed are grouped: at real time, each comes when it is made."""
+        otherwise = SINGLE_FRAMES if self.real_time else pipeline.chunk_policy
+        return content.chunk_policy or otherwise
+
+
+def made_up(
+    content: Content,
+    pipeline: Pipeline,
+    description: stage_pb2.DescribeResponse,
+    pace: Pace,
+    model_dir: Path | None = None,
+) -> FeedOf:
+    """What the stage's declaration makes up.
+
+    Raises `FailedPrecondition` when it makes up nothing, or not without what is missing.
+    """
+    role = description.role
+    example = pipeline.stage(role).example
+    if example is None:
+        raise FailedPrecondition(
+            f"{pipeline.name} does not say what a {role} may be fed: record it (--record FILE) "
+            "and feed it that (--replay FILE)"
+        )
+    inputs = pipeline.inputs(role)
+    rate_hz = max(edge.rate_hz for edge in inputs)
+    groups = pace.groups(content, pipeline)
+    if not pace.real_time:
+        first = groups.first + max(edge.look_ahead for edge in inputs)
+        groups = replace(groups, first=first)
+    chunks_of = example(
+        ExampleSettings(
+            prompt=content.prompt,
+            prompt_length=content.prompt_length,
+            tokens=content.reply_tokens,
+            frames=content.frames,
+            rate_hz=pace.rate_hz or rate_hz or RATE_HZ,
+            groups=groups,
+            model_dir=model_dir,
+            description=description,
+        )
+    )
+    return lambda number: tuple(
+        Timed(each.at_s, chunk_to_proto(each.chunk)) for each in chunks_of(number)
+    )

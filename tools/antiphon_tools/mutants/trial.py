@@ -1,0 +1,124 @@
+"""The trial of a mutant: the tests on a copy of the tree with the fault in it."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon_tools.launcher.plan import import_path
+from antiphon_tools.mutants.mutations import Mutant
+
+FIRST = 5
+"""So many test files are tried before the rest is collected."""
+TEST_S = 100
+"""A test that takes longer is in a loop."""
+
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_NOT_FOUND = 4
+_TIMED_OUT = (124, 137)
+
+
+class Verdict(enum.Enum):
+    """What the tests say of a mutant; `LIMIT`: none has failed, and not all have been run."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    LIMIT = "survived the time limit"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """A verdict, and the test that failed."""
+
+    verdict: Verdict
+    test: str = ""
+
+
+class ScratchTree:
+    """A copy of the files that git knows or would add; nothing is written to the tree itself."""
+
+    def __init__(self, root: Path, *, limit_s: float) -> None:
+        """`limit_s` bounds each run of tests."""
+        self._limit_s = limit_s
+        self._changes = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="mutants-")
+        self.root = Path(self._folder.name)
+        listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+        names = subprocess.run(listed, cwd=root, check=True, capture_output=True, text=True).stdout
+        for name in filter(None, names.split("\0")):
+            if (root / name).is_file():
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(root / name, self.root / name)
+
+    def __enter__(self) -> ScratchTree:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._folder.cleanup()
+
+    def try_mutant(self, mutant: Mutant, tests: Sequence[Path]) -> TrialOutcome:
+        """Run test files until one fails that passes without the fault."""
+        given_up: list[str] = []
+        for part in filter(None, (tests[:FIRST], tests[FIRST:])):
+            while True:
+                with self._planted(mutant):
+                    done = self._run([*map(str, part), *(f"--deselect={t}" for t in given_up)])
+                if done.returncode in _TIMED_OUT:
+                    return TrialOutcome(Verdict.LIMIT)
+                if done.returncode in (0, 5):
+                    break
+                failed = _FAILED.search(done.stdout)
+                if failed is None:
+                    # The fault ends pytest itself.
+                    return TrialOutcome(Verdict.KILLED, f"exit status {done.returncode}")
+                if self._passes(failed[1]):
+                    return TrialOutcome(Verdict.KILLED, failed[1])
+                given_up.append(failed[1])
+        return TrialOutcome(Verdict.SURVIVED)
+
+    def _passes(self, test: str) -> bool:
+        """Whether a test passes as the tree is; of one whose name was not understood, its file."""
+        status = self._run([test]).returncode
+        if status == _NOT_FOUND:
+            status = self._run([test.partition("::")[0]]).returncode
+        return status == 0
+
+    @contextmanager
+    def _planted(self, mutant: Mutant) -> Iterator[None]:
+        path = self.root / mutant.path
+        whole = path.read_bytes()
+        self._write(path, mutant.applied(whole))
+        try:
+            yield
+        finally:
+            self._write(path, whole)
+
+    def _write(self, path: Path, source: bytes) -> None:
+        """Compiled code is taken for the source's by its size and its time in seconds."""
+        path.write_bytes(source)
+        self._changes += 1
+        os.utime(path, (self._changes, self._changes))
+
+    def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        chosen = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not gpu and not slow"]
+        return subprocess.run(
+            [
+                *("timeout", "--signal=INT", "--kill-after=30", f"{self._limit_s:g}"),
+                *(sys.executable, "-m", "pytest", f"--timeout={TEST_S}", *chosen, *arguments),
+            ],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": import_path(self.root)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )

@@ -1,0 +1,47 @@
+"""`python -m antiphon_tools.simulation`: plays the protocol in many orders, each drawn by a seed.
+
+The first finding ends the run, as a transcript that is as short as it could be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from antiphon_tools.simulation.search import Found, play, scenario_of, shrink
+
+TOLD_EVERY_S = 10.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    options = _parser().parse_args(arguments)
+    began = told_at = time.monotonic()
+    moves = 0
+    for done, seed in enumerate(range(options.first, options.first + options.seeds), 1):
+        result = play(scenario_of(seed))
+        if isinstance(result, Found):
+            print(f"{shrink(result)}\nfound by --first {seed} --seeds 1", file=sys.stderr)
+            return 1
+        moves += result
+        if time.monotonic() > told_at + TOLD_EVERY_S:
+            told_at = time.monotonic()
+            print(f"{done} of {options.seeds} seeds, {moves} moves", flush=True)
+    seconds = time.monotonic() - began
+    print(f"{options.seeds} seeds, {moves} moves in {seconds:.0f} s: nothing found")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m antiphon_tools.simulation", description=__doc__
+    )
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many (10000)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

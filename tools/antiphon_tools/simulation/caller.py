@@ -1,0 +1,123 @@
+"""The gateway's side of one call: attempts at the same answer until one is whole. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.chunk import Chunk, Tensor
+from antiphon.errors import AntiphonError, ErrorCode
+from antiphon.history import History
+from antiphon.sampling import SamplingRequest, stream_key
+from antiphon.v1 import session_pb2, stage_pb2
+from antiphon_gateway.calls.events import AudioProduced, SegmentFinished
+from antiphon_gateway.calls.failover.delivered import DeliveredOutput
+from antiphon_gateway.calls.progress import SegmentProgress
+from antiphon_gateway.fleet.lineup import Lineup, Member
+from antiphon_tools.simulation.engines import SAMPLES_PER_FRAME, audio_of
+from antiphon_tools.simulation.host import ROLES, TALKER, VOCODER
+
+LOSSES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS})
+EDGES = (("input", "", TALKER), ("codes", TALKER, VOCODER), ("audio", VOCODER, ""))
+
+
+def _lineup() -> Lineup:
+    edges = tuple(stage_pb2.PipelineEdge(name=n, producer=p, consumer=c) for n, p, c in EDGES)
+    told = stage_pb2.DescribeResponse(sample_rate_hz=50, samples_per_frame=SAMPLES_PER_FRAME)
+    members = tuple(Member(role, role, told) for role in ROLES)
+    return Lineup(members, edges, frozenset({"audio"}))
+
+
+LINEUP = _lineup()
+
+
+@dataclass(eq=False)
+class Caller:
+    """One call: its answer is `frames` frames by its `seed`, whoever makes it."""
+
+    name: str
+    seed: int
+    frames: int
+    most_attempts: int
+    attempt: int = -1
+    heard: list[Tensor] = field(default_factory=list)
+    error: AntiphonError | None = None
+    finished: bool = False
+    cancelled: bool = False
+    progress: SegmentProgress = field(init=False)
+    delivered: DeliveredOutput = field(default_factory=DeliveredOutput)
+
+    @property
+    def session_id(self) -> str:
+        """Of the attempt that is being made."""
+        return f"{self.name}.{self.attempt}"
+
+    @property
+    def over(self) -> bool:
+        """Whether its client has been told the end."""
+        return self.finished or self.cancelled or self.error is not None
+
+    @property
+    def sampling(self) -> SamplingRequest:
+        """What the talker is asked."""
+        return SamplingRequest(seed=self.seed, max_tokens=self.frames)
+
+    @property
+    def history(self) -> History | None:
+        """What another attempt goes on from, for every second call; others are made anew."""
+        return self.delivered.history if self.attempt and self.seed % 2 else None
+
+    @property
+    def audio(self) -> Tensor:
+        """All that its client has heard."""
+        return np.concatenate(self.heard) if self.heard else np.empty(0, np.float32)
+
+    def begin(self) -> None:
+        """Another attempt."""
+        self.attempt += 1
+        self.progress = SegmentProgress(self.session_id, LINEUP)
+        if self.attempt:
+            self.delivered.start_over()
+
+    def take(self, role: str, chunk: Chunk) -> int | None:
+        """Hear a chunk: the samples that were taken of this attempt, if there were any.
+
+        Raises what `SegmentProgress` and `DeliveredOutput` raise.
+        """
+        event = self.progress.add_chunk(role, chunk)
+        if not isinstance(event, AudioProduced):
+            return None
+        told = self.delivered.take(event)
+        if isinstance(told, AudioProduced):
+            self.heard.append(told.samples)
+        return event.first_sample + len(event.samples)
+
+    def report(self, role: str) -> None:
+        """A stage has done its part."""
+        self.progress.add_report(role, session_pb2.SegmentReport(segment=0))
+
+    def finish_if_complete(self) -> bool:
+        """Whether the answer is whole with what has come. Raises what `DeliveredOutput` raises."""
+        if not self.progress.complete:
+            return False
+        end = self.progress.finished()
+        assert isinstance(self.delivered.take(end), SegmentFinished)
+        self.finished = True
+        return True
+
+    def goes_on(self, error: AntiphonError) -> bool:
+        """Whether another attempt is made after an error; else the client is told."""
+        if error.code in LOSSES and self.attempt + 1 < self.most_attempts:
+            return True
+        self.error = error
+        return False
+
+    def fault(self) -> str:
+        """What is wrong with what its client has heard; empty if nothing."""
+        expected, heard = audio_of(stream_key(self.seed, TALKER), self.frames), self.audio
+        if not np.array_equal(heard, expected[: len(heard)]):
+            return f"{self.name} has heard something else than its answer"
+        if self.finished and not self.cancelled and len(heard) != len(expected):
+            return f"{self.name} has heard {len(heard)} of {len(expected)} samples"
+        return ""

@@ -1,0 +1,374 @@
+"""Replicas and the links between them, with what may arrive and what may fail there.
+
+A replica may be killed, and is started anew; it may stand still, and goes on or is given up by the
+gateway meanwhile. A link may break, and is back or lost; the payload of a chunk may be lost on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from antiphon.errors import Unavailable
+from antiphon.runtime.session.facts import (
+    ChunkArrived,
+    Credited,
+    DestinationLost,
+    DestinationSuspended,
+    Fact,
+    LinkLost,
+    LinkSuspended,
+    StreamLost,
+    TimePassed,
+)
+from antiphon.runtime.session.instructions import (
+    REPLY,
+    Destination,
+    End,
+    Grant,
+    Instruction,
+    Refuse,
+    Send,
+    session_of,
+)
+from antiphon_tools.simulation.host import ROLES, VOCODER, SimulatedStage
+from antiphon_tools.simulation.links import (
+    Acknowledged,
+    AskedAgain,
+    LoggedChunk,
+    SentChunk,
+    SimulatedLink,
+)
+from antiphon_tools.simulation.network import GONE, Gone, SimulatedStream, Violation, name_of
+
+REPLICAS = 2
+MOST_WAKES = 20_000
+
+Move = tuple[str, Callable[[], None]]
+
+
+class SimulatedFleet:
+    """Replicas of both stages; `failed` once anything has that may end a session, `waited` once it
+    took longer than a stage waits."""
+
+    def __init__(self) -> None:
+        self.failed = self.waited = False
+        self.now = 0.0
+        self._boots = 0
+        self._links_made = 0
+        self.hosts: dict[str, SimulatedStage | None] = {}
+        for role in ROLES:
+            for number in range(REPLICAS):
+                self._start(role, f"{role}:{number}")
+        self.streams: list[SimulatedStream] = []
+        self.links: list[SimulatedLink] = []
+
+    @property
+    def unwell(self) -> bool:
+        """Whether anything is down, stands still or is cut off now."""
+        hosts = self.hosts.values()
+        still = any(host is None or host.stands_still for host in hosts)
+        return still or any(link.suspended for link in self.links)
+
+    def arrivals(self) -> Iterator[Move]:
+        """The next message of each queue to a replica."""
+        for stream in self.streams:
+            if stream.down and not stream.host.stands_still:
+                what = f"{stream.host.name} gets {name_of(stream.down[0])} of {stream.session_id}"
+                yield what, partial(self._deliver_down, stream)
+        for link in self.links:
+            yield from self._link_moves(link)
+
+    def _link_moves(self, link: SimulatedLink) -> Iterator[Move]:
+        producer, consumer = link.producer, link.consumer
+        if not consumer.stands_still:
+            if link.forth and not link.suspended:
+                what = f"{consumer.name} gets {_told(link.forth[0])} from {producer.name}"
+                yield what, partial(self._carry, link)
+            if link.owes_acknowledgement and self.runs(consumer):
+                yield f"{consumer.name} acknowledges to {producer.name}", link.acknowledge
+        if not producer.stands_still:
+            if link.back and not link.suspended:
+                what = f"{producer.name} gets {name_of(link.back[0])} from {consumer.name}"
+                yield what, partial(self._answer, link)
+            if self.runs(producer) and (chunk := link.next_chunk) is not None:
+                yield f"{producer.name} sends {name_of(chunk)} to {consumer.name}", link.send
+
+    def rounds(self) -> Iterator[Move]:
+        """What engines may do, and what has come of it."""
+        for host in self.hosts_up():
+            if host.stands_still:
+                continue
+            if host.can_step:
+                yield f"the engine of {host.name} steps", host.step
+            if host.batches:
+                yield f"{host.name} takes a step in", partial(self._settle, host)
+
+    def faults(self) -> Iterator[Move]:
+        """What may fail next."""
+        for host in self.hosts_up():
+            yield f"{host.name} is killed", partial(self._kill, host)
+            if not host.stands_still:
+                yield f"{host.name} stands still", partial(self._stand_still, host)
+        for link in self.links:
+            if not link.suspended:
+                yield f"{_where(link)} breaks", partial(self._break, link)
+            if link.may_lose_payload and not link.consumer.stands_still:
+                yield f"{_where(link)} loses a payload", link.lose_payload
+
+    def recoveries(self) -> Iterator[Move]:
+        """What may come of what has failed."""
+        for address, host in self.hosts.items():
+            if host is None:
+                yield f"{address} is started", partial(self._restart, address)
+            elif host.stands_still:
+                yield f"{host.name} goes on", partial(self._go_on, host)
+                yield f"the gateway gives {host.name} up", partial(self._give_up, host)
+        for link in self.links:
+            if link.suspended:
+                yield f"{_where(link)} is back", partial(self._heal, link)
+                yield f"{_where(link)} is lost", partial(self._lose, link)
+
+    def recover(self) -> None:
+        """All replicas and links are up."""
+        for address, host in self.hosts.items():
+            if host is None:
+                self._restart(address)
+            else:
+                self._go_on(host)
+        for link in tuple(self.links):
+            if link.suspended:
+                self._heal(link)
+
+    def advance(self, seconds: float) -> None:
+        """Time passes. Raises `Violation`."""
+        self.now += seconds
+        for host in self.hosts_up():
+            if not host.stands_still:
+                self._wake(host)
+
+    def _wake(self, host: SimulatedStage) -> None:
+        for _ in range(MOST_WAKES):
+            due = host.table.next_deadline()
+            if due is None or due > self.now:
+                return
+            self._route(host, host.handle(TimePassed(), self.now))
+        raise Violation(f"{host.name} wants to be woken again and again")
+
+    def check_rest(self) -> None:
+        """Raise `Violation` if anybody holds anything, long after the last call."""
+        # Chunks that came for a session which was never opened are kept for a while.
+        for _ in range(3):
+            self.advance(10.0)
+        for host in self.hosts_up():
+            while host.can_step:
+                host.step()
+                while host.batches:
+                    self._route(host, host.settle(self.now))
+            table = host.table
+            held = (table.session_count, table.open_segments, table.held_bytes)
+            if any(held) or host.segments:
+                raise Violation(
+                    f"{host.name} holds {held[0]} sessions, {held[1]} slots, {held[2]} bytes and "
+                    f"{len(host.segments)} segments in its engine"
+                )
+            if host.held_ends:
+                raise Violation(f"{host.name} has not told the end of {', '.join(host.held_ends)}")
+        for link in self.links:
+            if link.log.sessions and self.runs(link.producer):
+                raise Violation(f"{_where(link)} keeps chunks of {', '.join(link.log.sessions)}")
+
+    def hosts_up(self) -> Iterator[SimulatedStage]:
+        """Those that run."""
+        return filter(None, tuple(self.hosts.values()))
+
+    def alive(self, role: str) -> list[SimulatedStage]:
+        """Those of a stage that run."""
+        return [host for host in self.hosts_up() if host.role == role]
+
+    def runs(self, host: SimulatedStage) -> bool:
+        """Whether this boot of a replica is the one that runs."""
+        return self.hosts[host.address] is host
+
+    # -- stages ----------------------------------------------------------------------------
+
+    def _deliver_down(self, stream: SimulatedStream) -> None:
+        fact = stream.down.popleft()
+        if self.runs(stream.host):
+            self._route(stream.host, stream.host.handle(fact, self.now))
+        if isinstance(fact, StreamLost):
+            stream.host.held_ends.pop(fact.session_id, None)
+            self.streams.remove(stream)
+
+    def _settle(self, host: SimulatedStage) -> None:
+        self._route(host, host.settle(self.now))
+
+    def _route(self, host: SimulatedStage, instructions: list[Instruction]) -> None:
+        """Put what a stage sends on its way."""
+        for each in instructions:
+            match each:
+                case Send(destination, chunk) if destination != REPLY:
+                    self._link_to(host, destination).log.append(LoggedChunk(chunk))
+                case Grant(link_id) | Refuse(link_id):
+                    for link in self.links:
+                        if link.link_id == link_id:
+                            link.answer(each)
+                case End(session_id, None) if self._unacknowledged(host, session_id):
+                    host.held_ends[session_id] = each
+                case _:
+                    self._reply(host, each)
+
+    def _unacknowledged(self, host: SimulatedStage, session_id: str) -> bool:
+        links = (link for link in self.links if link.producer is host)
+        return any(session_id in link.log.sessions for link in links)
+
+    def _settle_ends(self, host: SimulatedStage) -> None:
+        """Tell the ends of those sessions whose chunks have all come."""
+        for session_id in tuple(host.held_ends):
+            if not self._unacknowledged(host, session_id):
+                self._reply(host, host.held_ends.pop(session_id))
+
+    def _reply(self, host: SimulatedStage, told: Instruction) -> None:
+        for stream in self.streams:
+            if stream.host is host and stream.session_id == session_of(told):
+                stream.up.append(told)
+
+    def _link_to(self, producer: SimulatedStage, destination: Destination) -> SimulatedLink:
+        for link in self.links:
+            if link.producer is producer and link.consumer.boot_id == destination.boot_id:
+                return link
+        consumer = self.hosts[destination.address]
+        self._links_made += 1
+        if consumer is None or consumer.boot_id != destination.boot_id:
+            # Another process there refuses the link; nobody is there at all: the same in the end.
+            consumer = SimulatedStage(VOCODER, destination.address, destination.boot_id)
+            link = SimulatedLink(f"link {self._links_made}", producer, consumer)
+            self._tell_producer(link)
+        else:
+            link = SimulatedLink(f"link {self._links_made}", producer, consumer)
+        self.links.append(link)
+        return link
+
+    # -- links -----------------------------------------------------------------------------
+
+    def _carry(self, link: SimulatedLink) -> None:
+        if not self.runs(link.consumer):
+            link.forth.popleft()
+            return
+        chunk = link.take()
+        match chunk:
+            case None:
+                return
+            case Gone():
+                self.links.remove(link)
+                fact: Fact = LinkLost(link.link_id)
+            case _:
+                fact = ChunkArrived(chunk, link.link_id)
+        self._route(link.consumer, link.consumer.handle(fact, self.now))
+
+    def _answer(self, link: SimulatedLink) -> None:
+        answer, producer = link.back.popleft(), link.producer
+        if not self.runs(producer):
+            return
+        match answer:
+            case Acknowledged(count):
+                link.log.acknowledge(count)
+                self._settle_ends(producer)
+            case AskedAgain(number):
+                link.log.rewind(number)
+            case Grant(_, key, edge, positions):
+                link.answers_had += 1
+                to = Destination(link.consumer.address, link.consumer.boot_id)
+                self._route(producer, producer.handle(Credited(key, edge, to, positions), self.now))
+            case Refuse(_, session_id, error=error):
+                link.answers_had += 1
+                self._route(producer, producer.refuse(session_id, error, self.now))
+            case DestinationLost():
+                self._producer_loses(link)
+
+    def _producer_loses(self, link: SimulatedLink) -> None:
+        """The producer's end is gone, with what was not acknowledged."""
+        self.links.remove(link)
+        producer, consumer = link.producer, link.consumer
+        sessions = frozenset(link.log.sessions)
+        error = Unavailable("the link was lost", stage=VOCODER, edge="codes")
+        lost = DestinationLost(consumer.address, error, sessions, consumer.boot_id)
+        self._route(producer, producer.handle(lost, self.now))
+        for session_id in sessions:
+            if producer.held_ends.pop(session_id, None) is not None:
+                self._reply(producer, End(session_id, error))
+
+    def _tell_producer(self, link: SimulatedLink) -> None:
+        error = Unavailable("the link was lost", stage=VOCODER, edge="codes")
+        consumer = link.consumer
+        link.back.append(DestinationLost(consumer.address, error, boot_id=consumer.boot_id))
+
+    # -- what fails --------------------------------------------------------------------------
+
+    def _kill(self, host: SimulatedStage) -> None:
+        self.failed = True
+        self.hosts[host.address] = None
+        for stream in self.streams:
+            if stream.host is host:
+                stream.up.append(GONE)
+        for link in tuple(self.links):
+            link.suspended = link.suspended and host not in (link.producer, link.consumer)
+            if link.producer is host:
+                link.forth.append(GONE)
+            elif link.consumer is host:
+                self._tell_producer(link)
+
+    def _restart(self, address: str) -> None:
+        self._start(address.partition(":")[0], address)
+
+    def _start(self, role: str, address: str) -> None:
+        self._boots += 1
+        self.hosts[address] = SimulatedStage(role, address, f"{address}/{self._boots}")
+
+    def _break(self, link: SimulatedLink) -> None:
+        self.failed = True
+        link.sever()
+        producer, consumer = link.producer, link.consumer
+        if self.runs(producer):
+            broken = DestinationSuspended(consumer.address, consumer.boot_id)
+            self._route(producer, producer.handle(broken, self.now))
+        if self.runs(consumer):
+            waiting = LinkSuspended(link.link_id, producer.address)
+            self._route(consumer, consumer.handle(waiting, self.now))
+
+    def _heal(self, link: SimulatedLink) -> None:
+        link.heal()
+        if self.runs(link.producer):
+            self._settle_ends(link.producer)
+
+    def _lose(self, link: SimulatedLink) -> None:
+        """Neither end gets anything more, and each is told."""
+        if self.runs(link.producer):
+            self._producer_loses(link)
+        else:
+            self.links.remove(link)
+        consumer = link.consumer
+        if self.runs(consumer):
+            self._route(consumer, consumer.handle(LinkLost(link.link_id), self.now))
+
+    def _stand_still(self, host: SimulatedStage) -> None:
+        self.failed = host.stands_still = True
+
+    def _go_on(self, host: SimulatedStage) -> None:
+        host.stands_still = False
+        self._wake(host)
+
+    def _give_up(self, host: SimulatedStage) -> None:
+        """The gateway's streams there are cut; the process hears of it when it goes on."""
+        for stream in self.streams:
+            if stream.host is host:
+                stream.up.clear()
+                stream.up.append(GONE)
+
+
+def _told(message: SentChunk | Gone) -> str:
+    return name_of(message.chunk if isinstance(message, SentChunk) else message)
+
+
+def _where(link: SimulatedLink) -> str:
+    return f"the link from {link.producer.name} to {link.consumer.name}"

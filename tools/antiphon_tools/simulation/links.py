@@ -1,0 +1,152 @@
+"""A link between two stages, with the real logs of both ends and what is on its way between them.
+
+What is sent is kept until it is acknowledged, and answers until they are confirmed. A break loses
+all that is on its way; when the link is back, each end sends again what the other has not had.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from antiphon.chunk import Chunk
+from antiphon.runtime.session.facts import DestinationLost
+from antiphon.runtime.session.instructions import Grant, Refuse
+from antiphon.transport.link.incoming.link import ResponseLog, is_next
+from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
+from antiphon.wire.blob import Encoding
+from antiphon.wire.chunks import address_to_proto
+from antiphon_tools.simulation.host import SimulatedStage
+from antiphon_tools.simulation.network import GONE, Gone
+
+LOG_BYTES = 1 << 20
+
+
+class LoggedChunk(Outgoing):
+    """A chunk in the producer's log."""
+
+    __slots__ = ("chunk",)
+
+    def __init__(self, chunk: Chunk) -> None:
+        encoding = Encoding(chunk.tensors) if chunk.tensors else None
+        super().__init__(address_to_proto(chunk), encoding)
+        self.chunk = chunk
+
+
+@dataclass(frozen=True, slots=True)
+class SentChunk:
+    """A chunk on its way, and how many answers the producer has had when it was sent."""
+
+    number: int
+    chunk: Chunk
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The consumer has so many chunks."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAgain:
+    """The payload of a chunk did not come."""
+
+    number: int
+
+
+Answered = Grant | Refuse | Acknowledged | AskedAgain | DestinationLost
+
+
+@dataclass(eq=False)
+class SimulatedLink:
+    """From a talker's boot to a vocoder's; neither end knows of what is on its way."""
+
+    link_id: str
+    producer: SimulatedStage
+    consumer: SimulatedStage
+    log: SendLog = field(default_factory=lambda: SendLog(LOG_BYTES, LOG_BYTES))
+    answers: ResponseLog[Grant | Refuse] = field(default_factory=ResponseLog)
+    forth: deque[SentChunk | Gone] = field(default_factory=deque)
+    back: deque[Answered] = field(default_factory=deque)
+    suspended: bool = False
+    received: int = 0
+    # Of the chunks that were received; and of the answers, those that the producer has had.
+    acknowledged: int = 0
+    answers_had: int = 0
+    _asked_again: bool = False
+
+    @property
+    def next_chunk(self) -> Chunk | None:
+        """What the producer may send now."""
+        first = None if self.suspended else self.log.first()
+        return first.chunk if isinstance(first, LoggedChunk) else None
+
+    @property
+    def owes_acknowledgement(self) -> bool:
+        """Whether the consumer has chunks of which the producer was not told."""
+        return not self.suspended and self.acknowledged < self.received
+
+    @property
+    def may_lose_payload(self) -> bool:
+        """Whether the chunk that comes next is one that is wanted."""
+        batch = self.forth[0] if self.forth and not self.suspended else None
+        return isinstance(batch, SentChunk) and batch.number == self.received
+
+    def send(self) -> None:
+        """The producer sends its next chunk."""
+        first = self.log.first()
+        assert isinstance(first, LoggedChunk)
+        self.forth.append(SentChunk(self.log.sent(first), first.chunk, self.answers_had))
+
+    def take(self) -> Chunk | Gone | None:
+        """The consumer gets the next message: a chunk, unless it has had it or waits for one
+        before it. Raises `DataLoss` when one before it is missing."""
+        batch = self.forth.popleft()
+        if isinstance(batch, Gone):
+            return batch
+        self.answers.confirmed(batch.answers)
+        if self._asked_again and batch.number > self.received:
+            return None
+        if not is_next(batch.number, self.received):
+            return None
+        self._asked_again = False
+        self.received += 1
+        if batch.chunk.segment_finished:
+            self.acknowledge()
+        return batch.chunk
+
+    def lose_payload(self) -> None:
+        """The consumer gets the next message, but not the bytes that it tells of."""
+        batch = self.forth.popleft()
+        assert isinstance(batch, SentChunk)
+        self._asked_again = True
+        self.back.append(AskedAgain(batch.number))
+
+    def acknowledge(self) -> None:
+        """The consumer tells what it has."""
+        self.acknowledged = self.received
+        self.back.append(Acknowledged(self.received))
+
+    def answer(self, answer: Grant | Refuse) -> None:
+        """The consumer answers."""
+        self.answers.append(answer)
+        if not self.suspended:
+            self.back.append(answer)
+
+    def sever(self) -> None:
+        """It breaks, and what is on its way is lost, but for the news that an end is gone."""
+        self.suspended = True
+        gone = GONE in self.forth
+        lost = [each for each in self.back if isinstance(each, DestinationLost)]
+        self.forth, self.back = deque([GONE] * gone), deque(lost)
+
+    def heal(self) -> None:
+        """It is back: each end learns what the other has, and sends again what it has not."""
+        self.suspended = self._asked_again = False
+        self.answers.confirmed(self.answers_had)
+        self.acknowledged = self.received
+        self.log.acknowledge(self.received)
+        self.log.rewind(self.received)
+        self.back.extend(self.answers.since(self.answers_had))

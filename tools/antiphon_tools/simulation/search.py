@@ -1,0 +1,142 @@
+"""Runs worlds by seed, finds what is wrong, and makes what leads to it short."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from antiphon.errors import AntiphonError
+from antiphon_tools.simulation.caller import Caller
+from antiphon_tools.simulation.fleet import Move
+from antiphon_tools.simulation.network import Violation
+from antiphon_tools.simulation.world import World
+
+MOST_CALLERS = 3
+MOST_FRAMES = 12
+MOST_FAULTS = 3
+MOST_CANCELS = 2
+MOST_CHOICES = 400
+RARE = 24
+"""One of so many choices lets something fail, or heal, if anything can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Who calls, what may fail, and which of the moves that there were was made each time."""
+
+    frames: Sequence[int]
+    faults: int
+    cancels: int
+    choices: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Something that must not be, and how it came about: the first `chosen` lines were drawn, the
+    others are the way to the end once nothing fails any more."""
+
+    scenario: Scenario
+    what: str
+    transcript: Sequence[str]
+    chosen: int
+
+    def __str__(self) -> str:
+        lines = [f"{number:4} {line}" for number, line in enumerate(self.transcript, 1)]
+        return "\n".join([*lines, f"     {self.what}"])
+
+
+def scenario_of(seed: int) -> Scenario:
+    """What a seed draws."""
+    chance = random.Random(seed)
+    frames = [chance.randint(1, MOST_FRAMES) for _ in range(chance.randint(1, MOST_CALLERS))]
+    return Scenario(
+        frames,
+        faults=chance.randint(0, MOST_FAULTS),
+        cancels=chance.randint(0, MOST_CANCELS),
+        choices=[chance.getrandbits(32) for _ in range(chance.randint(1, MOST_CHOICES))],
+    )
+
+
+def play(scenario: Scenario, script: Sequence[str] | None = None) -> Found | int:
+    """How many moves were made until all had ended as it should; or what was found.
+
+    With a `script` those of its moves are made that there are, instead of drawn ones.
+    """
+    callers = [
+        Caller(f"call{number}", number + 1, frames, most_attempts=2 + 2 * MOST_FAULTS)
+        for number, frames in enumerate(scenario.frames)
+    ]
+    world = World(callers, faults=scenario.faults, cancels=scenario.cancels)
+    transcript: list[str] = []
+    chosen = 0
+    try:
+        moves = _drawn(world, scenario.choices) if script is None else _named(world, script)
+        for name, move in moves:
+            transcript.append(name)
+            chosen += 1
+            move()
+        world.run_out(transcript.append)
+    except (Violation, AntiphonError, AssertionError) as wrong:
+        return Found(scenario, f"{type(wrong).__name__}: {wrong}", transcript, chosen)
+    return len(transcript)
+
+
+def _drawn(world: World, choices: Sequence[int]) -> Iterator[Move]:
+    for choice in choices:
+        rare, which = choice % RARE == 0, choice // RARE
+        moves = (world.faults() if rare else []) or world.moves()
+        if not moves:
+            return
+        yield moves[which % len(moves)]
+
+
+def _named(world: World, script: Sequence[str]) -> Iterator[Move]:
+    for name in script:
+        for move in [*world.faults(), *world.moves()]:
+            if move[0] == name:
+                yield move
+                break
+
+
+def shrink(found: Found) -> Found:
+    """The same kind of finding with as few moves, callers and frames as are needed for it, tried
+    one after the other."""
+    kind = _kind(found)
+
+    def again(scenario: Scenario, script: Sequence[str]) -> Found | None:
+        result = play(scenario, script)
+        return result if isinstance(result, Found) and _kind(result) == kind else None
+
+    size = found.chosen
+    while size:
+        at = 0
+        while at < found.chosen:
+            script = list(found.transcript[: found.chosen])
+            del script[at : at + size]
+            shorter = again(found.scenario, script)
+            if shorter is not None and shorter.chosen < found.chosen:
+                found = shorter
+            else:
+                at += size
+        size //= 2
+    for callers in range(1, len(found.scenario.frames)):
+        scenario = replace(found.scenario, frames=found.scenario.frames[:callers])
+        if (fewer_callers := again(scenario, found.transcript[: found.chosen])) is not None:
+            found = fewer_callers
+            break
+    for number, frames in enumerate(found.scenario.frames):
+        for fewer in range(frames):
+            said = list(found.scenario.frames)
+            said[number] = fewer
+            scenario = replace(found.scenario, frames=said)
+            if (less := again(scenario, found.transcript[: found.chosen])) is not None:
+                found = less
+                break
+    return found
+
+
+def _kind(found: Found) -> str:
+    """What was found, whoever it was found of."""
+    return re.sub(r"[\w:]*\d\S*", "#", found.what)

@@ -1,0 +1,208 @@
+"""A run of the load test beside what the simulation makes of the same calls. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from antiphon.errors import InvalidArgument
+from antiphon_tools.launcher.plan import GATEWAY
+from antiphon_tools.load.result import RequestPoint, Result
+from antiphon_tools.load.statistics import percentile
+from antiphon_tools.sizing.measured import MeasuredPipeline
+from antiphon_tools.sizing.offered import Lengths, OfferedCall, OfferedLoad
+from antiphon_tools.sizing.plan import simulated
+from antiphon_tools.sizing.report import table
+from antiphon_tools.sizing.run_figures import check_answered, positive
+
+PERCENTILES = (50.0, 90.0, 95.0)
+LENGTHS_CV = 0.15
+"""Replies that repeat as many words as each other differ so little in length."""
+SAME_MOMENT_S = 1e-3
+BLOCK = 8
+"""Calls that are drawn together when the interval is estimated: those that wait together."""
+DRAWS = 1000
+WITHIN = (5.0, 95.0)
+PHASES = 8
+"""So often a run is simulated, with calls that come at other moments of engine steps."""
+
+
+ComparedCall = tuple[float, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """First audio of runs at one rate by percentile, seconds, as it was and as it was predicted.
+
+    `calls` has that of each call that was answered, in order: as it was, and all predictions.
+    `interval` is where nine of ten errors of p95 would be if other calls of the same kind had come.
+    """
+
+    rate: float
+    requests: int
+    succeeded: int
+    calls: tuple[ComparedCall, ...]
+    measured: Mapping[float, float]
+    predicted: Mapping[float, float]
+    interval: tuple[float, float]
+
+    def error(self, percent: float) -> float:
+        """By how much the prediction is above what was measured, as a part of that."""
+        return self.predicted[percent] / self.measured[percent] - 1
+
+
+def compared(
+    measured: MeasuredPipeline,
+    run: Result,
+    replicas: Mapping[str, int],
+    tokens_per_s: float,
+    phases: int = PHASES,
+) -> Comparison:
+    """Simulate the calls of a run: the same lengths, and the same moments the first time.
+
+    Where in the step of an engine a call came is chance, and decides on a part of its first audio.
+    So later times each comes later, by up to the longest step.
+
+    Raises `InvalidArgument` for a run that has no rate, or too few answers.
+    """
+    load = offered_by(run, tokens_per_s)
+    calls = known_calls(load, run.points, measured.frame_s)
+    source = random.Random(f"phases {load.seed}")
+    step_s = max(stage.step_curve(1) for stage in measured.stages.values())
+    predicted: dict[int, list[float]] = {call.number: [] for call in calls}
+    for phase in range(phases):
+        most_s = step_s if phase else 0.0
+        moved = [replace(call, at_s=call.at_s + source.random() * most_s) for call in calls]
+        for call in simulated(measured, load, replicas, "steps", known=moved).calls:
+            if call.first_audio_s is not None:
+                predicted[call.offered.number].append(call.first_audio_s)
+    numbers = {call.at_s: call.number for call in calls}
+    compared_calls = [
+        (point.ttfa, tuple(predicted[numbers[at_s]]))
+        for at_s, point in _by_moment(run.points, numbers).items()
+        if point.ttfa is not None and not point.error
+    ]
+    return _comparison(load.rate, run.requests.due, run.requests.succeeded, compared_calls)
+
+
+def pooled(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """One for each rate: of all calls of the runs with it."""
+    rates: dict[float, list[Comparison]] = {}
+    for each in comparisons:
+        rates.setdefault(each.rate, []).append(each)
+    return [
+        _comparison(
+            rate,
+            sum(each.requests for each in runs),
+            sum(each.succeeded for each in runs),
+            [call for each in runs for call in each.calls],
+        )
+        for rate, runs in sorted(rates.items())
+    ]
+
+
+def known_calls(
+    load: OfferedLoad, points: Iterable[RequestPoint], frame_s: float
+) -> list[OfferedCall]:
+    """The load's calls, as long as those of a run were; what it does not tell is drawn."""
+    calls = {call.at_s: call for call in load.calls(frame_s)}
+    for at_s, point in _by_moment(points, calls).items():
+        if point.audio_s > 0:
+            calls[at_s] = replace(
+                calls[at_s],
+                tokens=max(1, round(point.audio_s * load.tokens_per_s)),
+                frames=max(1, round(point.audio_s / frame_s)),
+            )
+    return list(calls.values())
+
+
+def offered_by(run: Result, tokens_per_s: float) -> OfferedLoad:
+    """The load that a run has offered: arrivals are Poisson by the same seed."""
+    settings = run.settings
+    if run.service != GATEWAY or not settings.get("rate"):
+        raise InvalidArgument(
+            "--run: must be of python -m antiphon_tools.load gateway --rate R --json FILE; this is "
+            f"of {run.service} with {settings.get('sessions')} sessions"
+        )
+    return OfferedLoad(
+        rate=float(settings["rate"]),
+        seconds=float(settings["seconds"]),
+        warm_up_s=run.warm_up_s,
+        speech_s=Lengths("lognormal", speech_s(run), LENGTHS_CV),
+        prompt_rows=Lengths("fixed", float(settings.get("prompt_length") or 1)),
+        tokens_per_s=tokens_per_s,
+        seed=int(settings["seed"]),
+    )
+
+
+def speech_s(run: Result) -> float:
+    """Seconds of audio of a mean answer. Raises `InvalidArgument` for a run without any."""
+    check_answered(run)
+    return positive(run, "audio_s_per_s", run.audio_s_per_s) / run.requests_per_s
+
+
+def comparison_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """All of them, a line each."""
+    rows = []
+    for each in comparisons:
+        cells = [f"{each.rate:g}", f"{each.succeeded} of {each.requests}"]
+        for percent in PERCENTILES:
+            cells.append(f"{each.measured[percent] * 1000:.0f}")
+            cells.append(f"{each.predicted[percent] * 1000:.0f} ({each.error(percent):+.0%})")
+        low, high = each.interval
+        rows.append([*cells, f"{low:+.0%} to {high:+.0%}"])
+    head = ["calls a second", "answered"]
+    for percent in PERCENTILES:
+        head += [f"p{percent:g} ms", "predicted"]
+    return table([*head, "p95 in 9 of 10"], rows)
+
+
+def _comparison(
+    rate: float, requests: int, succeeded: int, calls: Sequence[ComparedCall]
+) -> Comparison:
+    if len(calls) < 20:
+        raise InvalidArgument(
+            f"--run: only {len(calls)} answers with audio; a p95 takes 20 at least (--seconds)"
+        )
+    seen, predicted = _ascending(calls)
+    return Comparison(
+        rate=rate,
+        requests=requests,
+        succeeded=succeeded,
+        calls=tuple(calls),
+        measured={each: percentile(seen, each) for each in PERCENTILES},
+        predicted={each: percentile(predicted, each) for each in PERCENTILES},
+        interval=_interval(calls),
+    )
+
+
+def _interval(calls: Sequence[ComparedCall]) -> tuple[float, float]:
+    """Errors of p95 by a bootstrap: blocks of calls that came one after the other."""
+    blocks = [calls[start : start + BLOCK] for start in range(0, len(calls), BLOCK)]
+    source, errors = random.Random(0), []
+    for _ in range(DRAWS):
+        drawn = [call for block in source.choices(blocks, k=len(blocks)) for call in block]
+        seen, predicted = _ascending(drawn)
+        errors.append(percentile(predicted, 95) / percentile(seen, 95) - 1)
+    errors.sort()
+    return percentile(errors, WITHIN[0]), percentile(errors, WITHIN[1])
+
+
+def _ascending(calls: Sequence[ComparedCall]) -> tuple[list[float], list[float]]:
+    """What was, and all that was predicted."""
+    return sorted(was for was, _ in calls), sorted(each for _, made in calls for each in made)
+
+
+def _by_moment(
+    points: Iterable[RequestPoint], moments: Iterable[float]
+) -> dict[float, RequestPoint]:
+    """The requests of a run by the moments of the calls that they were."""
+    known = {round(moment / SAME_MOMENT_S): moment for moment in moments}
+    found = {}
+    for point in points:
+        place = round(point.at_s / SAME_MOMENT_S)
+        at_s = next((known[each] for each in (place, place - 1, place + 1) if each in known), None)
+        if at_s is not None:
+            found[at_s] = point
+    return found

@@ -1,0 +1,132 @@
+"""Plans and simulated runs as tables, and as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon_tools.sizing.measured import MeasuredPipeline
+from antiphon_tools.sizing.offered import OfferedLoad
+from antiphon_tools.sizing.plan import CapacityPlan
+from antiphon_tools.sizing.simulation.outcome import FleetOutcome
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+
+
+def plan_lines(plan: CapacityPlan, measured: MeasuredPipeline) -> list[str]:
+    """What a plan says, to be read."""
+    goal = plan.goal
+    rows = [
+        [role, str(count), f"{measured.stages[role].gpus * count:g}", *_use(plan.outcome, role)]
+        for role, count in plan.replicas.items()
+    ]
+    cost = [
+        f"gateways {plan.gateways}, GPUs {plan.gpus}, "
+        f"{plan.spoken_hours_per_hour:.1f} spoken hours an hour"
+    ]
+    if plan.cost_per_hour:
+        cost.append(
+            f"cost {plan.cost_per_hour:.2f} an hour, {plan.cost_per_spoken_hour:.4f} a spoken hour"
+        )
+    return [
+        f"The cheapest fleet with p{goal.percent:g} first audio within {goal.first_audio_s:g} s "
+        f"and {goal.answered:.2%} answered; {len(plan.attempts)} were simulated, by "
+        f"{plan.granularity}:",
+        "",
+        *table(["stage", "replicas", "GPUs", "busy", "slots held", "most"], rows),
+        "",
+        *cost,
+        "",
+        *outcome_lines(plan.outcome),
+    ]
+
+
+def outcome_lines(outcome: FleetOutcome) -> list[str]:
+    """What users see of a simulated fleet."""
+    rows = [
+        [name, *(_ms(read(percent)) for percent in PERCENTILES)]
+        for name, read in (
+            ("first audio", outcome.first_audio),
+            ("wait for a slot", outcome.waited),
+        )
+    ]
+    ended = ", ".join(f"{count} {name}" for name, count in outcome.outcomes.items())
+    return [
+        *table(["", *(f"p{percent:g}" for percent in PERCENTILES)], rows),
+        "",
+        f"calls: {ended or 'none'}; at most {outcome.most_in_flight} at a time; picks that found "
+        f"a replica full: {outcome.picks_refused}; the busiest gateway's event loop busy: "
+        f"{outcome.gateway_busy:.0%}",
+    ]
+
+
+def fleet_lines(outcome: FleetOutcome) -> list[str]:
+    """A simulated fleet by stage, and what users see of it."""
+    rows = [[role, str(use.replicas), *_use(outcome, role)] for role, use in outcome.roles.items()]
+    return [
+        *table(["stage", "replicas", "busy", "slots held", "most"], rows),
+        "",
+        *outcome_lines(outcome),
+    ]
+
+
+def plan_as_json(plan: CapacityPlan, load: OfferedLoad) -> dict[str, Any]:
+    """A plan as values for a file."""
+    return {
+        "replicas": dict(plan.replicas),
+        "gateways": plan.gateways,
+        "gpus": plan.gpus,
+        "spoken_hours_per_hour": plan.spoken_hours_per_hour,
+        "cost_per_hour": plan.cost_per_hour,
+        "cost_per_spoken_hour": plan.cost_per_spoken_hour,
+        "granularity": plan.granularity,
+        "goal": plan.goal,
+        "load": load,
+        "outcome": outcome_as_json(plan.outcome),
+        "attempts": plan.attempts,
+    }
+
+
+def outcome_as_json(outcome: FleetOutcome) -> dict[str, Any]:
+    """A simulated run as values for a file; the calls are left out."""
+    return {
+        "first_audio_s": {f"p{each:g}": outcome.first_audio(each) for each in PERCENTILES},
+        "waited_s": {f"p{each:g}": outcome.waited(each) for each in PERCENTILES},
+        "outcomes": outcome.outcomes,
+        "answered": outcome.answered,
+        "roles": dict(outcome.roles),
+        "gateway_busy": outcome.gateway_busy,
+        "most_in_flight": outcome.most_in_flight,
+        "picks_refused": outcome.picks_refused,
+        "events": outcome.events,
+        "ended_at_s": outcome.ended_at,
+    }
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as they must be, the first to the left."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]
+
+
+def replicas_in_words(replicas: Mapping[str, int]) -> str:
+    """`a=1 b=2`."""
+    return " ".join(f"{role}={count}" for role, count in replicas.items())
+
+
+def _use(outcome: FleetOutcome, role: str) -> list[str]:
+    use = outcome.roles[role]
+    return [f"{use.busy:.0%}", f"{use.slots:.0%}", f"{use.most_slots:.0%}"]
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"

@@ -1,0 +1,56 @@
+"""Figures of a load test's result that sizing cannot do without. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.errors import InvalidArgument
+from antiphon_tools.load.result import EdgeTotals, Result, StageSummary
+
+_TIMES = ("first_input_s", "first_output_s", "busy_s")
+
+
+def check_answered(run: Result) -> None:
+    """Raises `InvalidArgument` when nothing succeeded: such a run has no times."""
+    if run.requests.succeeded < 1 or run.requests_per_s <= 0:
+        raise InvalidArgument(
+            f"--run: requests.succeeded: no request of {_words(run)} was answered; see its errors, "
+            "and measure again",
+            field="requests.succeeded",
+        )
+
+
+def of_stage(run: Result, role: str) -> StageSummary:
+    """What a stage said of the requests. Raises `InvalidArgument` when it said nothing."""
+    stage = run.stages.get(role)
+    if stage is None or any(name not in stage.times for name in _TIMES):
+        raise _missing(run, f"stages.{role}")
+    return stage
+
+
+def of_edge(run: Result, name: str) -> EdgeTotals:
+    """What went over an edge. Raises `InvalidArgument` when nothing did."""
+    edge = run.edges.get(name)
+    if edge is None or edge.messages < 1:
+        raise _missing(run, f"edges.{name}")
+    return edge
+
+
+def positive(run: Result, field: str, value: Any) -> float:
+    """A figure that must be above 0. Raises `InvalidArgument` when it is not."""
+    if not isinstance(value, int | float) or not value > 0:
+        raise _missing(run, field)
+    return float(value)
+
+
+def _missing(run: Result, field: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"--run: {field}: {_words(run)} has no such figure; measure again", field=field
+    )
+
+
+def _words(run: Result) -> str:
+    sessions, rate = run.settings.get("sessions"), run.settings.get("rate")
+    return f"the run of {run.service} with " + (
+        f"{sessions} sessions" if sessions else f"{rate} requests a second"
+    )

@@ -1,0 +1,402 @@
+"""A fleet of thousands of replicas, call by call: stages progress at their measured rates.
+
+Nothing happens step by step here. All sessions of a replica progress at the rate that its step
+time gives with so many open (`shared_rate.py`). A call's first audio is the sum of its way:
+the gateway, prompt, first token, first frame, first chunk, each at a random moment of a step of
+its replica. Gateways are many: each has its own `AdmissionQueue`, which knows its own calls, and
+picks by what replicas reported up to `report_s` ago and what it has there itself. A replica that
+is full refuses, and the call tries others.
+
+A gateway's event loop is busy with messages for a part of its time, so what a call costs it takes
+that much longer.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from antiphon_gateway.calls.admission import (
+    AdmissionQueue,
+    AdmissionRequest,
+    Decision,
+    Granted,
+    Urgency,
+)
+from antiphon_tools.sizing.curve import Curve
+from antiphon_tools.sizing.measured import MeasuredPipeline, MeasuredStage
+from antiphon_tools.sizing.offered import OfferedCall
+from antiphon_tools.sizing.simulation.clock import SimulatedClock
+from antiphon_tools.sizing.simulation.outcome import ANSWERED, FleetOutcome, RoleUse, SimulatedCall
+from antiphon_tools.sizing.simulation.picking import pool_of
+from antiphon_tools.sizing.simulation.shared_rate import SharedRateReplica
+from antiphon_tools.sizing.simulation.steps import WAITING_BYTES, counted_span_s
+
+REPORT_S = 0.1
+TRIES = 3
+"""Replicas of a role that a call asks before it goes back into its gateway's queue."""
+MOST_BUSY = 0.99
+_ROUNDS = 6
+
+Progress = Callable[[float, int], None]
+
+
+class FluidFleet:
+    """See the head of this file; used once. `told` hears of progress: simulated seconds, calls."""
+
+    def __init__(
+        self,
+        measured: MeasuredPipeline,
+        replicas: Mapping[str, int],
+        *,
+        gateways: int = 1,
+        seed: int = 0,
+        report_s: float = REPORT_S,
+        told: Progress = lambda now, calls: None,
+    ) -> None:
+        self._measured = measured
+        self._random = random.Random(f"fluid {seed}")
+        self._clock = SimulatedClock()
+        self._report_s, self._told = report_s, told
+        self._roles = list(measured.stages)
+        self._fleet = {
+            role: [self._replica(role, stage) for _ in range(replicas[role])]
+            for role, stage in measured.stages.items()
+        }
+        self._slots = {
+            role: stage.slots * replicas[role] for role, stage in measured.stages.items()
+        }
+        self._reported = {role: [0] * count for role, count in replicas.items()}
+        self._gateways = [FluidGateway(self._clock, measured, replicas) for _ in range(gateways)]
+        self._picking = self._gateways[0]
+        self._pools = {
+            role: pool_of(len(fleet), measured.stages[role].slots, self._load_of(role))
+            for role, fleet in self._fleet.items()
+        }
+        self._wish = AdmissionRequest(roles=frozenset(self._roles), urgency=Urgency.AUDIO)
+        self._calls: dict[int, SimulatedCall] = {}
+        self._running: dict[int, FluidCall] = {}
+        self._refused = self._most_in_flight = 0
+        # Calls under way, and whether all have come.
+        self._left = 0
+        self._all_came = False
+        self._most_held = dict.fromkeys(self._roles, 0)
+        self._held: Counter[str] = Counter()
+        audio = measured.stages[self._roles[-1]]
+        self._audio_step, self._audio_row = audio.step_curve, audio.row_curve
+
+    def run(
+        self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
+    ) -> FleetOutcome:
+        """Simulate all calls to their ends. Use is of the time from `warm_up_s` to `ends_s`."""
+        self._clock.count(warm_up_s, ends_s)
+        arrivals = iter(calls)
+        self._arrive_next(arrivals)
+        self._clock.after(self._report_s, self._report)
+        self._clock.run()
+        ended_at = max((call.ended_at or 0.0 for call in self._calls.values()), default=0.0)
+        span_s = counted_span_s(warm_up_s, ends_s, ended_at)
+        roles = {}
+        for role, fleet in self._fleet.items():
+            roles[role] = RoleUse(
+                replicas=len(fleet),
+                busy=sum(each.busy_s for each in fleet) / span_s / len(fleet),
+                slots=sum(each.held_s for each in fleet) / span_s / self._slots[role],
+                most_slots=self._most_held[role] / self._slots[role],
+            )
+        return FleetOutcome(
+            calls=tuple(self._calls.values()),
+            warm_up_s=warm_up_s,
+            ended_at=ended_at,
+            roles=roles,
+            gateway_busy=max(each.busy_s for each in self._gateways) / span_s,
+            most_in_flight=self._most_in_flight,
+            picks_refused=self._refused,
+            events=self._clock.events,
+        )
+
+    def _replica(self, role: str, stage: MeasuredStage) -> SharedRateReplica:
+        def ended(number: int) -> None:
+            self._made(number, role)
+
+        return SharedRateReplica(self._clock, _position_curve(stage, self._measured), ended)
+
+    # -- arrivals and admission --------------------------------------------------------
+
+    def _arrive_next(self, arrivals: Iterable[OfferedCall]) -> None:
+        offered = next(iter(arrivals), None)
+        if offered is None:
+            self._all_came = True
+            return
+
+        def arrive() -> None:
+            call = self._calls[offered.number] = SimulatedCall(offered)
+            self._left += 1
+            gateway = self._gateways[offered.number % len(self._gateways)]
+            in_s = gateway.delay_s()
+            self._clock.after(in_s, lambda: self._ask(call, gateway))
+            self._arrive_next(arrivals)
+
+        self._clock.at(offered.at_s, arrive)
+
+    def _ask(self, call: SimulatedCall, gateway: FluidGateway) -> None:
+        number = call.offered.number
+        now = self._clock.now
+        self._decided(gateway, gateway.queue.ask(number, self._wish, self._slots, now))
+
+    def _decided(self, gateway: FluidGateway, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            call = self._calls[decision.number]
+            if isinstance(decision, Granted):
+                self._begin(call, gateway)
+            else:
+                call.end(self._clock.now, decision.reason.value)
+                self._left -= 1
+        moment = gateway.queue.next_deadline() if gateway.queue.waiting else None
+        if moment is not None and (gateway.wakes_at is None or moment < gateway.wakes_at):
+            gateway.wakes_at = moment
+            self._clock.at(moment, lambda: self._time_passed(gateway))
+
+    def _time_passed(self, gateway: FluidGateway) -> None:
+        gateway.wakes_at = None
+        self._decided(gateway, gateway.queue.pass_time(self._clock.now))
+
+    def _begin(self, call: SimulatedCall, gateway: FluidGateway) -> None:
+        number, now = call.offered.number, self._clock.now
+        picked: dict[str, int] = {}
+        for role in self._roles:
+            index = self._pick(role, gateway)
+            if index is None:
+                self._decided(gateway, gateway.queue.refused(number, role, now))
+                return
+            picked[role] = index
+        call.granted_at = now
+        running = self._running[number] = FluidCall(call, gateway, picked)
+        for role, index in picked.items():
+            gateway.own[role][index] += 1
+            self._fleet[role][index].take()
+            self._held[role] += 1
+            self._most_held[role] = max(self._most_held[role], self._held[role])
+        gateway.opened(call)
+        self._most_in_flight = max(self._most_in_flight, len(self._running))
+        self._decided(gateway, gateway.queue.opened(number, now))
+        self._start(running)
+
+    def _pick(self, role: str, gateway: FluidGateway) -> int | None:
+        self._picking = gateway
+        slots = self._measured.stages[role].slots
+        full: set[int] = set()
+        for _ in range(TRIES):
+            pick = self._pools[role].pick(self._random, avoided=full)
+            if pick is None:
+                return None
+            if self._fleet[role][pick.key].open < slots:
+                return pick.key
+            full.add(pick.key)
+            self._refused += 1
+        return None
+
+    def _load_of(self, role: str) -> Callable[[int], float]:
+        """As the gateway that picks now knows it: what replicas report, and what it has there."""
+        return lambda number: self._reported[role][number] + self._picking.own[role][number]
+
+    def _report(self) -> None:
+        """What all replicas told; those that have not changed tell nothing new."""
+        for role, fleet in self._fleet.items():
+            self._reported[role] = [each.open for each in fleet]
+        self._told(self._clock.now, len(self._calls))
+        if self._left or not self._all_came:
+            self._clock.after(self._report_s, self._report)
+
+    # -- a call's way ------------------------------------------------------------------
+
+    def _start(self, running: FluidCall) -> None:
+        """When its first token, frame and audio are there; its stages begin then."""
+        offered, hop_s = running.call.offered, self._hop_s(running.gateway)
+        moment = prompt_at = self._clock.now + hop_s
+        first_frame_s = 0.0
+        for role in self._roles:
+            stage = self._measured.stages[role]
+            replica = self._fleet[role][running.picked[role]]
+            if stage.makes == "audio":
+                moment += self._chunk_s(replica.open, first_frame_s)
+                positions = float(offered.frames)
+            else:
+                step_s = first_frame_s = replica.position_s
+                steps = math.ceil(offered.prompt_rows / stage.rows_per_step)
+                prompt_at += stage.message_s + stage.prepare_s + stage.steps_before * step_s
+                last_at = max(prompt_at, replica.prompt(stage.row_curve(offered.prompt_rows)))
+                # When the step with the last rows of the prompt begins, and when it ends.
+                last_at += self._rest_s(replica) + (steps - 1) * step_s
+                prompted_at = last_at + step_s
+                prompt_at += hop_s
+                if stage.makes == "tokens":
+                    moment = max(moment, prompted_at)
+                elif moment <= last_at:
+                    # That step draws the first frame, too, since it knows what to say.
+                    moment = prompted_at
+                elif moment > prompted_at:
+                    moment += self._rest_s(replica) + step_s
+                else:
+                    moment = prompted_at + step_s
+                positions = 1.0 + (offered.tokens if stage.makes == "tokens" else offered.frames)
+            moment += stage.message_s + hop_s
+            self._clock.at(moment, _beginning(replica, offered.number, positions - 1.0))
+            if stage.makes == "tokens":
+                running.call.first_text_at = moment
+        running.call.first_audio_at = moment + self._measured.client_message_s
+
+    def _rest_s(self, replica: SharedRateReplica) -> float:
+        """What is left of the step that others are in."""
+        return self._random.random() * replica.position_s if replica.open > 1 else 0.0
+
+    def _hop_s(self, gateway: FluidGateway) -> float:
+        return self._measured.network_s + self._measured.gateway.message_s / (1 - gateway.busy)
+
+    def _chunk_s(self, sessions: int, frame_s: float) -> float:
+        """Until the first chunk is audio: what is left of a step, if there is one, and a step.
+
+        So many chunks wait for a step as come during one: a fixed point.
+        """
+        steady = self._measured.chunk_policy.steady
+        chunks_per_s = sessions / (steady * frame_s) if frame_s else 0.0
+        most = min(sessions, self._measured.stages[self._roles[-1]].rows_per_step / steady)
+        together, step_s = 1.0, 0.0
+        for _ in range(_ROUNDS):
+            step_s = self._audio_step(together) + self._audio_row(together * steady)
+            together = min(max(1.0, chunks_per_s * step_s), max(most, 1.0))
+        busy = min(chunks_per_s * step_s / together, 1.0)
+        own_s = self._audio_step(together) + self._audio_row((together - 1) * steady + 1)
+        return busy * self._random.random() * step_s + own_s
+
+    def _made(self, number: int, role: str) -> None:
+        """A stage has made its positions; it ends when the stage before it has."""
+        running = self._running[number]
+        running.made.add(role)
+        for each in self._roles:
+            if each in running.ended:
+                continue
+            if each not in running.made:
+                return
+            running.ended.add(each)
+            self._end(running, each)
+
+    def _end(self, running: FluidCall, role: str) -> None:
+        number, now = running.call.offered.number, self._clock.now
+        index, gateway = running.picked[role], running.gateway
+        self._fleet[role][index].close()
+        gateway.own[role][index] -= 1
+        self._held[role] -= 1
+        self._decided(gateway, gateway.queue.freed(number, role, now))
+        if role != self._roles[-1]:
+            return
+        running.call.end(max(now, running.call.first_audio_at or now), ANSWERED)
+        del self._running[number]
+        self._left -= 1
+        gateway.closed(running.call)
+        self._decided(gateway, gateway.queue.leave(number, now))
+
+
+class FluidGateway:
+    """One of the gateways: its queue, what it has on which replica, how busy its loop is now, and
+    for how many seconds of the time that counts it was."""
+
+    def __init__(
+        self, clock: SimulatedClock, measured: MeasuredPipeline, replicas: Mapping[str, int]
+    ) -> None:
+        bounds = measured.gateway
+        self.queue = AdmissionQueue(
+            max_calls=bounds.max_calls,
+            max_waiting=bounds.max_waiting,
+            max_waiting_bytes=WAITING_BYTES,
+            longest_wait_s=bounds.queue_timeout_s,
+        )
+        self.own: dict[str, list[int]] = {role: [0] * count for role, count in replicas.items()}
+        self.wakes_at: float | None = None
+        self.busy = self.busy_s = 0.0
+        self._clock = clock
+        self._measured = measured
+        self._free_at = 0.0
+        self._load = 0.0
+        self._mean_s = _mean_position_s(measured)
+
+    def delay_s(self) -> float:
+        """For how long a call that comes now is with the event loop."""
+        now, call_s = self._clock.now, self._measured.gateway.call_s
+        if self._clock.counts:
+            self.busy_s += call_s
+        self._free_at = max(self._free_at, now) + call_s / (1 - self.busy)
+        return self._free_at - now
+
+    def opened(self, call: SimulatedCall) -> None:
+        """Messages of one more call come."""
+        self._change(self._messages_s(call) / self._alone_s(call))
+
+    def closed(self, call: SimulatedCall) -> None:
+        """Those of one come no more; they were spread over the time since it was admitted."""
+        messages_s = self._messages_s(call)
+        self._change(-messages_s / self._alone_s(call))
+        now = self._clock.now
+        since = now if call.granted_at is None else call.granted_at
+        self.busy_s += messages_s * self._clock.counted_s(since, now) / max(now - since, 1e-9)
+
+    def _messages_s(self, call: SimulatedCall) -> float:
+        """Of the event loop, for a call's messages."""
+        return messages_of(call.offered, self._measured) * self._measured.gateway.message_s
+
+    def _alone_s(self, call: SimulatedCall) -> float:
+        """How long a call takes that is about alone: its messages come meanwhile."""
+        return max(call.offered.frames * self._mean_s, 1e-3)
+
+    def _change(self, by: float) -> None:
+        self._load += by
+        self.busy = min(max(self._load, 0.0), MOST_BUSY)
+
+
+class FluidCall:
+    """A call with where its segments are, and which of them are made and ended."""
+
+    __slots__ = ("call", "ended", "gateway", "made", "picked")
+
+    def __init__(self, call: SimulatedCall, gateway: FluidGateway, picked: dict[str, int]) -> None:
+        self.call, self.gateway, self.picked = call, gateway, picked
+        self.made: set[str] = set()
+        self.ended: set[str] = set()
+
+
+def messages_of(offered: OfferedCall, measured: MeasuredPipeline) -> float:
+    """Messages of a call that pass its gateway: text, as its pace allows, and audio by chunks."""
+    chunks = list(measured.chunk_frames)
+    ramp, steady = sum(chunks[:-1]), chunks[-1]
+    audio = len(chunks) - 1 + max(0.0, offered.frames - ramp) / steady
+    texts = 0.0
+    for stage in measured.stages.values():
+        if stage.makes == "tokens":
+            token_s = max(stage.step_curve(stage.slots / 2), stage.pace_s)
+            texts = offered.tokens * stage.step_curve(stage.slots / 2) / token_s
+    return audio + texts
+
+
+def _mean_position_s(measured: MeasuredPipeline) -> float:
+    frames = next(each for each in measured.stages.values() if each.makes == "frames")
+    return frames.step_curve(frames.slots / 2)
+
+
+def _position_curve(stage: MeasuredStage, measured: MeasuredPipeline) -> Curve:
+    """A position's time by open sessions: a step's, or of chunks their part."""
+    if stage.makes != "audio":
+        return stage.step_curve
+    steady = measured.chunk_policy.steady
+    step, row = stage.step_curve, stage.row_curve
+    xs: Sequence[float] = sorted({1.0, *stage.step_s, float(stage.slots)})
+    ys = []
+    for n in xs:
+        frames = max(1.0, min(stage.rows_per_step, n * steady) / n)
+        ys.append((step(n) + row(frames * n)) / frames)
+    return Curve(tuple(xs), tuple(ys))
+
+
+def _beginning(replica: SharedRateReplica, number: int, positions: float) -> Callable[[], None]:
+    return lambda: replica.begin(number, positions)

@@ -1,0 +1,15 @@
+"""The gateway's picker, for replicas that are numbers and nowhere in particular. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from antiphon_gateway.fleet.picker import Location, Pool
+
+
+def pool_of(replicas: int, slots: int, load: Callable[[int], float]) -> Pool[int]:
+    """So many replicas; `load` tells how many of a replica's slots seem to be taken."""
+    pool = Pool[int](lambda number: load(number) / slots)
+    for number in range(replicas):
+        pool.add(number, Location(), slots)
+    return pool

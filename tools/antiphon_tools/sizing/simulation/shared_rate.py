@@ -1,0 +1,111 @@
+"""A replica whose sessions all progress at one rate, which falls with their number.
+
+What each session has got done since the start is one number, the same for all, so a session is
+over when that number has grown by its positions: the work of an event does not grow with the
+sessions. Prompts stop everybody for as long as they take.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from antiphon_tools.sizing.curve import Curve
+from antiphon_tools.sizing.simulation.clock import SimulatedClock
+
+Ended = Callable[[int], None]
+
+
+class SharedRateReplica:
+    """`position_s` is a position's time by open sessions. `ended` gets the number of a session
+    whose positions are made; it holds its slot until `close`. Of the time that counts, `held_s`
+    is that of all slots held, and `busy_s` that with positions or prompts to compute."""
+
+    __slots__ = (
+        "_begun",
+        "_clock",
+        "_done",
+        "_ended",
+        "_position_s",
+        "_since",
+        "_version",
+        "busy_s",
+        "held_s",
+        "open",
+        "prompts_until",
+    )  # fmt: skip
+
+    def __init__(self, clock: SimulatedClock, position_s: Curve, ended: Ended) -> None:
+        self._clock = clock
+        self._position_s = position_s
+        self._ended = ended
+        self._begun: list[tuple[float, int]] = []
+        self._done = 0.0
+        self._since = 0.0
+        self._version = 0
+        self.open = 0
+        self.prompts_until = 0.0
+        self.held_s = self.busy_s = 0.0
+
+    @property
+    def position_s(self) -> float:
+        """Seconds of a position now, with those that are open."""
+        return self._position_s(max(self.open, 1))
+
+    def take(self) -> None:
+        """A session takes a slot."""
+        self._advance()
+        self.open += 1
+        self._next()
+
+    def prompt(self, seconds: float) -> float:
+        """A prompt is taken in, after those before it; when that is done."""
+        self._advance()
+        self.prompts_until = max(self.prompts_until, self._clock.now) + seconds
+        self._next()
+        return self.prompts_until
+
+    def begin(self, number: int, positions: float) -> None:
+        """A session makes its positions from now on."""
+        self._advance()
+        heapq.heappush(self._begun, (self._done + positions, number))
+        self._next()
+
+    def close(self) -> None:
+        """A session gives its slot back."""
+        self._advance()
+        self.open -= 1
+        self._next()
+
+    def _advance(self) -> None:
+        now = self._clock.now
+        if now <= self._since:
+            return
+        self.held_s += self.open * self._clock.counted_s(self._since, now)
+        busy_until = now if self._begun else min(now, self.prompts_until)
+        self.busy_s += self._clock.counted_s(self._since, busy_until)
+        moved_s = now - min(max(self._since, self.prompts_until), now)
+        if self._begun:
+            self._done += moved_s / self.position_s
+        self._since = now
+
+    def _next(self) -> None:
+        """Look again when the first of those that have begun is done."""
+        self._version += 1
+        if not self._begun:
+            return
+        version, positions = self._version, max(self._begun[0][0] - self._done, 0.0)
+        begins_at = max(self._clock.now, self.prompts_until)
+
+        def look() -> None:
+            if version == self._version:
+                self._look()
+
+        self._clock.at(begins_at + positions * self.position_s, look)
+
+    def _look(self) -> None:
+        self._advance()
+        target, number = heapq.heappop(self._begun)
+        self._done = max(self._done, target)
+        self._next()
+        self._ended(number)

@@ -1,0 +1,450 @@
+"""Verify a released checkpoint: `make verify-release MODEL=DIR`.
+
+Compares the stages with the reference at every place of its answers, in the reference's own dtype
+on the same device, then serves the checkpoint and measures spoken answers. Writes one JSON file and
+the same to read (.md); both are complete after each section, and hold nothing but figures, versions
+and the questions and answers.
+
+The exit status is 1 if something is in doubt, and 2 if nothing could be verified.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
+from antiphon.pipelines.graph import Pipeline
+from antiphon.pipelines.qwen2_5_omni import PIPELINE as OMNI25
+from antiphon.pipelines.qwen3_omni import PIPELINE as OMNI3
+from antiphon.pipelines.qwen3_tts import PIPELINE as TTS
+from antiphon.pipelines.registry import pipeline_of
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import LoadedStage
+from antiphon_tools.device import NoDevice, facts, require
+from antiphon_tools.load.machine import machine
+from antiphon_tools.verify_release import stages
+from antiphon_tools.verify_release.answers import Truth
+from antiphon_tools.verify_release.forced import (
+    AUDIO,
+    Inputs,
+    as_inputs,
+    code_figures,
+    question_input,
+    sample_figures,
+    text_figures,
+)
+from antiphon_tools.verify_release.questions import QUESTIONS, SENTENCES
+from antiphon_tools.verify_release.report import ERROR, NOT_MEASURED, VerificationReport
+from antiphon_tools.verify_release.served import (
+    AnswerLimits,
+    ServedAnswer,
+    deployment_of,
+    hearing_figures,
+    speak_all,
+    speed_figures,
+    transcribe_all,
+)
+from antiphon_tools.verify_release.truth import (
+    Amounts,
+    Show,
+    ask_reference,
+    reference_name,
+)
+
+ROLES = {
+    OMNI3.name: ("thinker", "talker", "code2wav"),
+    OMNI25.name: ("thinker", "talker", "token2wav"),
+    TTS.name: ("", "talker", "code2wav"),
+}
+"""Of each family, which makes text (if one does), which codes, and which audio."""
+PIPELINES = {each.name: each for each in (OMNI3, OMNI25, TTS)}
+HEARING = (OMNI3.name, OMNI25.name)
+"""Families that transcribe recordings."""
+IN_DOUBT, NOTHING = 1, 2
+CLEAR_GAP = 1.0
+"""Between the reference's two highest logits: bfloat16 rounds logits of 30 by 0.1, and sums of many
+roundings stay below this."""
+LEAST_SNR_DB = 60.0
+"""Of a decoder in float32 on both sides."""
+SLOTS = 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    options = _options(arguments)
+    show = _progress()
+    try:
+        require(_device("--device", options.device))
+        pipeline = pipeline_of(options.model)
+        _check(options, pipeline)
+        options.out.mkdir(parents=True, exist_ok=True)
+        known = machine() | facts(torch.device(options.device))
+        report = VerificationReport(
+            options.out / "report.json", known | {"model": options.model.name}
+        )
+        _verify(options, pipeline, report, show)
+    except (AntiphonError, NoDevice, OSError) as error:
+        print(f"verify_release: {error}", file=sys.stderr)
+        return NOTHING
+    show(f"report: {report.markdown} and {report.path}")
+    for sentence in report.doubts:
+        show(f"in doubt: {sentence}")
+    return IN_DOUBT if report.doubts else 0
+
+
+def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
+    """Raise `InvalidArgument`, `NotFound` or `FailedPrecondition` for options that a later section
+    could not use."""
+    if pipeline.name not in PIPELINES:
+        raise InvalidArgument(
+            f"{options.model}: verification knows {', '.join(PIPELINES)}, and this is a "
+            f"checkpoint of {pipeline.name}",
+            field="model",
+        )
+    if AUDIO not in {edge.name for edge in pipeline.edges}:
+        raise InvalidArgument(
+            f"{options.model}: verification compares speech, and this checkpoint answers in "
+            "text alone; name one that has a talker",
+            field="model",
+        )
+    _require("--reference-device", options.reference_device)
+    for role, device in options.stage_device.items():
+        if role not in pipeline.roles:
+            raise InvalidArgument(
+                f"--stage-device: no stage {role}, only {', '.join(pipeline.roles)}"
+            )
+        _require("--stage-device", device)
+    if options.transcriber is not None and pipeline_of(options.transcriber).name not in HEARING:
+        raise InvalidArgument(
+            f"--transcriber: {options.transcriber} cannot transcribe; "
+            f"take a checkpoint of {' or '.join(HEARING)}"
+        )
+
+
+def _require(option: str, name: str) -> None:
+    """Raise `InvalidArgument` unless tensors can be made on the device of this name."""
+    try:
+        require(_device(option, name))
+    except NoDevice as error:
+        raise InvalidArgument(f"{option}: {error}") from error
+
+
+def _device(option: str, name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise InvalidArgument(
+            f"{option}: torch knows no device {name!r}; use cuda, cuda:1 or cpu"
+        ) from error
+
+
+def _verify(
+    options: argparse.Namespace, pipeline: Pipeline, report: VerificationReport, show: Show
+) -> None:
+    asked = Amounts(options.questions, options.tokens, options.frames)
+    report.add("checkpoint", _checkpoint(options.model, pipeline))
+    torch.set_num_threads(options.threads)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with _section(report, "stages", show):
+        report.add("stages", _stages(options, pipeline, show))
+    if not options.served_only:
+        _compare(options, pipeline, asked, report, show)
+    if not options.compared_only:
+        with _section(report, "speed", show):
+            _serve(options, pipeline, asked, report, show)
+
+
+def _checkpoint(model: Path, pipeline: Pipeline) -> dict[str, Any]:
+    """Its size by the headers of its files; names and shapes are checked as stages load."""
+    weights = Weights(model)
+    numbers, stored = weights.sizes("")
+    return {
+        "pipeline": pipeline.name,
+        "tensors": len(weights.files),
+        "numbers": numbers,
+        "gigabytes": round(stored / 1e9, 3),
+    }
+
+
+def _stages(options: argparse.Namespace, pipeline: Pipeline, show: Show) -> dict[str, Any]:
+    """Load each stage and free it: an error that names a tensor comes before the long parts."""
+    dtype, seconds = _dtype(options), {}
+    for role in filter(None, ROLES[pipeline.name]):
+        started = time.monotonic()
+        _load(options, pipeline, show, role, dtype)
+        seconds[f"{role}, seconds to load"] = round(time.monotonic() - started, 1)
+        stages.give_memory_back()
+    return seconds
+
+
+def _dtype(options: argparse.Namespace) -> str:
+    """Of both sides while they are compared."""
+    chosen: str = options.dtype or ("bfloat16" if options.device.startswith("cuda") else "float32")
+    return chosen
+
+
+def _compare(
+    options: argparse.Namespace,
+    pipeline: Pipeline,
+    asked: Amounts,
+    report: VerificationReport,
+    show: Show,
+) -> None:
+    """Text, codes and audio, one stage at a time: each has the device for itself."""
+    dtype = _dtype(options)
+    truths: list[Truth] = []
+    with _section(report, "reference", show):
+        truths = _ask(options, pipeline, asked, dtype, report, show)
+    if not truths:
+        return
+    text_role, code_role, audio_role = ROLES[pipeline.name]
+    load = partial(_load, options, pipeline, show)
+    inputs: list[Inputs | None] = [question_input(each.question) for each in truths]
+    if text_role:
+        inputs = [None] * len(truths)
+        with _section(report, "text", show):
+            inputs = _compare_text(load(text_role, dtype), pipeline, truths, report, show)
+    answers = [(each.codes, given) for each, given in zip(truths, inputs, strict=True) if given]
+    with _section(report, "codes", show):
+        stage = load(code_role, dtype)
+        show(f"{code_role}: {sum(len(codes) for codes, _ in answers)} frames")
+        report.add("codes", code_figures(stage, pipeline, code_role, answers, SLOTS))
+        del stage
+    with _section(report, "audio", show):
+        show(f"{audio_role}: {len(truths)} answers")
+        figures = sample_figures(load(audio_role, "float32"), pipeline, audio_role, truths)
+        report.add("audio", figures)
+        snr = figures["least_snr_db"]
+        if isinstance(snr, float) and snr < LEAST_SNR_DB:
+            report.doubt(f"{audio_role}: samples differ from the reference's (SNR {snr} dB)")
+
+
+def _ask(
+    options: argparse.Namespace,
+    pipeline: Pipeline,
+    asked: Amounts,
+    dtype: str,
+    report: VerificationReport,
+    show: Show,
+) -> list[Truth]:
+    """The reference's answers. Raises `FailedPrecondition` without any, or without memory."""
+    started, device = time.monotonic(), options.reference_device
+    show(f"reference: loading {reference_name(pipeline)} on {device}")
+    try:
+        truths = ask_reference(pipeline, options.model, asked, device, dtype, show)
+    except torch.OutOfMemoryError as error:
+        raise FailedPrecondition(
+            f"the reference does not fit on {device}: give it the host's memory with "
+            f"--reference-device cpu, or leave it out with --served-only ({error})"
+        ) from error
+    if not truths:
+        raise FailedPrecondition("the reference gave no answer that can be compared")
+    figures = {
+        "reference": reference_name(pipeline),
+        "dtype": "float32" if pipeline is TTS else dtype,
+        "device": device,
+        "answers": len(truths),
+        "tokens": sum(len(each.ids) for each in truths),
+        "frames": sum(len(each.codes) for each in truths),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    report.add("reference", figures)
+    return truths
+
+
+def _compare_text(
+    stage: LoadedStage,
+    pipeline: Pipeline,
+    truths: Sequence[Truth],
+    report: VerificationReport,
+    show: Show,
+) -> list[Inputs | None]:
+    """Write the figures down; what the next stage gets of each answer, or None where it ends
+    otherwise than the reference's."""
+    text_role, code_role, _ = ROLES[pipeline.name]
+    show(f"{text_role}: {sum(len(each.ids) for each in truths)} places")
+    figures = text_figures(stage, pipeline, text_role, truths, SLOTS)
+    report.add("text", figures)
+    clear = [gap for gap in figures["gaps_where_not_equal"] if gap > CLEAR_GAP]
+    if clear:
+        report.doubt(
+            f"{text_role}: at {len(clear)} places another word was chosen although the "
+            f"reference's choice was clear (a gap of up to {max(clear):.2f} between logits)"
+        )
+    return [as_inputs(pipeline, text_role, code_role, stage, each) for each in truths]
+
+
+def _load(
+    options: argparse.Namespace, pipeline: Pipeline, show: Show, role: str, dtype: str
+) -> LoadedStage:
+    show(f"{role}: loading, which checks names and shapes of its tensors")
+    config = StageConfig(
+        device=options.device,
+        dtype=dtype,  # type: ignore[arg-type]  # one of the choices
+        engine="torch",
+        slots=SLOTS,
+        context_limit=options.context,
+        threads=options.threads,
+    )
+    return stages.load(pipeline, role, options.model, config)
+
+
+def _serve(
+    options: argparse.Namespace,
+    pipeline: Pipeline,
+    asked: Amounts,
+    report: VerificationReport,
+    show: Show,
+) -> None:
+    roles = [each.role for each in pipeline.stages]
+    devices = dict.fromkeys(roles, options.device) | options.stage_device
+    texts = SENTENCES if pipeline is TTS else QUESTIONS
+    deployment = deployment_of(options.model, roles, devices, 2, options.context)
+    hears = pipeline is not TTS and options.transcriber is None
+    limits = AnswerLimits(0 if pipeline is TTS else asked.tokens, options.spoken_frames)
+    spoken = speak_all(deployment, texts[: asked.questions], limits, hears=hears, show=show)
+    answers, heard = asyncio.run(spoken)
+    report.add("speed", speed_figures(answers))
+    if hears:
+        report.add("hearing", hearing_figures(answers, heard, options.model.name))
+    elif options.transcriber is None:
+        remedy = "name a checkpoint that hears, such as one of Qwen3-Omni, with --transcriber DIR"
+        report.add("hearing", {NOT_MEASURED: f"{pipeline.name} hears nothing; {remedy}"})
+    else:
+        with _section(report, "hearing", show):
+            _transcribe(options, answers, report, show)
+
+
+def _transcribe(
+    options: argparse.Namespace,
+    answers: Sequence[ServedAnswer],
+    report: VerificationReport,
+    show: Show,
+) -> None:
+    """By another checkpoint, once the first has left the devices."""
+    name = options.transcriber.name
+    show(f"starting {name}")
+    roles = [each.role for each in pipeline_of(options.transcriber).stages]
+    devices = dict.fromkeys(roles, options.device)
+    deployment = deployment_of(options.transcriber, roles, devices, 2, options.context)
+    recordings = [each.wav for each in answers]
+    heard = asyncio.run(transcribe_all(deployment, recordings, tokens=options.tokens, show=show))
+    report.add("hearing", hearing_figures(answers, heard, name))
+
+
+@contextmanager
+def _section(report: VerificationReport, section: str, show: Show) -> Iterator[None]:
+    """An error ends the section and is written down; the other sections go on."""
+    try:
+        yield
+    except (AntiphonError, OSError, RuntimeError) as error:
+        show(f"{section}: {error}")
+        report.add(section, {ERROR: str(error)})
+    finally:
+        stages.give_memory_back()
+
+
+def _progress() -> Show:
+    started = time.monotonic()
+
+    def show(line: str) -> None:
+        print(f"[{time.monotonic() - started:6.1f} s] {line}", flush=True)
+
+    return show
+
+
+def _stage_device(text: str) -> tuple[str, str]:
+    role, _, device = text.partition("=")
+    if not role or not device:
+        raise argparse.ArgumentTypeError(f"{text!r}: give it as ROLE=DEVICE, such as talker=cuda:1")
+    return role, device
+
+
+def _amount(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
+    return int(text)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m antiphon_tools.verify_release",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the checkpoint")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out/verify-release"),
+        metavar="DIR",
+        help="where report.json and report.md go (out/verify-release)",
+    )
+    parser.add_argument("--device", default="cuda", help="of the stages (cuda); cpu is slow")
+    parser.add_argument(
+        "--stage-device",
+        type=_stage_device,
+        nargs="+",
+        default=[],
+        metavar="ROLE=DEVICE",
+        help="other devices of stages while they serve together",
+    )
+    parser.add_argument(
+        "--reference-device", metavar="DEVICE", help="of the reference (that of the stages)"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of both sides while they are compared (bfloat16; float32 on a CPU)",
+    )
+    parser.add_argument(
+        "--transcriber",
+        type=Path,
+        metavar="DIR",
+        help="a checkpoint that hears the answers (the same, if it can hear)",
+    )
+    parser.add_argument(
+        "--questions", type=int, default=4, choices=range(1, len(QUESTIONS) + 1), metavar="N"
+    )
+    parser.add_argument(
+        "--tokens", type=_amount, default=48, metavar="N", help="most of an answer (48)"
+    )
+    parser.add_argument(
+        "--frames", type=_amount, default=48, metavar="N", help="most codec frames compared (48)"
+    )
+    parser.add_argument(
+        "--spoken-frames",
+        type=_amount,
+        default=400,
+        metavar="N",
+        help="most of a served answer (400)",
+    )
+    parser.add_argument(
+        "--context", type=_amount, default=2048, metavar="N", help="positions of a segment (2048)"
+    )
+    parser.add_argument("--threads", type=_amount, default=1, help="of torch on the host (1)")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--served-only", action="store_true", help="without the reference")
+    only.add_argument("--compared-only", action="store_true", help="without spoken answers")
+    options = parser.parse_args(arguments)
+    options.reference_device = options.reference_device or options.device
+    options.stage_device = dict(options.stage_device)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

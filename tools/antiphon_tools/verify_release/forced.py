@@ -1,0 +1,235 @@
+"""Stages that are given the reference's answer and asked, at each place, for what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.conversation import to_tensors
+from antiphon.errors import Internal
+from antiphon.history import History
+from antiphon.pipelines.graph import Pipeline
+from antiphon.runtime.engine import Engine, InputChunk, LoadedStage, SegmentSettings
+from antiphon.sampling import SamplingRequest, stream_key
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.wire.logprobs import logprobs_from_tensors
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, run_segments
+from antiphon_tools.verify_release.answers import Truth
+
+TEXT, CODES, AUDIO = "text", "codes", "audio"
+SEED = 0
+
+Inputs = Sequence[InputChunk]
+
+
+def answer(engine: Engine, settings: SegmentSettings, inputs: Inputs) -> SegmentOutput:
+    """Run one segment to its end. Raises what failed."""
+    return answer_all(engine, [(settings, inputs)], 1)[0]
+
+
+def answer_all(
+    engine: Engine, asked: Sequence[tuple[SegmentSettings, Inputs]], slots: int
+) -> list[SegmentOutput]:
+    """Run segments to their ends, as many at a time as there are slots. Raises what failed."""
+    outputs: list[SegmentOutput] = []
+    for start in range(0, len(asked), slots):
+        together = {
+            SegmentKey(f"verify {start + index}", 0): each
+            for index, each in enumerate(asked[start : start + slots])
+        }
+        made = run_segments(engine, together)
+        outputs += [made[key] for key in together]
+    for output in outputs:
+        if output.failed is not None:
+            raise output.failed.error
+        if output.completed is None:
+            raise Internal("a segment did not end")
+    return outputs
+
+
+def question_input(question: str) -> list[InputChunk]:
+    """A user's message, for the stage that reads it: a question, or the text to speak."""
+    tensors = to_tensors(conversation(("user", question)))
+    return [InputChunk("input", 0, tensors, True, FinishReason.STOP)]
+
+
+def greedy(
+    stage: LoadedStage,
+    pipeline: Pipeline,
+    role: str,
+    most: int,
+    *,
+    voice: str = "",
+    history: History | None = None,
+    top_logprobs: int | None = None,
+) -> SegmentSettings:
+    """Settings of a segment that draws at most `most` times, and chooses the likeliest."""
+    edges = frozenset(edge.name for edge in pipeline.outputs(role)) - {"tool_calls"}
+    wanted = SamplingRequest(temperature=0.0, max_tokens=most, top_logprobs=top_logprobs)
+    sampling = stage.facts.default_sampling.with_request(wanted)
+    return SegmentSettings(
+        voice or next(iter(stage.facts.voices), ""), sampling, edges, history=history
+    )
+
+
+def made_codes(output: SegmentOutput) -> npt.NDArray[np.uint16]:
+    """The frames of a segment, uint16 [T, groups]."""
+    frames = [each.tensors[CODES] for each in output.emitted if CODES in each.tensors]
+    return np.concatenate(frames) if frames else np.empty((0, 0), np.uint16)
+
+
+def hear(
+    stage: LoadedStage,
+    pipeline: Pipeline,
+    role: str,
+    codes: npt.NDArray[np.uint16],
+    voice: str = "",
+) -> npt.NDArray[np.float32]:
+    """The samples that a decoder makes of all codes at once."""
+    edges = frozenset(edge.name for edge in pipeline.outputs(role))
+    chosen = voice or next(iter(stage.facts.voices), "")
+    # A decoder that begins with noise draws it from the request's seed.
+    sampling = replace(stage.facts.default_sampling, seed=stream_key(SEED, role))
+    settings = SegmentSettings(chosen, sampling, edges)
+    inputs = [InputChunk(CODES, 0, {CODES: codes}, True, FinishReason.STOP)]
+    samples = answer(stage.engine, settings, inputs).tensors(AUDIO)["samples"]
+    return np.asarray(samples, np.float32)
+
+
+def text_figures(
+    stage: LoadedStage, pipeline: Pipeline, role: str, truths: Sequence[Truth], slots: int
+) -> dict[str, Any]:
+    """How a stage that makes text agrees with the reference, at every place of its answers.
+
+    The logits are compared by log probability, among the reference's likeliest ids, up to the
+    first place at which the stage chose otherwise by itself.
+    """
+    chosen = equal = 0
+    missed: list[float] = []
+    differences: list[float] = []
+    for truth in truths:
+        inputs = question_input(truth.question)
+        count = len(truth.ids)
+        asked = [
+            (greedy(stage, pipeline, role, place + 1, history=_ids(truth.ids[: place + 1])), inputs)
+            for place in range(count)
+        ]
+        outputs = answer_all(stage.engine, asked, slots)
+        for place, output in enumerate(outputs):
+            ids = output.tensors(TEXT)["ids"]
+            same = len(ids) > place and ids[place] == truth.ids[place]
+            chosen, equal = chosen + 1, equal + bool(same)
+            if not same:
+                missed.append(float(truth.gaps[place]))
+        free = greedy(stage, pipeline, role, count, top_logprobs=truth.top_ids.shape[1])
+        output = answer(stage.engine, free, inputs)
+        differences += _logprob_differences(output, truth)
+    return {
+        "places": chosen,
+        "equal": equal,
+        "agreement": round(equal / max(chosen, 1), 4),
+        "gaps_where_not_equal": sorted(round(each, 4) for each in missed)[::-1],
+        "logprobs_compared": len(differences),
+        "largest_logprob_difference": max(differences, default=0.0),
+        "mean_logprob_difference": float(np.mean(differences)) if differences else 0.0,
+    }
+
+
+def _logprob_differences(output: SegmentOutput, truth: Truth) -> list[float]:
+    found: list[float] = []
+    place, own = 0, output.tensors(TEXT)["ids"]
+    for event in output.emitted:
+        for token in logprobs_from_tensors(event.tensors):
+            # Ids without text have no entry, so what follows one is at another place.
+            if token.token_id != own[place]:
+                return found
+            ours = {each.token_id: each.logprob for each in token.top}
+            theirs = zip(truth.top_ids[place].tolist(), truth.top_logprobs[place], strict=True)
+            found += [abs(ours[id_] - float(each)) for id_, each in theirs if id_ in ours]
+            if token.token_id != truth.ids[place]:
+                return found
+            place += 1
+    return found
+
+
+def code_figures(
+    stage: LoadedStage,
+    pipeline: Pipeline,
+    role: str,
+    answers: Sequence[tuple[npt.NDArray[np.uint16], Inputs]],
+    slots: int,
+) -> dict[str, Any]:
+    """How a stage that makes codes agrees with the reference, at every frame of its answers.
+
+    Groups after the first that differs are drawn after another code, so `equal_codes` counts
+    the leading groups that are equal.
+    """
+    frames = first = leading = total = 0
+    for codes, inputs in answers:
+        groups = codes.shape[1]
+        asked = []
+        for known in range(len(codes)):
+            # The last draw of a limit has no frame.
+            settings = greedy(
+                stage, pipeline, role, known + 2, history=History(frames=codes[:known])
+            )
+            asked.append((settings, inputs))
+        for known, output in enumerate(answer_all(stage.engine, asked, slots)):
+            made = made_codes(output)
+            frames, total = frames + 1, total + groups
+            if len(made) <= known:
+                continue
+            same = made[known] == codes[known]
+            first += bool(same[0])
+            leading += groups if same.all() else int(same.argmin())
+    return {
+        "frames": frames,
+        "first_code_agreement": round(first / max(frames, 1), 4),
+        "equal_codes": round(leading / max(total, 1), 4),
+    }
+
+
+def sample_figures(
+    stage: LoadedStage, pipeline: Pipeline, role: str, truths: Sequence[Truth]
+) -> dict[str, Any]:
+    """How far a decoder's samples are from the reference's, of the same codes."""
+    errors: list[float] = []
+    snrs: list[float] = []
+    for truth in truths:
+        if not len(truth.codes):
+            continue
+        ours, theirs = hear(stage, pipeline, role, truth.codes), truth.samples
+        if len(ours) < len(theirs):
+            raise Internal(f"{role}: {len(ours)} samples of {len(theirs)}")
+        noise = ours[: len(theirs)].astype(np.float64) - theirs
+        errors.append(float(np.abs(noise).max(initial=0.0)))
+        power = float(np.square(theirs.astype(np.float64)).sum())
+        if noise.any():
+            snrs.append(float(10 * np.log10(power / np.square(noise).sum())))
+    least: float | str = round(min(snrs), 1) if snrs else "equal"
+    return {
+        "answers": len(errors),
+        "largest_error": max(errors, default=0.0),
+        "least_snr_db": least,
+    }
+
+
+def _ids(ids: npt.NDArray[np.int32]) -> History:
+    return History(ids=np.ascontiguousarray(ids))
+
+
+def as_inputs(
+    pipeline: Pipeline, text_role: str, code_role: str, stage: LoadedStage, truth: Truth
+) -> list[InputChunk] | None:
+    """What the stage of codes gets of the reference's whole text; None if the stage of text ends it
+    otherwise."""
+    settings = greedy(stage, pipeline, text_role, len(truth.ids), history=_ids(truth.ids))
+    output = answer(stage.engine, settings, question_input(truth.question))
+    if output.tensors(TEXT)["ids"].tolist() != truth.ids.tolist():
+        return None
+    return output.inputs_of(pipeline, code_role)

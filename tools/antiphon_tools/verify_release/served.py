@@ -1,0 +1,169 @@
+"""Answers of the whole deployment: the first audio, the real-time factor, and what is heard."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import time
+import wave
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antiphon.client.aio import AsyncClient
+from antiphon.client.events import AudioDelta, TextDelta
+from antiphon.client.request import GenerateOptions, Message
+from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.sampling import SamplingRequest
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.verify_release.questions import TRANSCRIBE, word_error_rate
+from antiphon_tools.verify_release.truth import Show
+
+STARTUP_TIMEOUT_S = 1800.0
+"""A checkpoint of 70 GB may come from a slow disk."""
+SAMPLE_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """Of an answer: tokens of text, and codec frames. A model that only speaks has no `tokens`."""
+
+    tokens: int
+    frames: int
+
+    @property
+    def options(self) -> GenerateOptions:
+        """Of `generate`, which chooses the likeliest. The last draw of a limit has no frame."""
+        if not self.tokens:
+            return {"temperature": 0.0, "max_tokens": self.frames + 1}
+        talker = SamplingRequest(max_tokens=self.frames + 1)
+        return {"temperature": 0.0, "max_tokens": self.tokens, "sampling": {"talker": talker}}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAnswer:
+    """An answer as it was served: what it says, its audio, and its seconds."""
+
+    text: str
+    wav: bytes
+    first_audio_s: float
+    total_s: float
+    audio_s: float
+
+
+def deployment_of(
+    model: Path, roles: Sequence[str], devices: Mapping[str, str], slots: int, context: int
+) -> Deployment:
+    """All stages with the settings of their family, and a gateway, at free ports of this host."""
+    stages = {
+        role: StageConfig(device=devices[role], slots=slots, context_limit=context)
+        for role in roles
+    }
+    gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
+    return Deployment(model=str(model), stages=stages, gateway=gateway)
+
+
+async def speak_all(
+    deployment: Deployment,
+    questions: Sequence[str],
+    limits: AnswerLimits,
+    *,
+    hears: bool,
+    show: Show,
+) -> tuple[list[ServedAnswer], list[str]]:
+    """Ask one question after the other, after one that is left out; and what the deployment hears
+    of its answers, if it `hears`."""
+    show("starting the deployment")
+    async with (
+        Launcher(deployment, startup_timeout_s=STARTUP_TIMEOUT_S) as running,
+        AsyncClient(running.grpc_address) as client,
+    ):
+        show(f"the deployment is ready after {running.startup_s:.0f} s")
+        answers = []
+        for number, question in enumerate([questions[0], *questions]):
+            show(f"spoken answer {number} of {len(questions)}")
+            answers.append(await _speak(client, question, limits))
+        recordings = [each.wav for each in answers[1:]] if hears else []
+        return answers[1:], await _transcribe(client, recordings, limits.tokens, show)
+
+
+async def transcribe_all(
+    deployment: Deployment, recordings: Sequence[bytes], *, tokens: int, show: Show
+) -> list[str]:
+    """What another deployment hears in each recording."""
+    async with (
+        Launcher(deployment, startup_timeout_s=STARTUP_TIMEOUT_S) as running,
+        AsyncClient(running.grpc_address) as client,
+    ):
+        return await _transcribe(client, recordings, tokens, show)
+
+
+def speed_figures(answers: Sequence[ServedAnswer]) -> dict[str, Any]:
+    """Of one session at a time, warmed up."""
+    first_ms = sorted(1e3 * each.first_audio_s for each in answers)
+    factors = [each.total_s / each.audio_s for each in answers]
+    return {
+        "answers": len(answers),
+        "first_audio_ms": {
+            "median": round(statistics.median(first_ms), 1),
+            "most": round(first_ms[-1], 1),
+        },
+        "real_time_factor": round(statistics.median(factors), 3),
+        "audio_s": round(sum(each.audio_s for each in answers), 2),
+    }
+
+
+def hearing_figures(
+    answers: Sequence[ServedAnswer], heard: Sequence[str], transcriber: str
+) -> dict[str, Any]:
+    """Words of the transcripts against those of the answers."""
+    rows = [
+        {
+            "said": each.text,
+            "heard": text,
+            "word_error_rate": round(word_error_rate(each.text, text), 4),
+        }
+        for each, text in zip(answers, heard, strict=True)
+        if any(letter.isalnum() for letter in each.text)
+    ]
+    rates = [each["word_error_rate"] for each in rows]
+    mean = round(statistics.fmean(rates), 4) if rates else "not measured: no words were said"  # type: ignore[arg-type]
+    return {"transcriber": transcriber, "mean_word_error_rate": mean, "answers": rows}
+
+
+async def _transcribe(
+    client: AsyncClient, recordings: Sequence[bytes], tokens: int, show: Show
+) -> list[str]:
+    heard = []
+    for number, recording in enumerate(recordings, 1):
+        show(f"transcript {number} of {len(recordings)}")
+        asked = [Message.user(recording, TRANSCRIBE)]
+        reply = await client.generate(
+            asked, modalities=("text",), temperature=0.0, max_tokens=tokens
+        ).collect()
+        heard.append(reply.text)
+    return heard
+
+
+async def _speak(client: AsyncClient, question: str, limits: AnswerLimits) -> ServedAnswer:
+    started, first_s, pcm, text = time.perf_counter(), 0.0, bytearray(), ""
+    generation = client.generate(question, **limits.options)
+    async for event in generation:
+        if isinstance(event, AudioDelta):
+            first_s = first_s or time.perf_counter() - started
+            pcm += event.pcm16
+        elif isinstance(event, TextDelta):
+            text += event.text
+    rate = generation.sample_rate_hz
+    if not pcm or not rate:
+        raise RuntimeError(f"the answer to {question!r} has no audio: {text!r}")
+    file = io.BytesIO()
+    with wave.open(file, "wb") as written:
+        written.setnchannels(1)
+        written.setsampwidth(SAMPLE_BYTES)
+        written.setframerate(rate)
+        written.writeframes(bytes(pcm))
+    audio_s = len(pcm) / SAMPLE_BYTES / rate
+    total_s = time.perf_counter() - started
+    return ServedAnswer(text or question, file.getvalue(), first_s, total_s, audio_s)

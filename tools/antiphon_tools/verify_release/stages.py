@@ -1,0 +1,29 @@
+"""Stages in this process: the only place of this tool that imports services.
+
+A stage, its reference and the next stage have the device one after the other, and what is compared
+are engines, which a process of their own would hide.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.graph import Pipeline
+from antiphon.runtime.engine import LoadedStage
+from antiphon_services.loading import load_stage
+
+
+def load(pipeline: Pipeline, role: str, model: Path, config: StageConfig) -> LoadedStage:
+    """The stage, warmed up. Raises `AntiphonError` with a remedy."""
+    return load_stage(pipeline, role, model, config)
+
+
+def give_memory_back() -> None:
+    """Free the device memory of models that are no longer used."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

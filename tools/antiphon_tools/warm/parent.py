@@ -1,0 +1,135 @@
+"""Forks stages of Qwen3-Omni from a process that has imported what they import.
+
+Started by `antiphon_tools.warm.launcher`, with the socket that orders come through. An order is one
+message with an `StageOrder` and three descriptors: what the stage prints to, what it announces to,
+and what tells its process's number and, on a second line, its exit status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+
+import msgspec
+
+from antiphon_services.lm.reproducible import ask_for_equal_digits
+
+ROLES = ("thinker", "talker", "code2wav")
+PR_SET_PDEATHSIG = 1
+MOST_BYTES = 1 << 17
+DESCRIPTORS = 3
+
+
+class StageOrder(msgspec.Struct):
+    """A stage to be forked."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    directory: str
+
+
+def prepare() -> None:
+    """Import everything, start nothing."""
+    ask_for_equal_digits()
+    for role in ROLES:
+        importlib.import_module(f"antiphon_services.qwen3_omni.{role}.load")
+    threads = os.listdir("/proc/self/task")
+    if len(threads) > 1:
+        sys.exit("an import has started threads, which a fork would lose")
+    gc.collect()
+    gc.freeze()
+
+
+class Parent:
+    """The stages that were forked, and how many still run."""
+
+    def __init__(self, orders: socket.socket) -> None:
+        self._orders = orders
+        # By the descriptor that is readable when a stage has ended: its number, who is told.
+        self._stages: dict[int, tuple[int, int]] = {}
+
+    def serve(self) -> list[str] | None:
+        """Fork as ordered. In a stage it returns the stage's arguments, and None at the end."""
+        while True:
+            sources: list[int | socket.socket] = [self._orders, *self._stages]
+            readable, _, _ = select.select(sources, [], [])
+            for each in readable:
+                if isinstance(each, int):
+                    self._reap(each)
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(each, MOST_BYTES, DESCRIPTORS)
+                if not message:
+                    return None
+                order = msgspec.json.decode(message, type=StageOrder)
+                if (arguments := self._fork(order, descriptors)) is not None:
+                    return arguments
+
+    def _fork(self, order: StageOrder, descriptors: list[int]) -> list[str] | None:
+        printing, announcing, telling = descriptors
+        parent = os.getpid()
+        if number := os.fork():
+            # Whoever is told the number may signal the group at once.
+            os.setpgid(number, number)
+            os.close(printing)
+            os.close(announcing)
+            self._stages[os.pidfd_open(number)] = (number, telling)
+            _tell(telling, number)
+            return None
+        self._orders.close()
+        for ended, (_, others) in self._stages.items():
+            os.close(ended)
+            os.close(others)
+        os.close(telling)
+        return _become(order, printing, announcing, parent)
+
+    def _reap(self, ended: int) -> None:
+        number, telling = self._stages.pop(ended)
+        _, status = os.waitpid(number, 0)
+        os.close(ended)
+        _tell(telling, os.waitstatus_to_exitcode(status))
+        os.close(telling)
+
+
+def _tell(descriptor: int, number: int) -> None:
+    # Nobody may listen any more.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(descriptor, b"%d\n" % number)
+
+
+def _become(order: StageOrder, printing: int, announcing: int, parent: int) -> list[str]:
+    """What starting a program would have done for the stage; its arguments."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent:
+        sys.exit("whoever ordered this stage is gone")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (printing, 1), (printing, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(printing)
+    os.chdir(order.directory)
+    os.environ.clear()
+    os.environ.update(order.environment)
+    return [*order.arguments, "--announce-fd", str(announcing)]
+
+
+def main() -> None:
+    """Serve until whoever orders closes its end; in a fork, be the stage."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prepare()
+    with socket.socket(fileno=int(sys.argv[1])) as orders:
+        arguments = Parent(orders).serve()
+    if arguments is not None:
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

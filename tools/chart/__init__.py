@@ -1,1 +1,0 @@
-"""Writes what the Helm chart has from elsewhere: `python -m tools.chart`."""

@@ -1,1 +1,0 @@
-"""A demonstration of the whole system: `python -m tools.demo`."""

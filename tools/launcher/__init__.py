@@ -1,1 +1,0 @@
-"""Runs a whole deployment on this machine: `python -m tools.launcher up`."""

@@ -1,4 +1,0 @@
-"""Compares a released checkpoint, as antiphon serves it, with its reference, and writes a report.
-
-`python -m tools.verify_release --help`; `docs/verify-release.md` explains the figures.
-"""
