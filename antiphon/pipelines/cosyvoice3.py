@@ -5,7 +5,8 @@ FunAudioLLM/CosyVoice, with `stream=False`. The talker reads the text itself, so
 thinker and no output of text. A voice is one of the checkpoint's, or is cloned from a reference
 recording.
 
-A long text is spoken in several utterances, each of which has a flow of its own: see `FIRST`.
+A long text is spoken in several utterances, each of which has a flow of its own: see `FIRST`. One
+that is sent to the talker in pieces is a single utterance: see `PIECE`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSp
 
 TALKER, CODE2WAV = "talker", "code2wav"
 INPUT, VOICE, CODES, AUDIO = "input", "speaker_prompt", "codes", "audio"
+
+PIECE = "utf8"
+"""The tensor of `input` that has a piece of the text, in the place of `messages`: any bytes of its
+UTF-8. The chunks of a segment are the text, which ends with the one that is `segment_finished`. The
+codes are the same however the text is cut, and the first of them may leave before it ends."""
 
 MODEL_FILE = "cosyvoice3.yaml"
 
@@ -109,6 +115,13 @@ def code2wav_example(settings: ExampleSettings) -> MadeUp:
     return made_up
 
 
+def input_edge() -> Edge:
+    """The conversation of one text, or its pieces."""
+    edge = conversation_edge(TALKER)
+    piece = TensorSpec(PIECE, "uint8", (VARIES,), optional=True)
+    return replace(edge, tensors=(*edge.tensors, piece))
+
+
 PIPELINE = Pipeline(
     name="cosyvoice3",
     architectures=(),
@@ -125,7 +138,7 @@ PIPELINE = Pipeline(
         StageSpec(CODE2WAV, example=code2wav_example, dtype="float32"),
     ),
     edges=(
-        conversation_edge(TALKER),
+        input_edge(),
         # One chunk, before all codes. A voice without a prompt has no codes and no mel frames.
         Edge(
             VOICE,

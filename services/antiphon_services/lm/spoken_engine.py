@@ -48,9 +48,12 @@ class SpokenTextEngine(FrameEngine[Speaker]):
         Raises `InvalidArgument` for one that cannot fit, `ResourceExhausted` without a slot.
         """
         super().accept(key, chunk)
-        segment = self._segments[key]
+        self.prepare(self._segments[key])
+
+    def prepare(self, segment: Speaker) -> None:
+        """Start making the segment's prompt if there is enough for it and none is being made."""
         if segment.preparation is None:
-            segment.preparation = segment.prompt.begin(key, self._preparations)
+            segment.preparation = segment.prompt.begin(segment.key, self._preparations)
             if segment.preparation is not None:
                 segment.preparation.add_done_callback(lambda _: self._wake())
 

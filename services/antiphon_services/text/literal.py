@@ -41,7 +41,8 @@ class LiteralTokenizer:
     """Tokenises text as characters; `control` are the ids of control tokens.
 
     Without `tags` only special tokens are control: for a model that reads text aloud, tags control
-    nothing. Any number of threads may encode. No id stands for more bytes than `bytes_per_id`.
+    nothing. Any number of threads may encode. No id stands for more bytes than `bytes_per_id`. The
+    added tokens that a text can spell are `written`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, tags: bool = True) -> None:
@@ -53,6 +54,9 @@ class LiteralTokenizer:
             if token.special or (tags and _TAG.fullmatch(token.content))
         }
         self.control: Mapping[str, int] = {each.content: id_ for id_, each in found.items()}
+        self.written = tuple(
+            each.content for id_, each in tokenizer.added_tokens_decoder.items() if id_ not in found
+        )
         # Only what this tokeniser takes for special ones is switched off.
         self._literal.add_special_tokens(
             [

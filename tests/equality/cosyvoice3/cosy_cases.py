@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tests.equality.recording import RATE_HZ, reference_voice
 
@@ -75,3 +77,49 @@ def clips() -> dict[str, npt.NDArray[np.int16]]:
         "silence": np.zeros(RATE_HZ, np.int16),
         "long": np.tile(voice, 20)[: 30 * RATE_HZ],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class PiecedCase:
+    """A text that the talker is given in pieces. One that `asks` is for the checkpoint whose talker
+    often asks for more text: see `draw_few_ends`."""
+
+    name: str
+    mode: str
+    text: str
+    voice: str = ""
+    asks: bool = False
+
+
+PIECED_TEXTS = {
+    "letter": "a",
+    "three": "How are you",
+    "five": "I have the time.",
+    "ten": "How are you today? I",
+    "long": TEXTS["long"][:100],
+    **{name: TEXTS[name] for name in ("english", "chinese", "emoji", "tags", "quotes")},
+}
+END, FILL, MORE_OFTEN = 6562, 6564, 3.0
+
+
+def pieced_cases() -> Iterator[PiecedCase]:
+    """Each text with a prompt of codes and without, which the vendor's code has modes for."""
+    for name, text in PIECED_TEXTS.items():
+        yield PiecedCase(f"zero-shot-{name}", ZERO_SHOT, text)
+        yield PiecedCase(f"instruct-{name}", INSTRUCT, text)
+        yield PiecedCase(f"asking-zero-shot-{name}", ZERO_SHOT, text, asks=True)
+        yield PiecedCase(f"asking-instruct-{name}", INSTRUCT, text, asks=True)
+    yield PiecedCase("added-english", ZERO_SHOT, TEXTS["english"], ADDED_VOICE)
+
+
+def draw_few_ends(folder: Path, *, asks: bool) -> None:
+    """Change a checkpoint so that its talker hardly draws ids that no trained one would: the
+    vendor's code fails at them. One that `asks` often draws the one that asks for more text."""
+    path = folder / "llm.pt"
+    weights = torch.load(path, weights_only=True)
+    head = weights["llm_decoder.weight"]
+    few = [each for each in range(END - 1, len(head)) if each not in (END, FILL)]
+    head[few] = 0
+    if asks:
+        head[FILL] *= MORE_OFTEN
+    torch.save(weights, path)

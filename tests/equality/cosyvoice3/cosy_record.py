@@ -128,11 +128,13 @@ def inject(speaker: Any, draws: Draws) -> None:
 
     tokenizer = speaker.frontend.tokenizer.tokenizer
     end = tokenizer.convert_tokens_to_ids(END_OF_PROMPT)
-    inference = Qwen2LM.inference.__wrapped__
-    code = inference.__code__
-    constants = tuple(end if each == RELEASED_END_OF_PROMPT else each for each in code.co_consts)
-    assert constants != code.co_consts
-    inference.__code__ = code.replace(co_consts=constants)
+    for inference in (Qwen2LM.inference.__wrapped__, Qwen2LM.inference_bistream.__wrapped__):
+        code = inference.__code__
+        constants = tuple(
+            end if each == RELEASED_END_OF_PROMPT else each for each in code.co_consts
+        )
+        assert constants != code.co_consts
+        inference.__code__ = code.replace(co_consts=constants)
     original = Qwen2LM.sampling_ids
 
     def sampling_ids(self: Any, *given: Any, **named: Any) -> int:

@@ -6,24 +6,24 @@ long. A step is one forward over everything that can go on: parts of prompts, at
 the same step and emit it. The voice leaves first, in one chunk.
 
 Draws are counted as the vendor counts them: an id that is no code ends the utterance, and so does
-the last draw allowed, whose code is spoken.
+the last draw allowed, whose code is spoken. A text that comes in pieces is spoken as it comes, in
+turns (`interleaved.py`): a segment whose next turn lacks text waits for its input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.cosyvoice3 import CODES, INPUT, SPEECH_IDS, TALKER, VOICE
+from antiphon.pipelines.cosyvoice3 import CODES, SPEECH_IDS, TALKER, VOICE
 from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon_services.budgets import PREFILL_ROWS
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
-from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt
-from antiphon_services.cosyvoice3.talker.segment import SpeechSegment, UtteranceTexts
+from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt, Voice
+from antiphon_services.cosyvoice3.talker.segment import SpeechSegment, TextPiece, UtteranceTexts
 from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.cosyvoice3.talker.voice_options import check_sampling, read_voice
 from antiphon_services.lm.pending_step import PendingStep
@@ -45,7 +45,7 @@ class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
         context_limit: int,
         *,
         prefill_rows: int = PREFILL_ROWS,
-        preparations: Preparations[SpeechPrompt] | None = None,
+        preparations: Preparations[SpeechPrompt | TextPiece] | None = None,
     ) -> None:
         # An utterance that ends changes what the next row is, so no step is launched ahead.
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
@@ -67,13 +67,7 @@ class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
         """Raises `InvalidArgument` for a voice or a sampling that there is not."""
         check_sampling(settings.sampling)
         voice = read_voice(settings.voice, settings.options, self._front_end.voices)
-        texts = UtteranceTexts(
-            INPUT,
-            self._front_end.check_size,
-            partial(self._front_end.prepare, request=voice),
-            0 if voice.reference is None else voice.reference.nbytes,
-        )
-        return SpeechSegment(key, "", settings.sampling, texts)
+        return SpeechSegment(key, "", settings.sampling, UtteranceTexts(self._front_end, voice))
 
     def forward(
         self, segments: Sequence[SpeechSegment], events: list[EngineEvent]
@@ -86,16 +80,26 @@ class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
         drawn = self._model.step(parts, [each.next_draw() for each in drawing])
         return PendingStep(list(zip(drawing, drawn, strict=True))) if drawing else None
 
-    def begin(self, segment: SpeechSegment, prompt: SpeechPrompt) -> Sequence[EngineEvent]:
-        """Take the prompts over; the voice leaves."""
+    def begin(self, segment: SpeechSegment, prompt: SpeechPrompt | TextPiece) -> list[EngineEvent]:
+        """Take the prompts over, or a piece of the text; the voice leaves, once."""
+        if isinstance(prompt, SpeechPrompt):
+            assert segment.slot is not None
+            self._model.begin(segment.slot, segment.prompt)
+            return [_voice(segment, prompt.voice)]
+        self.prepare(segment)
+        opened = prompt.opened
+        events = [] if opened is None else [_voice(segment, opened.voice)]
+        return events + self._begin_turn(segment)
+
+    def _begin_turn(self, segment: SpeechSegment) -> list[EngineEvent]:
+        """Speak on behind more of the text, if that has come; end where there is no room."""
+        if not segment.prompt.next_turn(segment.launched):
+            return []
+        if segment.prompt.current.most_draws == segment.launched:
+            return self.finish(segment, FinishReason.LENGTH)
         assert segment.slot is not None
         self._model.begin(segment.slot, segment.prompt)
-        tensors = {
-            "speaker": prompt.voice.speaker,
-            "prompt_codes": prompt.voice.codes,
-            "prompt_mel": prompt.voice.mel,
-        }
-        return [Emitted(segment.key, VOICE, 0, tensors, FinishReason.STOP)]
+        return []
 
     def take_drawn(self, segment: SpeechSegment, drawn: Drawn) -> Sequence[EngineEvent]:
         """Emit what was drawn, and turn to the next utterance or end if this one has ended."""
@@ -111,8 +115,15 @@ class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
         reason = FinishReason.STOP if ends else segment.limit
         if reason is None:
             return events
+        if segment.asks(forced=not ends):
+            return events + self._begin_turn(segment)
         if segment.next_utterance():
             assert segment.slot is not None
             self._model.begin(segment.slot, segment.prompt)
             return events
         return events + self.finish(segment, reason)
+
+
+def _voice(segment: SpeechSegment, voice: Voice) -> EngineEvent:
+    tensors = {"speaker": voice.speaker, "prompt_codes": voice.codes, "prompt_mel": voice.mel}
+    return Emitted(segment.key, VOICE, 0, tensors, FinishReason.STOP)

@@ -8,13 +8,13 @@ from antiphon_services.cosyvoice3.talker.reference import MEL
 
 TALKER = ConfigPart(
     "llm",
-    computed=names("sampling"),
+    computed=names("mix_ratio sampling"),
     only={
         "!new": ("cosyvoice.llm.llm.CosyVoice3LM",),
         "speech_token_size": (SPEECH_IDS,),
     },
     # Sizes that the layers' own file has, what is for training, and the pace of text in pieces.
-    idle=names("llm llm_input_size llm_output_size length_normalized_loss lsm_weight mix_ratio"),
+    idle=names("llm llm_input_size llm_output_size length_normalized_loss lsm_weight"),
 )
 SAMPLING = ConfigPart(
     "llm.sampling",

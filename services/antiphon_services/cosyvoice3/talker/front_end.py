@@ -3,13 +3,15 @@
 Mirrors `frontend_zero_shot`, `frontend_cross_lingual`, `frontend_instruct2` and `frontend_sft` of
 the vendor, with the texts of its example: a request by a recording and what it says is zero-shot,
 by the recording alone cross-lingual, with an instruction instruct, and by a voice of the
-checkpoint SFT. Only the first and the third split a text.
+checkpoint SFT. Only the first and the third split a text. One that comes in pieces is neither split
+nor changed; where the vendor has no prompt for it, the system's is there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from antiphon.chunk import Tensors
 from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import MOST_CODES
+from antiphon_services.cosyvoice3.talker.growing_text import PIECES, GrowingText
+from antiphon_services.cosyvoice3.talker.interleaved import InterleavedText, MixRatio, Opening
 from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt, Voice, make_utterance
 from antiphon_services.cosyvoice3.talker.reference import VoiceEncoder
 from antiphon_services.cosyvoice3.talker.sentences import split_text
@@ -47,8 +51,10 @@ class UtteranceFrontEnd:
         encoder: VoiceEncoder,
         *,
         context_limit: int,
+        mix: MixRatio,
     ) -> None:
         self._tokenizer = tokenizer
+        self._mix = mix
         self._end_of_prompt = tokenizer.control[END_OF_PROMPT]
         self._voices = voices
         self._encoder = encoder
@@ -110,6 +116,39 @@ class UtteranceFrontEnd:
                 MESSAGES,
             )
         return SpeechPrompt(voice, utterances)
+
+    def check_pieces(self, count: int) -> None:
+        """Raise `InvalidArgument` for so many bytes of a text in pieces, if they cannot fit."""
+        if count > self._context_limit * self._tokenizer.bytes_per_id:
+            raise _too_long(f"{count} bytes of text are too many", PIECES)
+
+    def growing_text(self) -> GrowingText:
+        """A text that comes in pieces, of which nothing has come."""
+        return GrowingText(partial(self._encode, field=PIECES), self._tokenizer.written)
+
+    def open(self, request: VoiceRequest) -> InterleavedText:
+        """What is before a text that comes in pieces. Takes long: for a thread beside the engine's.
+
+        Raises `InvalidArgument` where it leaves no room for speech.
+        """
+        voice, prompt_text, codes = self._voice(request)
+        prompt_text = prompt_text or self._system()
+        head = prompt_text.index(self._end_of_prompt) + 1
+        if len(prompt_text) + len(codes) + self._mix.text >= self._context_limit:
+            raise _too_long(
+                f"{len(prompt_text) + len(codes)} positions of the voice leave no room for speech "
+                f"within the context limit of {self._context_limit}",
+                "options.reference_audio",
+            )
+        opening = Opening(
+            voice,
+            head=prompt_text[:head],
+            heard=prompt_text[head:],
+            codes=codes.tolist(),
+            most_codes=MOST_CODES - len(voice.codes),
+            least_codes=request.least_codes,
+        )
+        return InterleavedText(opening, self._mix, self._context_limit)
 
     def _voice(self, request: VoiceRequest) -> tuple[Voice, list[int], np.ndarray]:
         """The voice, and the text and the codes that the talker has of it before the text."""

@@ -33,6 +33,7 @@ from antiphon_services.config_fields import check_fields
 from antiphon_services.cosyvoice3.talker.engine import SpeechTalkerEngine
 from antiphon_services.cosyvoice3.talker.fields import LAYER_PARTS, PARTS
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
+from antiphon_services.cosyvoice3.talker.interleaved import MixRatio
 from antiphon_services.cosyvoice3.talker.module import UNUSED, SpeechTalkerModule
 from antiphon_services.cosyvoice3.talker.reference import VoiceEncoder
 from antiphon_services.cosyvoice3.talker.sentences import spell_numbers
@@ -53,6 +54,9 @@ LAYERS_FOLDER, WEIGHTS_FILE = "CosyVoice-BlankEN", "llm.pt"
 
 MAX_TOKENS = 1 << 16
 """Draws of a request that does not say: 44 minutes. Each utterance's own text bounds it as well."""
+
+MIX = (5, 15)
+"""Text and codes, where the file does not say."""
 
 WORD = "Hello "
 SOUND_S = 0.5
@@ -97,6 +101,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     weight_bytes = module_bytes(module)
     with reading(path):
         sampling, rule = _drawing(told["llm"]["sampling"])
+        mix = MixRatio(*map(int, told["llm"].get("mix_ratio", MIX)))
     # So that the first text with a number does not wait for the import.
     spell_numbers("1")
     tokenizer = load_speech_tokenizer(folder, layers.vocab_size)
@@ -105,6 +110,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         read_voices(model_dir, layers.vocab_size, tokenizer.control[END_OF_PROMPT]),
         VoiceEncoder(model_dir),
         context_limit=limit,
+        mix=mix,
     )
     model = SpeechTalker(module, rule, context_limit=limit, slots=config.slots)
     facts = StageFacts(

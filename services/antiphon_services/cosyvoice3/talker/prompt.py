@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from antiphon.pipelines.cosyvoice3 import MEL_BINS, SPEECH_IDS
 
-SOS, END, TASK = SPEECH_IDS, SPEECH_IDS + 1, SPEECH_IDS + 2
+SOS, END, TASK, FILL = SPEECH_IDS, SPEECH_IDS + 1, SPEECH_IDS + 2, SPEECH_IDS + 3
 """Every id from `SPEECH_IDS` on ends an utterance when it is drawn; `END` is the one that is
-trained to."""
+trained to. While the text of an utterance still comes, every one of them asks for more of it;
+`FILL` is the one that is trained to, and the vendor's code fails with any other."""
 
 SILENT_IDS = frozenset((1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323))
 MOST_SILENT = 5
@@ -50,13 +51,22 @@ class Voice:
 @dataclass(frozen=True, slots=True)
 class UtterancePrompt:
     """Rows: ids, and whether each is a speech id; and how many draws may follow, of which the first
-    are early. The first `least_draws` of them do not end the utterance."""
+    are early. The first `least_draws` of them do not end the utterance.
+
+    Of an utterance whose text comes in pieces it is one turn, behind the `first` rows of those
+    before and `drawn` draws, which the numbers of draws include; so many turns before it were
+    `forced` to end. One that `asks` is followed by another when it ends.
+    """
 
     ids: Ids
     speech: npt.NDArray[np.bool_]
     most_draws: int
     early_draws: int
     least_draws: int
+    first: int = 0
+    drawn: int = 0
+    forced: int = 0
+    asks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,66 +1,206 @@
 """One segment of the talker: its text, and the prompts that are made of it. See `lm/frames.py`.
 
 A segment speaks its utterances one after the other in one slot, each behind a prompt of its own:
-positions and counts of draws begin at 0 with every one of them.
+positions and counts of draws begin at 0 with every one of them. A text that comes in pieces is one
+utterance of several turns, which follow each other in the slot.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from antiphon.pipelines.cosyvoice3 import FIRST
-from antiphon.segment import FinishReason
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.cosyvoice3 import FIRST, INPUT, PIECE
+from antiphon.runtime.engine import InputChunk
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
+from antiphon_services.cosyvoice3.talker.growing_text import PIECES, GrowingText
+from antiphon_services.cosyvoice3.talker.interleaved import InterleavedText
 from antiphon_services.cosyvoice3.talker.prompt import (
     MOST_SILENT,
     SILENT_IDS,
     SpeechPrompt,
     UtterancePrompt,
 )
-from antiphon_services.lm.frames import FrameDraw
-from antiphon_services.lm.spoken_text import SpokenText, SpokenTextSegment
+from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
+from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.lm.spoken_text import ENCODING_WEIGHT, SpokenText, SpokenTextSegment
+from antiphon_services.preparation import Preparations
 
 
 @dataclass(frozen=True, slots=True)
 class DrawPlace:
-    """The number of a draw among all of its segment's, whether it is `early` in its utterance, and
-    whether it `continues` it, so that no end is drawn: see `UtterancePrompt`."""
+    """The number of a draw among all of its segment's, its `place` among all ids of its utterance,
+    whether it is `early` in its utterance, and whether it `continues` it, so that no end is drawn:
+    see `UtterancePrompt`."""
 
     number: int
+    place: int
     early: bool
     continues: bool
 
 
-class UtteranceTexts(SpokenText[SpeechPrompt]):
-    """The `input` of a segment; then the prompts of its utterances, one of which is `current`."""
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """The ids that a piece of a text adds, and whether it is the last; the first piece `opened` the
+    utterance."""
 
-    _utterance = 0
+    ids: list[int]
+    last: bool
+    opened: InterleavedText | None
+
+
+class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
+    """The `input` of a segment; then the prompts of its utterances, one of which is `current`.
+
+    A text comes whole, as one message, or in pieces. Those are one utterance, of which the current
+    prompt is a turn.
+    """
+
+    def __init__(self, front_end: UtteranceFrontEnd, request: VoiceRequest) -> None:
+        recording_bytes = 0 if request.reference is None else request.reference.nbytes
+        make = partial(front_end.prepare, request=request)
+        super().__init__(INPUT, front_end.check_size, make, recording_bytes)
+        self._front_end = front_end
+        self._open: Callable[[], InterleavedText] | None = partial(front_end.open, request)
+        self._utterance = 0
+        # Of a text in pieces: those that wait, and how many bytes have come.
+        self._growing: GrowingText | None = None
+        self._pieces: list[bytes] = []
+        self._text_bytes = 0
+        self._interleaved: InterleavedText | None = None
+        self._turn: UtterancePrompt | None = None
+        self._awaits_turn = True
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether the text comes in pieces."""
+        return self._growing is not None
 
     @property
     def current(self) -> UtterancePrompt:
-        """The prompt of the utterance that is being spoken; it must have been made."""
+        """The prompt, or the turn, that is being spoken; it must have been made."""
+        if self._interleaved is not None:
+            assert self._turn is not None
+            return self._turn
+        assert isinstance(self.held, SpeechPrompt)
         return self.held.utterances[self._utterance]
 
     @property
     def rows(self) -> int:
-        """Length of the current prompt, with the first draw's row."""
-        return len(self.current.ids)
+        """Length of the current prompt and what is before it, with the first draw's row."""
+        return self.current.first + len(self.current.ids)
+
+    @property
+    def prompt_rows(self) -> int | None:
+        """The prompt's `rows`; None until it is made, and while more of the text is awaited."""
+        if self.in_pieces:
+            return None if self._awaits_turn else self.rows
+        return super().prompt_rows
+
+    def accept(self, chunk: InputChunk) -> None:
+        """Keep the text, or a piece of it. Raises `InvalidArgument`."""
+        piece = chunk.tensors.get(PIECE)
+        if piece is None and not self.in_pieces:
+            super().accept(chunk)
+            return
+        if chunk.edge != self.edge:
+            raise InvalidArgument(f"the stage has no input edge {chunk.edge!r}", edge=chunk.edge)
+        if self._tensors or chunk.tensors.keys() - {PIECE}:
+            raise InvalidArgument(
+                f"{PIECES}: a text comes as `messages` or in pieces; send one of them", field=PIECES
+            )
+        if self._growing is None:
+            self._growing = self._front_end.growing_text()
+        if piece is not None:
+            self._text_bytes += piece.nbytes
+            self._front_end.check_pieces(self._text_bytes)
+            self._pieces.append(piece.tobytes())
+        self._finished = chunk.segment_finished
+
+    def begin(
+        self, key: SegmentKey, preparations: Preparations[SpeechPrompt | TextPiece]
+    ) -> Future[SpeechPrompt | TextPiece] | None:
+        """Start making the prompt when all of the text has come, or ids of the pieces that have."""
+        if self._growing is None:
+            begun = super().begin(key, preparations)
+            if begun is not None:
+                self._open = None
+            return begun
+        if not self._pieces and not self._finished:
+            return None
+        text, self._pieces = b"".join(self._pieces), []
+        last, self._finished = self._finished, False
+        opened, self._open, self._make = self._open, None, None
+        return preparations.begin(
+            key,
+            partial(_piece, self._growing, text, last, opened),
+            text_bytes=len(text),
+            media_bytes=0 if opened is None else ENCODING_WEIGHT * self._recording_bytes,
+        )
+
+    def hold(self, prompt: SpeechPrompt | TextPiece) -> None:
+        """The prompt was made, or ids of a piece are known."""
+        if isinstance(prompt, SpeechPrompt):
+            super().hold(prompt)
+            return
+        self._interleaved = prompt.opened or self._interleaved
+        assert self._interleaved is not None
+        self._interleaved.add(prompt.ids, last=prompt.last)
 
     def go_on(self) -> bool:
         """Turn to the next utterance; False if there is none."""
+        if self.in_pieces:
+            return False
+        assert isinstance(self.held, SpeechPrompt)
         if self._utterance + 1 == len(self.held.utterances):
             return False
         self._utterance += 1
         return True
 
+    def end_turn(self, code: int | None, *, forced: bool) -> None:
+        """The current turn asks for more text; see `InterleavedText.end_turn`."""
+        assert self._interleaved is not None
+        self._interleaved.end_turn(code, forced=forced)
+        self._awaits_turn = True
+
+    def next_turn(self, drawn: int) -> bool:
+        """Begin the next turn, if one is awaited and its text has come."""
+        if not self._awaits_turn:
+            return False
+        assert self._interleaved is not None
+        turn = self._interleaved.next_turn(self._turn, drawn)
+        if turn is not None:
+            self._turn, self._awaits_turn = turn, False
+        return turn is not None
+
+    def placed(self, part: PromptPart[Any]) -> PromptPart[Any]:
+        """A part of the current prompt, where it is in the slot: draws may be before it."""
+        drawn = self.current.drawn
+        return replace(part, start=part.start + drawn, stop=part.stop + drawn)
+
+
+def _piece(
+    growing: GrowingText, text: bytes, last: bool, open_: Callable[[], InterleavedText] | None
+) -> TextPiece:
+    opened = None if open_ is None else open_()
+    return TextPiece(growing.take(text, last=last), last, opened)
+
 
 @dataclass(slots=True)
 class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
     """Utterances before the current one had `drawn_before` draws. `begins` until the current one
-    has a code that left, unless it is the first of all; its last `silent` codes were silent."""
+    has a code that left, unless it is the first of all; its last `silent` codes were silent. The
+    last of all codes was `last_code`."""
 
     drawn_before: int = 0
     begins: bool = False
     silent: int = 0
+    last_code: int = 0
 
     def take_text(self, step: int) -> None:
         """Nothing goes with a code."""
@@ -80,13 +220,18 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
 
     def next_draw(self) -> FrameDraw[DrawPlace]:
         """The next row and draw, which are made now; the segment can."""
-        utterance = self.prompt.current
-        early = self.launched < utterance.early_draws
-        continues = self.launched < utterance.least_draws
-        return self.launch(DrawPlace(self.drawn_before + self.launched, early, continues))
+        utterance, drawn = self.prompt.current, self.launched
+        place = DrawPlace(
+            number=self.drawn_before + drawn,
+            place=drawn + utterance.forced,
+            early=drawn < utterance.early_draws,
+            continues=drawn < utterance.least_draws,
+        )
+        return self.launch(place)
 
     def taken(self, code: int) -> int | None:
         """What leaves of a code that was drawn; None if it is one silent code too many."""
+        self.last_code = code
         self.silent = self.silent + 1 if code in SILENT_IDS else 0
         if self.silent > MOST_SILENT:
             return None
@@ -100,6 +245,27 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
         """`LENGTH` when the utterance, or the segment, has had all of its draws."""
         spent = self.launched >= self.prompt.current.most_draws
         return FinishReason.LENGTH if spent or self.out_of_draws else None
+
+    @property
+    def doubtful(self) -> range:
+        """Which positions of its slot may hold what is not finite: those of a turn, until a draw
+        behind them has been handed on."""
+        turn = self.prompt.current if self.prompt.prompt_rows is not None else None
+        if turn is not None and self.shown <= turn.drawn:
+            first = turn.first + turn.drawn
+        else:
+            first = self.prefilled + self.shown
+        return range(first, self.prefilled + self.launched)
+
+    def asks(self, *, forced: bool) -> bool:
+        """End the turn if it asks for more text when it ends, which is `forced` or was drawn; False
+        if the segment ends."""
+        turn = self.prompt.current
+        if not turn.asks or self.out_of_draws:
+            return False
+        codes = self.launched - turn.drawn - (not forced)
+        self.prompt.end_turn(self.last_code if codes else None, forced=forced)
+        return True
 
     @property
     def out_of_draws(self) -> bool:

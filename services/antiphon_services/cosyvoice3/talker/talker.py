@@ -12,7 +12,7 @@ from torch.nn.functional import embedding, linear
 from antiphon.pipelines.cosyvoice3 import FIRST, SPEECH_IDS
 from antiphon.transport.device_edge import on_device
 from antiphon_services.cosyvoice3.talker.module import SpeechTalkerModule
-from antiphon_services.cosyvoice3.talker.prompt import SOS
+from antiphon_services.cosyvoice3.talker.prompt import FILL, SOS
 from antiphon_services.cosyvoice3.talker.segment import DrawPlace, UtteranceTexts
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.frame_decoder import FrameDecoder
@@ -47,16 +47,20 @@ class SpeechTalker(FrameDecoder):
         self._pending = torch.zeros_like(self._codes[:1]).repeat(slots, 1)
 
     def begin(self, slot: int, prompt: UtteranceTexts) -> None:
-        """The slot's segment will speak behind the current prompt."""
-        rows = len(prompt.current.ids)
-        self._pending[slot] = self._rows(prompt, rows - 1, rows)[0]
-        self._recent[slot] = -1
+        """The slot's segment will speak behind the current prompt. A later turn has `FILL` before
+        it, also where that was not drawn."""
+        current, window = prompt.current, self._rule.window
+        self._pending[slot] = self._rows(prompt, prompt.rows - 1, prompt.rows)[0]
+        if not current.drawn:
+            self._recent[slot] = -1
+        else:
+            self._recent[slot, (current.drawn + current.forced - 1) % window] = FILL
 
     def step(
         self, parts: Sequence[PromptPart[UtteranceTexts]], draws: Sequence[FrameDraw[DrawPlace]]
     ) -> list[PendingDraw]:
         """Append the rows of all in one forward; then a code for each of `draws`, in order."""
-        arranged = self.arrange(parts, draws)
+        arranged = self.arrange([each.prompt.placed(each) for each in parts], draws)
         rows = [self._rows(each.prompt, each.start, each.stop) for each in parts]
         if draws:
             slots = on_device([each.slot for each in arranged.filled], self._device)
@@ -71,8 +75,10 @@ class SpeechTalker(FrameDecoder):
 
     def _rows(self, prompt: UtteranceTexts, start: int, stop: int) -> Tensor:
         """[stop - start, hidden]: rows of the current prompt."""
-        ids = on_device(prompt.current.ids[start:stop], self._device)
-        speech = on_device(prompt.current.speech[start:stop], self._device)
+        current = prompt.current
+        start, stop = start - current.first, stop - current.first
+        ids = on_device(current.ids[start:stop], self._device)
+        speech = on_device(current.speech[start:stop], self._device)
         words = embedding(ids.masked_fill(speech, 0), self._words)
         codes = embedding(ids.masked_fill(~speech, 0), self._codes)
         return torch.where(speech[:, None], codes, words)
@@ -97,7 +103,9 @@ class SpeechTalker(FrameDecoder):
             self._rule,
         )
         kept, slots = chosen[:count], slots[:count]
-        places = on_device([each.step % self._rule.window for each in draws[:count]], self._device)
+        places = on_device(
+            [each.text.place % self._rule.window for each in draws[:count]], self._device
+        )
         self._recent[slots, places] = kept
         self._pending[slots] = embedding(kept, self._codes)
         return torch.stack((kept, highest[:count].isfinite().to(kept.dtype)), 1)

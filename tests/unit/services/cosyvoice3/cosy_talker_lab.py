@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from antiphon.chunk import Tensor
 from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.options import OptionValue
-from antiphon.pipelines.cosyvoice3 import CODES, INPUT, TALKER, VOICE
+from antiphon.pipelines.cosyvoice3 import CODES, INPUT, PIECE, TALKER, VOICE
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling, stream_key
 from antiphon.segment import FinishReason, SegmentKey
@@ -33,20 +34,22 @@ SLOTS, LIMIT = 4, 1024
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request: a text in a mode, how codes are drawn, and other options."""
+    """A request: a text in a mode, or by a voice of the checkpoint, how codes are drawn, and other
+    options."""
 
     text: str
     mode: str = SFT
     seed: int = 0
     changes: dict[str, float] = field(default_factory=dict)
     options: dict[str, OptionValue] = field(default_factory=dict)
+    voice: str = ""
 
 
 class TalkerLab:
     """One checkpoint's engine."""
 
-    def __init__(self, path: Path, *, limit: int = LIMIT) -> None:
-        stage = load(path, StageConfig(slots=SLOTS, context_limit=limit))
+    def __init__(self, path: Path, *, limit: int = LIMIT, slots: int = SLOTS) -> None:
+        stage = load(path, StageConfig(slots=slots, context_limit=limit))
         assert isinstance(stage.engine, SpeechTalkerEngine)
         self.engine, self.facts = stage.engine, stage.facts
 
@@ -54,10 +57,20 @@ class TalkerLab:
         """What a segment is opened with."""
         seeded = replace(self.facts.default_sampling, seed=stream_key(asked.seed, TALKER))
         sampling: Sampling = replace(seeded, **asked.changes)  # type: ignore[arg-type]
-        voice = "alto" if asked.mode == SFT else ""
+        voice = asked.voice or ("alto" if asked.mode == SFT else "")
         outputs = frozenset({VOICE, CODES})
-        options = options_of(asked.mode) | asked.options
+        options = asked.options if asked.voice else options_of(asked.mode) | asked.options
         return SegmentSettings(voice, sampling, outputs, options)
+
+    def speak_pieces(self, *asked: tuple[Asked, Sequence[bytes]]) -> list[SegmentOutput]:
+        """The answers to requests whose texts come in these pieces, a round after the other."""
+        keys = [SegmentKey("pieces", index) for index in range(len(asked))]
+        given = {
+            key: (self.settings(each), pieces_of(cut))
+            for key, (each, cut) in zip(keys, asked, strict=True)
+        }
+        outputs = run_segments(self.engine, given)
+        return [outputs[key] for key in keys]
 
     def speak(self, *asked: Asked) -> list[SegmentOutput]:
         """The answers to requests that are made together."""
@@ -89,6 +102,17 @@ def message(text: str) -> InputChunk:
     """A text to read, all of it."""
     content = Conversation((ConversationMessage("user", (TextPart(text),)),))
     return InputChunk(INPUT, 0, to_tensors(content), True, FinishReason.STOP)
+
+
+def piece(utf8: bytes, *, last: bool = False) -> InputChunk:
+    """A piece of a text."""
+    tensors = {PIECE: np.frombuffer(utf8, np.uint8)}
+    return InputChunk(INPUT, 0, tensors, last, FinishReason.STOP if last else None)
+
+
+def pieces_of(cut: Sequence[bytes]) -> list[InputChunk]:
+    """The pieces of a text, of which the last one ends it."""
+    return [piece(each, last=at == len(cut)) for at, each in enumerate(cut, 1)]
 
 
 def codes_of(output: SegmentOutput) -> list[int]:

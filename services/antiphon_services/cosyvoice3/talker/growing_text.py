@@ -1,0 +1,83 @@
+"""A text that comes in pieces, as the ids that it has as a whole. No torch here.
+
+The tokenizer cuts a text into words before all else, and runs of letters and digits never go beyond
+the first character that is neither. So what stands before such a character has its ids whatever
+follows, unless it is within one of the tokens that can be written in a text, such as `[breath]`.
+Ids of the last word are known when the next character, or the end of the text, has come.
+"""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+from collections.abc import Callable, Collection
+
+from antiphon.errors import InvalidArgument
+
+PIECES = "input.utf8"
+"""What errors name."""
+
+
+class GrowingText:
+    """The ids of a text, by `encode`; `tokens` are those that can be written in it."""
+
+    def __init__(self, encode: Callable[[str], list[int]], tokens: Collection[str]) -> None:
+        self._encode = encode
+        self._tokens = tokens
+        self._begins = frozenset(each[0] for each in tokens)
+        self._longest = max(map(len, tokens), default=0)
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._text = ""
+        self._empty = True
+
+    def take(self, utf8: bytes, *, last: bool) -> list[int]:
+        """The ids that are known now and were not before; `last` ends the text.
+
+        A piece may end within a character. Raises `InvalidArgument` for what is not UTF-8, and for
+        a whole text of nothing but blanks.
+        """
+        try:
+            come = self._decoder.decode(utf8, last)
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(
+                f"{PIECES}: the pieces are not a text in UTF-8 ({error.reason}); encode the text "
+                "before it is cut",
+                field=PIECES,
+            ) from error
+        looked_at = max(len(self._text) - self._longest, 1)
+        self._text += come
+        stop = len(self._text) if last else self._settled(looked_at)
+        known, self._text = self._text[:stop], self._text[stop:]
+        self._empty = self._empty and not known.strip()
+        if last and self._empty:
+            raise InvalidArgument(f"{PIECES}: there is nothing to say", field=PIECES)
+        return self._encode(known) if known else []
+
+    def _settled(self, start: int) -> int:
+        """How many characters have their ids whatever follows; those up to `start` have not."""
+        for at in range(len(self._text) - 1, start - 1, -1):
+            ends_word = _in_word(self._text[at - 1]) and _ends_word(self._text[at])
+            if ends_word and not self._within_token(at):
+                return at
+        return 0
+
+    def _within_token(self, at: int) -> bool:
+        """Whether a token, or what may become one, begins before this character and goes on."""
+        for start in range(max(at - self._longest + 1, 0), at):
+            if self._text[start] not in self._begins:
+                continue
+            come = self._text[start : start + self._longest]
+            for each in self._tokens:
+                if start + len(each) > at and (come.startswith(each) or each.startswith(come)):
+                    return True
+        return False
+
+
+def _in_word(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LN"
+
+
+def _ends_word(character: str) -> bool:
+    """Not marks, which may be composed with the letter before them."""
+    category = unicodedata.category(character)
+    return category[0] in "ZPS" or category in ("Cc", "Cf")
