@@ -5,6 +5,10 @@ audio. The vendor's side is its `tts`, whole and with `stream=True`, from the ho
 begins with; ours decodes whole, and streams with all computed blocks kept and with none. Codes come
 one by one and are not counted. Weights are random and the widths small.
 
+With `--services PYTHON`, an environment that runs our services: the time from a text to the first
+audio and to the last through gateway, talker and code2wav, and of the vendor's streaming in this
+process. Both speak with a voice of the checkpoint and draw the same codes.
+
 Runs in the environment of the recorder: see the README beside this file.
 """
 
@@ -13,9 +17,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import json
 import logging
+import socket
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,15 +31,19 @@ from typing import Any
 import numpy as np
 import torch
 
+import antiphon
 from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.cosyvoice3 import PIPELINE
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.flow.work import run_to_end
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
 from antiphon_testkit.cosyvoice3.tiny_shape import CosyVoiceShape
 from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import descendants, own_and_cpu_s_of
 from benchmarks.comparison.rounds import Comparison, Figures, Side
+from tests.equality.cosyvoice3.cosy_cases import ADDED_VOICE, TEXTS, draw_few_ends
 from tests.equality.cosyvoice3.cosy_masked import CodesCase, voice_and_codes
-from tests.equality.cosyvoice3.cosy_record import Draws, import_vendor, inject
+from tests.equality.cosyvoice3.cosy_record import Draws, Narrow, import_vendor, inject
 
 CODES_PER_SECOND = 25.0
 FIRST_HOP = 25
@@ -91,6 +102,124 @@ class Utterance:
         return {"CPU, s per s of audio": total / audio_s, "CPU to the first audio, s": first}
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that the vendor's `speaker` and our services say with the same draws."""
+
+    text: str
+    seed: int
+    samples: int
+    speaker: Any
+    draws: Draws
+    client: antiphon.AsyncClient
+    services: Sequence[int]
+
+    def ask_vendor(self) -> Figures:
+        """Its streaming, from the hop that a process begins with."""
+        self.draws.begin(self.seed)
+        self.speaker.model.token_hop_len = FIRST_HOP
+        watch = Watch()
+        for each in self.speaker.inference_zero_shot(
+            self.text, "", "", zero_shot_spk_id=ADDED_VOICE.capitalize(), stream=True
+        ):
+            watch.heard(each["tts_speech"].shape[1])
+        assert watch.samples == self.samples
+        return watch.figures()
+
+    async def ask_services(self) -> Figures:
+        """A stream from the gateway."""
+        watch = Watch(self.services)
+        async for event in self.client.generate(
+            self.text, voice=ADDED_VOICE, seed=self.seed, modalities=("audio",)
+        ):
+            if isinstance(event, antiphon.AudioDelta):
+                watch.heard(len(event.pcm16) // 2)
+        assert watch.samples == self.samples
+        return watch.figures()
+
+
+class Watch:
+    """The times of one answer, and the CPU time of this process and of `others`."""
+
+    def __init__(self, others: Sequence[int] = ()) -> None:
+        self.samples, self._first = 0, 0.0
+        self._others = others
+        self._cpu, self._begin = own_and_cpu_s_of(others), time.perf_counter()
+
+    def heard(self, samples: int) -> None:
+        """So much audio has come."""
+        self._first = self._first or time.perf_counter() - self._begin
+        self.samples += samples
+
+    def figures(self) -> Figures:
+        """What it took until now."""
+        return {
+            "CPU, s": own_and_cpu_s_of(self._others) - self._cpu,
+            "first audio, s": self._first,
+            "all audio, s": time.perf_counter() - self._begin,
+        }
+
+
+def seed_of(speaker: Any, draws: Draws, text: str, least: int) -> tuple[int, int]:
+    """A seed with which the text has at least so many codes, and the samples that they are."""
+    for seed in range(1000):
+        draws.begin(seed)
+        try:
+            spoken = list(
+                speaker.inference_zero_shot(text, "", "", zero_shot_spk_id=ADDED_VOICE.capitalize())
+            )
+        except (Narrow, RuntimeError):
+            continue
+        samples = sum(each["tts_speech"].shape[1] for each in spoken)
+        if samples >= 960 * least:
+            return seed, samples
+    raise LookupError(f"no seed gives {least} codes")
+
+
+async def compare_services(
+    given: argparse.Namespace, folder: Path, speaker: Any, draws: Draws
+) -> None:
+    """Start the services and run the rounds of each number of codes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    deployment = {
+        "model": str(folder),
+        "stages": {role: {"slots": 2} for role in PIPELINE.roles},
+        "gateway": {"http_listen": "127.0.0.1:0", "grpc_listen": address},
+    }
+    config = folder.parent / "deployment.yaml"
+    config.write_text(json.dumps(deployment))
+    process = await asyncio.create_subprocess_exec(
+        given.services, "-m", "antiphon_tools.launcher", "up", "--config", str(config),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        lines = process.stdout
+        assert lines is not None
+        while not (line := await lines.readline()).startswith(b"ready"):
+            if not line:
+                raise ChildProcessError("the services ended at their start")
+        # What they log is read until they end.
+        reading = asyncio.create_task(lines.read())
+        async with antiphon.AsyncClient(address) as client:
+            services = [process.pid, *descendants(process.pid)]
+            for count in given.codes:
+                seed, samples = seed_of(speaker, draws, given.text, count)
+                asked = Text(given.text, seed, samples, speaker, draws, client, services)
+                vendor = "vendor, stream=True"
+                comparison = Comparison(
+                    [Side(vendor, asked.ask_vendor), Side("gateway", asked.ask_services, [vendor])],
+                    f"a text of {samples / 24_000:g} s",
+                )
+                await comparison.run(given.rounds)
+                comparison.report()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
 def load(folder: Path, cache_bytes: int) -> SpeechDecoder:
     """Our decoder of a checkpoint, beside the vendor's transformers, where a class that the loader
     imports has another name."""
@@ -110,9 +239,13 @@ async def compare(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "tiny"
         build_tiny_cosyvoice(folder, shape)
-        speaker = import_vendor(given.vendor, given.torchaudio)(str(folder))
+        draw_few_ends(folder, asks=False)
+        speaker, draws = import_vendor(given.vendor, given.torchaudio)(str(folder)), Draws()
         logging.disable(logging.INFO)
-        inject(speaker, Draws())
+        inject(speaker, draws)
+        if given.services:
+            await compare_services(given, folder, speaker, draws)
+            return
         kept, again = load(folder, KEPT_BYTES), load(folder, 0)
     for count in given.codes:
         case = CodesCase(given.prompt, count)
@@ -142,6 +275,8 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=60, help="codes of the voice")
     parser.add_argument("--codes", type=int, nargs="+", default=[50, 150, 300])
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--services", help="python of an environment that runs our services")
+    parser.add_argument("--text", default=TEXTS["english"], help="for the services to say")
     torch.set_num_threads(1)
     with stated_machine():
         asyncio.run(compare(parser.parse_args()))
