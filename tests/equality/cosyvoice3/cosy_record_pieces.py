@@ -18,7 +18,7 @@ from typing import Any
 import soundfile
 import torch
 
-from antiphon.testing.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
 from tests.equality.cosyvoice3.cosy_cases import (
     INSTRUCT,
     INSTRUCTION,

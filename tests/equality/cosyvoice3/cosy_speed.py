@@ -202,18 +202,24 @@ async def compare_services(
                 raise ChildProcessError("the services ended at their start")
         # What they log is read until they end.
         reading = asyncio.create_task(lines.read())
-        async with antiphon.AsyncClient(address) as client:
-            services = [process.pid, *descendants(process.pid)]
-            for count in given.codes:
-                seed, samples = seed_of(speaker, draws, given.text, count)
-                asked = Text(given.text, seed, samples, speaker, draws, client, services)
-                vendor = "vendor, stream=True"
-                comparison = Comparison(
-                    [Side(vendor, asked.ask_vendor), Side("gateway", asked.ask_services, [vendor])],
-                    f"a text of {samples / 24_000:g} s",
-                )
-                await comparison.run(given.rounds)
-                comparison.report()
+        try:
+            async with antiphon.AsyncClient(address) as client:
+                services = [process.pid, *descendants(process.pid)]
+                for count in given.codes:
+                    seed, samples = seed_of(speaker, draws, given.text, count)
+                    asked = Text(given.text, seed, samples, speaker, draws, client, services)
+                    vendor = "vendor, stream=True"
+                    comparison = Comparison(
+                        [
+                            Side(vendor, asked.ask_vendor),
+                            Side("gateway", asked.ask_services, [vendor]),
+                        ],
+                        f"a text of {samples / 24_000:g} s",
+                    )
+                    await comparison.run(given.rounds)
+                    comparison.report()
+        finally:
+            reading.cancel()
     finally:
         if process.returncode is None:
             process.terminate()

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.equality
 MEL_TOLERANCE = 1e-5
 """Frames lie within 10."""
 SHORT = 60
-LONG_TOLERANCE = 2e-3
+LONG_TOLERANCE = 1e-3
 PAGE = 10 * 3 * 2 * 2 * 50 * 64 * 4
 CACHES = {"none": 0, "few": 3, "all": 20}
 

@@ -21,10 +21,11 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import DeadlineExceeded, InvalidArgument
 from antiphon.pipelines.cosyvoice3 import CODE2WAV, CODES, INPUT, PIECE, PIPELINE, TALKER, VOICE
 from antiphon.segment import FinishReason
-from antiphon.testing.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
-from antiphon.testing.local_deployment import local_deployment
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2_grpc
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.launcher import Launcher, Running
 from tests.equality.cosyvoice3.cosy_cases import (
     INSTRUCT,
     INSTRUCTION,
@@ -36,7 +37,6 @@ from tests.equality.cosyvoice3.cosy_cases import (
 )
 from tests.equality.read_aloud import SLOTS
 from tests.equality.recording import SEED
-from tools.launcher.launcher import Launcher, Running
 
 pytestmark = [
     pytest.mark.equality,

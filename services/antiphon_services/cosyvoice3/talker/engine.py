@@ -13,12 +13,13 @@ turns (`interleaved.py`): a segment whose next turn lacks text waits for its inp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import CODES, SPEECH_IDS, TALKER, VOICE
-from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon_services.budgets import PREFILL_ROWS
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
@@ -68,6 +69,12 @@ class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
         check_sampling(settings.sampling)
         voice = read_voice(settings.voice, settings.options, self._front_end.voices)
         return SpeechSegment(key, "", settings.sampling, UtteranceTexts(self._front_end, voice))
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now, also while more of its text is awaited."""
+        told = super().so_far(key)
+        rows = max(told.input_positions, self._segments[key].prefilled)
+        return replace(told, input_positions=rows)
 
     def forward(
         self, segments: Sequence[SpeechSegment], events: list[EngineEvent]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.cosyvoice3.talker.prompt import (
+from antiphon_services.cosyvoice3.talker.prompt import (
     DRAWS_OF_A_TEXT_ID,
     SOS,
     TASK,
