@@ -152,7 +152,8 @@ async def test_what_a_decoder_complains_of_is_not_written() -> None:
     )
     out, complaints = await reader.communicate(files.mp3_with_junk())
     assert int(out) > 0
-    assert complaints == b""
+    # All of it may be megabytes.
+    assert complaints[:200] == b""
 
 
 async def test_a_form_of_bare_line_feeds_logs_nothing_of_the_parser(

@@ -341,6 +341,18 @@ async def test_public_addresses_may_be_asked() -> None:
             assert fetcher.is_allowed(ip_address(address))
 
 
+# Of laboratories, documentation, identifiers and segment routing; some lie in 2000::/3.
+@pytest.mark.parametrize(
+    "address",
+    ["2001:2::1", "2001:10::1", "2001:db8::1", "3fff::1", "5f00::1", "64:ff9b::808:808",
+     "64:ff9b:1::1", "::808:808", "::ffff:0:808:808", "fec0::1", "4000::1"],
+)  # fmt: skip
+async def test_addresses_of_ipv6_that_are_not_global_are_not_asked(address: str) -> None:
+    resolve, _ = resolving()
+    async with open_fetcher(resolve) as fetcher:
+        assert not fetcher.is_allowed(ip_address(address))
+
+
 async def test_networks_that_are_none_are_refused_at_the_start() -> None:
     config = GatewayConfig(fetch_networks=("10.0.0.0/99",))
     with pytest.raises(InvalidArgument, match=r"gateway\.fetch_networks"):

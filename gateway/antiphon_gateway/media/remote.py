@@ -34,9 +34,9 @@ MAX_URL_CHARS = 8192
 _RESOLVING_THREADS = 4
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
-# What is public of IPv6, and what of that holds an IPv4 address or a tunnel's end.
+# What is public of IPv6, and what of that holds an IPv4 address, a tunnel's end or examples.
 _PUBLIC_V6 = ip_network("2000::/3")
-_TUNNELS_V6 = tuple(map(ip_network, ("2001::/32", "2002::/16", "2001:db8::/32")))
+_OTHERS_V6 = tuple(map(ip_network, ("2001::/32", "2002::/16", "3fff::/20")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class UrlFetcher:
         if any(address in network for network in self._networks):
             return True
         if isinstance(address, IPv6Address):
-            within = any(address in network for network in _TUNNELS_V6)
-            return address in _PUBLIC_V6 and not within
+            within = any(address in network for network in _OTHERS_V6)
+            return address in _PUBLIC_V6 and address.is_global and not within
         return address.is_global and not address.is_multicast
 
     async def _resolved_by_system(self, host: str, port: int) -> Sequence[str]:

@@ -6,7 +6,8 @@ limits of CPU time, memory and output, and may be killed at any moment. What a f
 decoder ends with that child, and no decoder's messages reach the gateway's log.
 
 The standard input is the socket to the gateway. When the gateway closes it or dies, all children
-are killed.
+are killed. Standard output and error lead nowhere: the gateway starts the server so, and children
+inherit them.
 """
 
 from __future__ import annotations
@@ -170,9 +171,6 @@ def _confine(request: DecodeRequest, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
     os.nice(request.niceness)
     # The timer counts fractions of a second, and a program that this process becomes keeps it.
     signal.setitimer(signal.ITIMER_PROF, request.cpu_s)
