@@ -165,3 +165,8 @@ async def listen(generation: antiphon.AsyncGeneration) -> Answer:
     assert finished is not None
     frames = np.frombuffer(codes, "<u2").reshape(-1, CHANNELS)
     return Answer(text, ids, frames, np.frombuffer(samples, "<f4"), finished, deltas)
+
+
+def spoken_pcm16(samples: npt.NDArray[np.float32]) -> bytes:
+    """A recording as a conversation brings it."""
+    return (samples * 32767).astype("<i2").tobytes()

@@ -17,6 +17,7 @@ from msgspec.structs import replace as replace_struct
 from antiphon.conversation import AudioPart, Conversation, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
+from antiphon.history import History
 from antiphon.pipelines.mimo_audio import AUDIO, CODEBOOKS, CODES, INPUT, TEXT
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.sampling import SamplingRequest
@@ -233,3 +234,48 @@ def test_a_live_recording_is_answered_as_one_that_came_whole(
     heard = run_segment(talkers[preset].engine, replace(settings, live=True), chunks)
     assert heard.failed is None
     assert heard.tensors(TEXT)["ids"].tolist() == expected.tensors(TEXT)["ids"].tolist()
+
+
+@pytest.mark.parametrize("lag", [0, 3, 100])
+def test_an_answer_goes_on_from_what_its_client_has(
+    lag: int, talkers: dict[str, LoadedStage], preset: str, lab_ids: Mapping[str, int]
+) -> None:
+    """All of it leaves again, however many groups the client lacks of the ids that it has."""
+    settings, chunks = asked(BY_NAME["tts-english"])
+    options = {name: value for name, value in settings.options.items() if name == "task"}
+    engine = talkers[preset].engine
+    for seed in range(32):
+        drawn = replace(settings.sampling, temperature=1.0, seed=seed, max_tokens=60, stop=("zq",))
+        settings = replace(settings, sampling=drawn, options=options)
+        answer = run_segment(engine, settings, chunks)
+        if len(codes := answer.tensors(CODES).get(CODES, ())) > 12:
+            break
+    assert len(codes) > 12
+    ids = answer.tensors(TEXT)["ids"]
+    for count in (1, 2, len(ids) // 2, len(ids) - 1, len(ids)):
+        groups = max(int((ids[:count] == lab_ids[EMPTY]).sum()) - lag, 0)
+        history = History(ids[:count], codes[: 4 * groups])
+        again = run_segment(engine, replace(settings, history=history), chunks)
+        assert again.failed is None
+        for edge in (TEXT, CODES):
+            assert again.finish_reason(edge) == answer.finish_reason(edge)
+            for name, tensor in answer.tensors(edge).items():
+                np.testing.assert_array_equal(again.tensors(edge)[name], tensor, f"{count}")
+        assert again.completed == replace(answer.completed, key=again.completed.key)  # type: ignore[union-attr,type-var]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        History(np.array([1 << 30], np.int32)),
+        History(np.array([1], np.int32), np.full((1, CHANNELS), 1024, np.uint16)),
+        History(np.array([1], np.int32), np.zeros((1, 3), np.uint16)),
+    ],
+    ids=["id", "code", "channels"],
+)
+def test_a_history_that_cannot_be_is_refused(
+    history: History, talkers: dict[str, LoadedStage]
+) -> None:
+    settings, _ = asked(BY_NAME["tts-english"])
+    with pytest.raises(InvalidArgument, match=r"history\."):
+        talkers["marks"].engine.admit(SegmentKey("no", 0), replace(settings, history=history))

@@ -1,7 +1,7 @@
 """An answer of MiMo-Audio outlives a stage; its ids, codes and samples are the same.
 
-No stage goes on from what the client has: another replica makes all of the answer again by the same
-draws, and what the client has is dropped.
+Another talker goes on from the ids and the frames that the client has; another code2wav makes its
+windows again, and what the client has is dropped.
 """
 
 from __future__ import annotations

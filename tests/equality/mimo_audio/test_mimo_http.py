@@ -88,6 +88,21 @@ async def test_transcriptions_endpoint_writes_down_by_the_task(
         assert EMPTY not in written.text
 
 
+async def test_verbose_transcripts_have_the_text(speaking: dict[str, Running]) -> None:
+    """They come with log probabilities."""
+    async with openai.AsyncOpenAI(
+        base_url=f"{speaking[PRESET].http_url}/v1", api_key="none", max_retries=0
+    ) as api:
+        written = await api.audio.transcriptions.create(
+            model=LANGUAGE_MODEL,
+            file=("said.wav", wav(clips()["silence"])),
+            response_format="verbose_json",
+            extra_body={"max_completion_tokens": 12},
+        )
+    assert written.text
+    assert abs(written.duration - 0.5) < 0.01
+
+
 async def test_chat_answers_a_spoken_question_with_text_and_speech(
     speaking: dict[str, Running], recorded: Recorded, mimo_labs: dict[str, Any]
 ) -> None:
@@ -151,7 +166,6 @@ async def test_what_cannot_be_done_returns_400_and_names_the_field(
 
 CHAT_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"logprobs": True}, "logprobs"),
     ({"options": {"instruction": "Sing."}}, "options.instruction"),
     ({"options": {"thinking": "yes"}, "modalities": ["text", "audio"]}, "options.thinking"),
     ({"messages": [{"role": "assistant", "content": "Hello"}]}, "messages"),

@@ -133,6 +133,34 @@ async def test_one_character_is_answered_and_spoken(text: str, speakers: Speaker
     assert written.usage.completion_tokens <= 30
 
 
+async def test_log_probabilities_are_those_of_the_text(
+    speakers: Speakers, recorded: Recorded
+) -> None:
+    """Of a greedy answer each id is the likeliest; groups of frames have no entry."""
+    case = BY_NAME["text-english"]
+    generation = speakers["marks"].generate(
+        case.text,
+        modalities=("text",),
+        temperature=0.0,
+        max_tokens=case.most,
+        top_logprobs=3,
+        include_ids=True,
+        options={"code_temperature": 0.0},
+    )
+    text, ids, entries = "", list[int](), list[antiphon.TokenLogprob]()
+    async for event in generation:
+        if isinstance(event, antiphon.TextDelta):
+            text += event.text
+            ids += event.token_ids
+            entries += event.logprobs
+    assert ids == recorded.arrays[f"marks/{case.name}/text"].tolist()
+    assert b"".join(each.token_bytes for each in entries).decode(errors="replace") == text
+    for each in entries:
+        assert each.logprob <= 0
+        assert [each.logprob] == [max(other.logprob for other in each.top)]
+        assert len(each.top) == 3
+
+
 async def test_the_server_tells_what_the_model_takes(speakers: Speakers) -> None:
     for client in speakers.values():
         (info,) = (await client.server_info()).models

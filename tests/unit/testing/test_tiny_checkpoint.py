@@ -13,6 +13,7 @@ from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.segment import FinishReason
 from antiphon_testkit.conversations import conversation
+from antiphon_testkit.mimo_audio.tiny_checkpoint import COMMAND as MIMO_COMMAND
 from antiphon_testkit.qwen3_omni.reference import Case, Reference, ReferenceOutput
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import (
     COMMAND,
@@ -279,3 +280,13 @@ def test_presets_differ_when_compared_part_by_part() -> None:
     }
     alike = {"vision_hidden", "vision_layers", "vision_heads", "decoder_kv_heads"}
     assert not same - alike - {"endless_text", "endless_speech", "speaks"}
+
+
+def test_command_replaces_a_checkpoint_of_two_directories_when_forced(tmp_path: Path) -> None:
+    directory = tmp_path / "made"
+    assert MIMO_COMMAND.run([str(directory)]) == 0
+    assert MIMO_COMMAND.run([str(directory)]) == 1
+    assert MIMO_COMMAND.run([str(directory), "--force", "--preset", "widths"]) == 0
+    (directory / "note").write_text("mine")
+    assert MIMO_COMMAND.run([str(directory), "--force"]) == 1
+    assert (directory / "note").read_text() == "mine"

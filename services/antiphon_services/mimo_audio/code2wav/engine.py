@@ -2,7 +2,7 @@
 
 If the edge `codes` is delivered whole, the frames of a minute are decoded together, as the vendor's
 code does. If it is streamed, they are decoded in windows, whose samples are near to that: see
-`services.mimo_audio.code2wav.decoder` for why they differ. The delivery decides, not when frames
+`FrameCodecDecoder` for why they differ. The delivery decides, not when frames
 come.
 
 Each window is computed by itself, so its samples do not depend on what else is served. A step

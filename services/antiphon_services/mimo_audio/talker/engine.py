@@ -25,13 +25,20 @@ from antiphon.options import SPEECH, TRANSCRIPTION
 from antiphon.pipelines.mimo_audio import CODES, INPUT, TALKER, TEXT
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
+from antiphon.wire.logprobs import logprobs_to_tensors
 from antiphon_services.budgets import PREFILL_ROWS
 from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.readback import Drawn
 from antiphon_services.lm.spoken_engine import SpokenTextEngine
+from antiphon_services.mimo_audio.talker.known_answer import (
+    ANEW,
+    KnownAnswer,
+    check_history,
+    known_answer,
+)
 from antiphon_services.mimo_audio.talker.model import SpeechTextModel
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt, TaskPromptFactory
-from antiphon_services.mimo_audio.talker.segment import DialogueInput, DialogueSegment
+from antiphon_services.mimo_audio.talker.segment import DialogueInput, DialogueSegment, Frames
 from antiphon_services.mimo_audio.talker.voice_options import (
     TaskRequest,
     check_sampling,
@@ -39,6 +46,7 @@ from antiphon_services.mimo_audio.talker.voice_options import (
 )
 from antiphon_services.preparation import Preparations
 from antiphon_services.text.detokenizer import Detokenizer, Vocabulary
+from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.text.stopping import ReplyText
 
 OUTPUTS = frozenset({TEXT, CODES})
@@ -82,6 +90,7 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
                 f"not {sorted(settings.outputs)}",
                 field="outputs",
             )
+        check_history(settings.history, self._model.vocabulary, self._model.code_sizes)
         segment = self._segments[key] = self.new_segment(key, settings)
         segment.returns = key.segment > 0 or settings.live
 
@@ -108,6 +117,7 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
             settings.sampling,
             said,
             given=frozenset(settings.asked.given()),
+            history=settings.history,
             code_sampling=request.code_sampling(settings.sampling),
             wants_text=TEXT in settings.outputs,
             wants_codes=speaks,
@@ -136,14 +146,40 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
         assert segment.slot is not None
         segment.sampling = prompt.sampling(segment.sampling, segment.given)
         room = self._context_limit - len(prompt.ids) + 1
+        known = self._known(segment)
         segment.reply = ReplyText(
             Detokenizer(self._vocabulary),
             stop_ids=prompt.ends,
             stop_strings=segment.sampling.stop,
             limit=min(segment.sampling.max_tokens, room),
         )
+        asked = segment.sampling.top_logprobs
+        if asked is not None and segment.wants_text:
+            segment.logprobs = ReplyLogprobs(self._vocabulary, asked)
+        prompt = known.behind(prompt)
+        segment.prompt.hold(prompt)
         self._model.begin(segment.slot, prompt)
-        return []
+        return self._repeated(segment, known)
+
+    def _known(self, segment: DialogueSegment) -> KnownAnswer:
+        """What need not be drawn. All must be where log probabilities are asked for, which nobody
+        keeps."""
+        asked = segment.sampling.top_logprobs is not None
+        history, segment.history = None if asked else segment.history, None
+        return known_answer(history, self._prompts.empty, self._ids.group)
+
+    def _repeated(self, segment: DialogueSegment, known: KnownAnswer) -> list[EngineEvent]:
+        """What is known leaves as if it had been drawn. Raises `InvalidArgument` for positions
+        behind the answer's end."""
+        events: list[EngineEvent] = []
+        for number, (id_, frames) in enumerate(zip(known.ids.tolist(), known.codes, strict=True)):
+            events += self._push(segment, id_, frames)
+            if segment.ended:
+                raise InvalidArgument(
+                    f"history.ids: the answer ends with id {number}, and there are more; {ANEW}",
+                    field="history.ids",
+                )
+        return events
 
     def forward(
         self, segments: Sequence[DialogueSegment], events: list[EngineEvent]
@@ -160,12 +196,18 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
         """What leaves with a position that was drawn; the segment may end with it."""
         if not drawn.decided:
             return self.undecided(segment)
-        assert segment.reply is not None
         segment.shown = segment.launched
-        id_ = int(drawn.ids[0])
+        frames = drawn.ids[1:].reshape(-1, self._model.channels)
+        return self._push(segment, int(drawn.ids[0]), frames.astype(np.uint16))
+
+    def _push(self, segment: DialogueSegment, id_: int, frames: Frames) -> list[EngineEvent]:
+        """What leaves with one more position; the segment may end with it."""
+        assert segment.reply is not None
         if id_ == self._ids.group:
-            frames = drawn.ids[1:].reshape(-1, self._model.channels)
-            segment.groups.append(frames.astype(np.uint16))
+            segment.groups.append(frames)
+        if segment.logprobs is not None:
+            assert segment.slot is not None
+            segment.logprobs.push(*self._model.scores.pop(segment.slot))
         release = segment.reply.push(id_)
         events: list[EngineEvent] = []
         if segment.wants_text:
@@ -173,6 +215,9 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
                 "ids": np.array([id_], np.int32),
                 "utf8": np.frombuffer(release.text.encode(), np.uint8),
             }
+            if segment.logprobs is not None:
+                known = segment.logprobs.release(release.text)
+                tensors = {**tensors, **logprobs_to_tensors(known)}
             position = len(segment.reply.ids) - 1
             events.append(Emitted(segment.key, TEXT, position, tensors, release.finish))
         leaving = segment.leaving(release, self._ids.group, self._ids.speech_end)
@@ -196,7 +241,7 @@ def _cost(segment: DialogueSegment, reason: FinishReason) -> Completed:
     return Completed(
         segment.key,
         reason,
-        rows or 0,
+        rows - segment.prompt.held.known if rows else 0,
         0 if segment.reply is None else len(segment.reply.ids),
         input_audio_positions=segment.prompt.held.heard if rows else 0,
     )

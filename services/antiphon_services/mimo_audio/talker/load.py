@@ -12,6 +12,7 @@ from antiphon.chunk import Tensor as Array
 from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.history import FRAMES, IDS
 from antiphon.options import OptionValue
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.mimo_audio import (
@@ -55,7 +56,7 @@ DEFAULT_SAMPLING = Sampling(
     temperature=0.6, top_k=0, top_p=0.95, repetition_penalty=1.0, seed=0, max_tokens=8192
 )
 """The vendor's of spoken dialogue. Temperature and top_p of other tasks are those of
-`services.mimo_audio.talker.prompt`."""
+`prompt.py`."""
 
 ENCODER_PREFIX, QUANTIZER = "encoder.", "quantizer"
 # Most bytes of JSON for one of text, and of what is around it.
@@ -135,6 +136,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         input_sample_rate_hz=SAMPLE_RATE_HZ,
         max_input_audio_s=seconds,
         max_input_text_bytes=text_bytes,
+        goes_on_from=(IDS, FRAMES),
     )
     engine = SpeechTextEngine(
         model,

@@ -65,13 +65,15 @@ TRANSCRIBED = Draws(0.0)
 class TaskPrompt:
     """Positions: `ids` int64 [n], and `codes` uint16 [n, group, channels], which are empty at
     positions of text. The answer is drawn by `draws` unless the request says otherwise, and ends
-    with one of `ends`. `heard` positions are those of recordings."""
+    with one of `ends`. `heard` positions are those of recordings. The last `known` are those of the
+    answer itself."""
 
     ids: Ids
     codes: Codes
     ends: frozenset[int]
     draws: Draws
     heard: int
+    known: int = 0
 
     def sampling(self, sampling: Sampling, given: Collection[str]) -> Sampling:
         """The request's sampling, in which the names of `given` are its own."""
@@ -103,7 +105,9 @@ class TaskPromptFactory:
     ) -> None:
         self.tokenizer = tokenizer
         self._encode = encode
-        self._empty = np.broadcast_to(np.array(empty_codes, np.uint16), (group, len(empty_codes)))
+        self.empty: Codes = np.broadcast_to(
+            np.array(empty_codes, np.uint16), (group, len(empty_codes))
+        )
         self._context_limit = context_limit
 
     def dialogue(self, said: Conversation, request: TaskRequest, *, speaks: bool) -> TaskPrompt:
@@ -208,7 +212,7 @@ class TaskPromptFactory:
                 page.literal(part.text, field)
 
     def _page(self) -> _Page:
-        return _Page(self.tokenizer, self._encode, self._empty)
+        return _Page(self.tokenizer, self._encode, self.empty)
 
     def _made(self, page: _Page, draws: Draws, *, speaks: bool) -> TaskPrompt:
         ids = self.tokenizer.ids

@@ -15,14 +15,24 @@ import numpy.typing as npt
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import InvalidArgument
+from antiphon.history import History
 from antiphon.runtime.engine import InputChunk
 from antiphon.sampling import Sampling
 from antiphon_services.lm.frames import FrameDraw
 from antiphon_services.lm.spoken_text import SpokenText, SpokenTextSegment
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
+from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.text.stopping import ReleasedText, ReplyText
 
 Frames = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionDraw:
+    """The number of a draw in its answer, known positions included, and how codes are drawn."""
+
+    number: int
+    code_sampling: Sampling
 
 
 class DialogueInput(SpokenText[TaskPrompt]):
@@ -81,9 +91,11 @@ class DialogueSegment(SpokenTextSegment[DialogueInput]):
 
     given: frozenset[str] = frozenset()
     code_sampling: Sampling | None = None
+    history: History | None = None
     wants_text: bool = False
     wants_codes: bool = False
     reply: ReplyText | None = None
+    logprobs: ReplyLogprobs | None = None
     speaks: bool = True
     groups: deque[Frames] = field(default_factory=deque)
 
@@ -103,10 +115,11 @@ class DialogueSegment(SpokenTextSegment[DialogueInput]):
     def bound(self, context_limit: int) -> None:
         """Nothing: the reply is bounded when it begins."""
 
-    def next_draw(self) -> FrameDraw[Sampling]:
+    def next_draw(self) -> FrameDraw[PositionDraw]:
         """The next row and draw, which are made now; the segment can."""
         assert self.code_sampling is not None
-        return self.launch(self.code_sampling)
+        number = self.prompt.held.known + self.launched
+        return self.launch(PositionDraw(number, self.code_sampling))
 
     def leaving(self, release: ReleasedText, group: int, speech_end: int) -> Frames | None:
         """uint16 [n, channels]: the frames that a release lets go; None if there are none."""

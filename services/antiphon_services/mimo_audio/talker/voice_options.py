@@ -88,11 +88,6 @@ def check_sampling(sampling: Sampling) -> None:
             "json_schema: this model cannot hold its text to a schema; leave it out",
             field="json_schema",
         )
-    if sampling.top_logprobs is not None:
-        raise NotImplementedYet(
-            "logprobs: this model tells no log probabilities; leave them out",
-            field="logprobs",
-        )
 
 
 def _refused(name: str, why: str) -> InvalidArgument:
