@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu, interpolate, leaky_relu, pad
 
+from antiphon.transport.device_edge import on_device
 from antiphon_services.cosyvoice3.code2wav.vocoder_module import VocoderModule
 from antiphon_services.flow.work import Work
 from antiphon_services.vocoder.convolution_state import ConvolutionState
@@ -173,7 +174,7 @@ class HarmonicVocoder:
         sines = torch.sin(phase).repeat_interleave(each, dim=0) * source.amplitude
         voiced = (pitch > source.voiced_hz).to(sines).repeat_interleave(each)[:, None]
         loudness = voiced * source.noise + (1 - voiced) * source.amplitude / 3
-        noise = torch.from_numpy(noise_of(first, last, each, sines.shape[1])).to(sines.device)
+        noise = on_device(noise_of(first, last, each, sines.shape[1]), sines.device)
         merged: Tensor = self._module.m_source.l_linear(sines * voiced + loudness * noise)
         return merged[:, 0].tanh()
 

@@ -24,6 +24,7 @@ from antiphon_services.lm.sampler import SamplingRows, draw_numbers
 
 class SpeechTalker(FrameDecoder):
     """Forward passes and draws, for `slots` sessions of `context_limit` positions at most.
+    `readback` brings codes; without it each step waits for them.
 
     Raises `InvalidArgument` when there is no memory for the slots.
     """
@@ -31,7 +32,13 @@ class SpeechTalker(FrameDecoder):
     code_sizes = (FIRST + SPEECH_IDS,)
 
     def __init__(
-        self, module: SpeechTalkerModule, rule: RepetitionRule, *, context_limit: int, slots: int
+        self,
+        module: SpeechTalkerModule,
+        rule: RepetitionRule,
+        *,
+        context_limit: int,
+        slots: int,
+        readback: Readback | None = None,
     ) -> None:
         stack = module.stack
         decoder = Decoder(stack, context_limit, batch_invariant=True, exact_norms=False)
@@ -41,7 +48,7 @@ class SpeechTalker(FrameDecoder):
         self._head: Tensor = module.llm_decoder.weight
         self._device = self._head.device
         self._rule = rule
-        self._readback = Readback(None)
+        self._readback = readback or Readback(None)
         # By slot: the last ids, in a ring, and the row of the next draw.
         self._recent = torch.full((slots, rule.window), -1, device=self._device)
         self._pending = torch.zeros_like(self._codes[:1]).repeat(slots, 1)
