@@ -1,11 +1,12 @@
 """What a step asks its device for, without a device: `python -m benchmarks.operations`.
 
-Counts a step of each family's talker and torch thinker at the released depths, in bfloat16, on the
-meta device: kernels that a device would launch, copies that the host waits for, and distinct shapes
-and strides of attention in 64 steps; with the setting `fused` off and on. Views cost nothing;
-attention, norms, sorts and products count one each. Where triton is installed, as in .venv-kernels,
-each fused function is lowered by Inductor for an H100 and counts as many kernels as were generated;
-elsewhere it counts one, and the output says so.
+Counts a step of each family's stages at the released depths on the meta device: kernels that a
+device would launch, copies that the host waits for, and distinct shapes and strides of attention in
+64 steps; with the setting `fused` off, and on for stages that have it. Language models are in
+bfloat16, audio decoders in float32. Views cost nothing; attention, norms, sorts and products count
+one each. Where triton is installed, as in .venv-kernels, each fused function is lowered by Inductor
+for an H100 and counts as many kernels as were generated; elsewhere it counts one, and the output
+says so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from antiphon_services.lm import kernels as functions
 from antiphon_services.lm.graphs import Eager
 from antiphon_testkit.launches import launches_on_meta, meta_as_a_gpu
 from benchmarks.operations.counted import DRAW, Call, CountedKernels, Decomposed
-from benchmarks.operations.families import FAMILIES
+from benchmarks.operations.families import FAMILIES, UNFUSED
 from benchmarks.operations.generated import generated_for_cuda
 
 STEPS = 64
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("each fused function:", "as generated for an H100" if lowered else "taken as one kernel")
     print("\n| step | sessions | eager | fused | waits | attention keys |")
     print("|---|--:|--:|--:|--:|--:|")
-    for name in FAMILIES:
+    for name in (*FAMILIES, *UNFUSED):
         if all(word in name for word in options.only):
             for sessions in options.sessions:
                 print(_row(name, sessions, lowered=lowered), flush=True)
@@ -64,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _row(name: str, sessions: int, *, lowered: bool) -> str:
     eager = count(name, sessions, fused=False, lowered=lowered)
+    if name in UNFUSED:
+        return f"| {name} | {sessions} | {eager} | | {eager.waits} | {eager.keys} |"
     fused = count(name, sessions, fused=True, lowered=lowered)
     waits, keys = f"{eager.waits}, {fused.waits}", f"{eager.keys}, {fused.keys}"
     return f"| {name} | {sessions} | {eager} | {fused} | {waits} | {keys} |"
@@ -74,7 +77,11 @@ def count(name: str, sessions: int, *, fused: bool, lowered: bool, steps: int = 
     kernels = CountedKernels() if fused else None
     totals, waits, keys = [], 0, set()
     with torch.inference_mode(), meta_as_a_gpu() as device:
-        step = FAMILIES[name](device, Eager, kernels)
+        step = (
+            UNFUSED[name](device)
+            if name in UNFUSED
+            else FAMILIES[name](device, bucketing=Eager, kernels=kernels)
+        )
         with launches_on_meta():
             step(sessions, FIRST_POSITION)
         for turn in range(1, steps + 1):

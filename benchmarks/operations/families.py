@@ -1,201 +1,50 @@
-"""A step of each family's autoregressive stages at the released depths, on the meta device.
-
-Numbers of layers, groups and experts are those of the released checkpoints; widths do not count.
-"""
+"""A step of each family's stages, of models that `models` builds."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import (
-    Qwen3OmniMoeTalkerForConditionalGeneration,
-    Qwen3OmniMoeThinkerForConditionalGeneration,
-)
-from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
-    Qwen2_5OmniTalkerForConditionalGeneration,
-    Qwen2_5OmniThinkerForConditionalGeneration,
-)
+from torch import Tensor
 
-from antiphon.pipelines.qwen2_5_omni import PlaceholderIds
-from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.pipelines.cosyvoice3 import FRAMES_PER_CODE, MEL_BINS, SPEAKER_WIDTH
 from antiphon.sampling import Sampling
+from antiphon_services.cosyvoice3.code2wav.flow import ClonedVoice, MelFlow
+from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
+from antiphon_services.cosyvoice3.talker.segment import DrawPlace
+from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
+from antiphon_services.flow.block_cache import BlockCache, BlockCausalRows, BlockPages
+from antiphon_services.flow.work import run_to_end
 from antiphon_services.lm.frames import FrameDraw
-from antiphon_services.lm.graphs import Bucketing
-from antiphon_services.lm.kernels import Kernels
-from antiphon_services.lm.readback import Readback
-from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
 from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
 from antiphon_services.qwen2_5_omni.talker.rows import TextRow
-from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
+from antiphon_services.qwen2_5_omni.token2wav.flow import Flow
+from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
+from antiphon_services.qwen2_5_omni.token2wav.vocoder import MelVocoder
 from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from antiphon_services.qwen3_omni.talker.model import Talker
-from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
-from antiphon_services.qwen3_tts.talker.module import TalkerModule
-from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
 from antiphon_services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
 from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
-from antiphon_testkit.late_copies import late_to_host
-from antiphon_testkit.qwen2_5_omni import tiny_config as omni25_config
-from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from antiphon_testkit.qwen2_5_omni.tiny_tokenizer import TOKENIZER as OMNI25_TOKENIZER
-from antiphon_testkit.qwen3_omni.tiny_config import make_config
-from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
-from antiphon_testkit.qwen3_omni.tiny_tokenizer import TOKENIZER
-from antiphon_testkit.qwen3_tts import tiny_config as tts_config
-from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
+from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
+from benchmarks.operations import models
+from benchmarks.operations.models import COSY_DRAWN, DRAWN, LIMIT
 
-OMNI = replace(
-    SMALL,
-    layers=48,
-    accept_layer=24,
-    experts=128,
-    experts_per_token=8,
-    talker_layers=20,
-    talker_experts=128,
-    talker_experts_per_token=6,
-    code_groups=16,
-    codebook_size=2048,
-    predictor_layers=5,
-)
-OMNI25 = TinyOmni25Shape(layers=28, talker_layers=24)
-TTS = replace(CUSTOM_VOICE, layers=28, code_groups=16, predictor_layers=5)
-DRAWN = Sampling(
-    temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=9
-)
-LIMIT, SLOTS = 300, 64
+FRAMES_OF_A_PIECE = 4
+MEL_FRAMES = 50
+"""Of a vocoder's call; as many as a block of CosyVoice3 has."""
 
 Step = Callable[[int, int], Any]
 """A step of so many sessions, the first of which is at a position."""
 
-Make = Callable[[torch.device, Bucketing | None, Kernels | None], Step]
-
-
-def omni_talker(device: torch.device, bucketing: Bucketing | None, kernels: Kernels | None) -> Step:
-    """Qwen3-Omni's: a frame of every session."""
-    config = _omni_config()
-    special = SpecialIds.from_config(config.to_dict())
-    with device:
-        module: Any = Qwen3OmniMoeTalkerForConditionalGeneration(config.talker_config)
-        words = torch.zeros(special.tts_eos + 512, OMNI.hidden, dtype=torch.bfloat16)
-    talker = Talker(
-        module.to(torch.bfloat16),
-        words,
-        special,
-        code_entries=OMNI.talker_vocabulary,
-        context_limit=LIMIT,
-        slots=SLOTS,
-        readback=Readback(late_to_host()),
-        bucketing=bucketing,
-        kernels=kernels,
-    )
-    return lambda sessions, position: talker.step(
-        [], _draws(sessions, position, 7, DEFAULT_SAMPLING)
-    )
-
-
-def omni_thinker(
-    device: torch.device, bucketing: Bucketing | None, kernels: Kernels | None
-) -> Step:
-    """Qwen3-Omni's: logits of every session."""
-    config = _omni_config()
-    with device:
-        module = Qwen3OmniMoeThinkerForConditionalGeneration(config.thinker_config)
-    return _thinker_step(
-        module,
-        bucketing,
-        kernels,
-        special=SpecialIds.from_config(config.to_dict()),
-        towers=Omni3Towers(),
-        tapped_layer=OMNI.accept_layer,
-    )
-
-
-def omni25_talker(
-    device: torch.device, bucketing: Bucketing | None, kernels: Kernels | None
-) -> Step:
-    """Qwen2.5-Omni's: a code of every session."""
-    config = _omni25_config()
-    fields = config.to_dict()
-    with device:
-        module: Any = Qwen2_5OmniTalkerForConditionalGeneration(config.talker_config)
-        words = torch.zeros(1000, OMNI25.hidden, dtype=torch.bfloat16)
-    talker = CodecTalker(
-        module.to(torch.bfloat16),
-        words,
-        TalkerIds.from_config(fields),
-        PlaceholderIds.from_config(fields),
-        {"Ethan": 8},
-        context_limit=LIMIT,
-        slots=SLOTS,
-        readback=Readback(late_to_host()),
-        bucketing=bucketing,
-        kernels=kernels,
-    )
-    return lambda sessions, position: talker.step(
-        [], _draws(sessions, position, TextRow.PAD, DRAWN)
-    )
-
-
-def omni25_thinker(
-    device: torch.device, bucketing: Bucketing | None, kernels: Kernels | None
-) -> Step:
-    """Qwen2.5-Omni's: logits of every session."""
-    config = _omni25_config()
-    with device:
-        module = Qwen2_5OmniThinkerForConditionalGeneration(config.thinker_config)
-    return _thinker_step(
-        module,
-        bucketing,
-        kernels,
-        special=PlaceholderIds.from_config(config.to_dict()),
-        towers=Omni25Towers(),
-        tapped_layer=OMNI25.layers,
-        with_words=True,
-    )
-
-
-def tts_talker(device: torch.device, bucketing: Bucketing | None, kernels: Kernels | None) -> Step:
-    """Qwen3-TTS's: a frame of every session."""
-    names = ("assistant", "<|im_end|>", "<|im_start|>", "<tts_text_bos>", "<tts_text_eod>")
-    ids = {name: at for at, name in enumerate((*names, "<tts_pad>"))}
-    config = tts_config.make_config(TTS, ids, 300)
-    with device:
-        module: Any = TalkerModule(config["talker_config"])
-    talker = TtsTalker(
-        module.to(torch.bfloat16),
-        SpeechIds.from_config(config),
-        DRAWN,
-        code_entries=TTS.codebook_size,
-        context_limit=LIMIT,
-        slots=SLOTS,
-        readback=Readback(late_to_host()),
-        bucketing=bucketing,
-        kernels=kernels,
-    )
-    return lambda sessions, position: talker.step(
-        [TtsTurn((), (), each) for each in _draws(sessions, position, 7, DRAWN)]
-    )
-
-
-FAMILIES: dict[str, Make] = {
-    "Qwen3-Omni, talker": omni_talker,
-    "Qwen3-Omni, thinker": omni_thinker,
-    "Qwen2.5-Omni, talker": omni25_talker,
-    "Qwen2.5-Omni, thinker": omni25_thinker,
-    "Qwen3-TTS, talker": tts_talker,
-}
-
-
 Text = TypeVar("Text")
 
 
-def _draws(sessions: int, position: int, text: Text, sampling: Sampling) -> list[FrameDraw[Text]]:
+def draws_of(
+    sessions: int, position: int, text: Text, sampling: Sampling = DRAWN
+) -> list[FrameDraw[Text]]:
     """A draw of each session, of which each is a position further than the one before."""
     return [
         FrameDraw(slot, position + slot, text, replace(sampling, seed=slot), 3)
@@ -203,28 +52,143 @@ def _draws(sessions: int, position: int, text: Text, sampling: Sampling) -> list
     ]
 
 
-def _thinker_step(
-    module: torch.nn.Module, bucketing: Bucketing | None, kernels: Kernels | None, **parts: Any
-) -> Step:
-    thinker = ThinkerModel(
-        module.to(torch.bfloat16),
-        slots=SLOTS,
-        context_limit=LIMIT,
-        bucketing=bucketing,
-        kernels=kernels,
-        **parts,
+def omni3_talker_step(talker: Talker, sampling: Sampling = DEFAULT_SAMPLING) -> Step:
+    """A frame of every session."""
+    return lambda sessions, position: talker.step([], draws_of(sessions, position, 7, sampling))
+
+
+def omni25_talker_step(talker: CodecTalker, sampling: Sampling = DRAWN) -> Step:
+    """A code of every session."""
+    return lambda sessions, position: talker.step(
+        [], draws_of(sessions, position, TextRow.PAD, sampling)
     )
+
+
+def tts_talker_step(talker: TtsTalker, sampling: Sampling = DRAWN) -> Step:
+    """A frame of every session."""
+    return lambda sessions, position: talker.step(
+        [TtsTurn((), (), each) for each in draws_of(sessions, position, 7, sampling)]
+    )
+
+
+def cosy_talker_step(talker: SpeechTalker, sampling: Sampling = COSY_DRAWN) -> Step:
+    """A code of every session, in the midst of utterances."""
+    place = DrawPlace(3, early=False, continues=False)
+    return lambda sessions, position: talker.step([], draws_of(sessions, position, place, sampling))
+
+
+def thinker_step(thinker: ThinkerModel) -> Step:
+    """Logits of every session."""
     ids, none = np.full(1, 30, np.int32), np.empty(0, np.intp)
+    thinker.cache.reserve(LIMIT)
     return lambda sessions, position: thinker.forward(
         [ThinkerFeed(at, position + at, ids, none, sampled=True) for at in range(sessions)]
     )
 
 
-def _omni_config() -> Any:
-    with tempfile.TemporaryDirectory() as directory:
-        return make_config(OMNI, TOKENIZER.write(Path(directory)))
+def code2wav_step(decoder: StreamDecoder, slots: int = models.SLOTS) -> Step:
+    """Samples of four frames of every session, or three of every other one."""
+    states = decoder.new_states(slots)
+    codes = np.zeros((FRAMES_OF_A_PIECE, decoder.groups), np.uint16)
+    # Inference mode hides what operations are made of.
+    advance = type(decoder).advance.__wrapped__  # type: ignore[attr-defined]
+    return lambda sessions, position: advance(
+        decoder,
+        states,
+        [StreamPiece(slot, codes[: len(codes) - slot % 2]) for slot in range(sessions)],
+    )
 
 
-def _omni25_config() -> Any:
-    with tempfile.TemporaryDirectory() as directory:
-        return omni25_config.make_config(OMNI25, OMNI25_TOKENIZER.write(Path(directory)))
+def omni25_flow_step(flow: Flow, speaker_width: int, layers: int) -> Step:
+    """The first evaluation of an utterance of every session; graphs do all `layers` at once."""
+    voice = flow.voice(
+        torch.zeros(1, speaker_width, device="meta"), torch.zeros(1, 60, 80, device="meta")
+    )
+
+    def step(sessions: int, position: int) -> None:
+        made = [Utterance(flow, voice, seed=seed, held_blocks=2) for seed in range(sessions)]
+        for at, each in enumerate(made):
+            each.add(torch.zeros(50 - at % 8, dtype=torch.int64), finished=True)
+        parts = [part for each in made if (part := each.next_part()) is not None]
+        work = flow.run(parts)
+        for _ in range(layers):
+            next(work)
+
+    return step
+
+
+def omni25_vocoder_step(vocoder: MelVocoder) -> Step:
+    """Samples of a piece of every session, in one call."""
+    piece = torch.zeros(MEL_FRAMES, 80, device="meta")
+    return lambda sessions, position: list(vocoder.decode([piece] * sessions))
+
+
+def cosy_flow_step(flow: MelFlow) -> Step:
+    """An evaluation for a block behind one that is kept. Each session has its own."""
+    device, shape = flow.device, flow.block
+    pages = BlockPages(shape, 2 * shape.page_bytes, device)
+    cache = BlockCache(pages)
+    known, stop = shape.frames // FRAMES_PER_CODE, 2 * shape.frames
+    voice = ClonedVoice(
+        torch.zeros(1, SPEAKER_WIDTH, device=device),
+        torch.zeros(known, dtype=torch.int64, device=device),
+        torch.zeros(shape.frames, MEL_BINS, device=device),
+    )
+    codes = torch.zeros(known + flow.look_ahead, dtype=torch.int64, device=device)
+    first = BlockCausalRows(cache, shape.frames, keep=1)
+    with torch.no_grad():
+        run_to_end(flow.run_rows(voice, codes, first))
+    first.commit()
+
+    def step(sessions: int, position: int) -> None:
+        for _ in range(sessions):
+            work = flow.run_rows(voice, codes, BlockCausalRows(cache, stop, keep=1))
+            for _ in range(shape.layers):
+                next(work)
+
+    return step
+
+
+def cosy_vocoder_step(vocoder: HarmonicVocoder) -> Step:
+    """Samples of the first block of a stream. Each session has its own call."""
+    mel = torch.zeros(MEL_FRAMES, MEL_BINS, device="meta")
+
+    def step(sessions: int, position: int) -> list[Tensor]:
+        return [
+            run_to_end(vocoder.decode(vocoder.open(), mel, finished=False)) for _ in range(sessions)
+        ]
+
+    return step
+
+
+FAMILIES: dict[str, Callable[..., Step]] = {
+    "Qwen3-Omni, talker": lambda device, **replayed: omni3_talker_step(
+        models.omni3_talker(device, **replayed)
+    ),
+    "Qwen3-Omni, thinker": lambda device, **replayed: thinker_step(
+        models.omni3_thinker(device, **replayed)
+    ),
+    "Qwen2.5-Omni, talker": lambda device, **replayed: omni25_talker_step(
+        models.omni25_talker(device, **replayed)
+    ),
+    "Qwen2.5-Omni, thinker": lambda device, **replayed: thinker_step(
+        models.omni25_thinker(device, **replayed)
+    ),
+    "Qwen3-TTS, talker": lambda device, **replayed: tts_talker_step(
+        models.tts_talker(device, **replayed)
+    ),
+}
+"""Of stages with fused kernels, on a device; with the keywords of `models.Replayed`."""
+
+UNFUSED: dict[str, Callable[[torch.device], Step]] = {
+    "Qwen3-Omni, code2wav": lambda device: code2wav_step(models.omni3_code2wav(device)),
+    "Qwen2.5-Omni, flow evaluation": lambda device: omni25_flow_step(
+        models.omni25_flow(device), models.OMNI25.speaker_width, models.OMNI25.flow_layers
+    ),
+    "Qwen2.5-Omni, vocoder": lambda device: omni25_vocoder_step(models.omni25_vocoder(device)),
+    "Qwen3-TTS, code2wav": lambda device: code2wav_step(models.tts_code2wav(device)),
+    "CosyVoice3, talker": lambda device: cosy_talker_step(models.cosy_talker(device)),
+    "CosyVoice3, flow evaluation": lambda device: cosy_flow_step(models.cosy_flow(device)),
+    "CosyVoice3, vocoder": lambda device: cosy_vocoder_step(models.cosy_vocoder(device)),
+}
+"""Of stages that refuse `fused`."""

@@ -12,217 +12,62 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    Qwen2_5OmniTalkerForConditionalGeneration,
-    Qwen2_5OmniThinkerForConditionalGeneration,
-    Qwen3OmniMoeTalkerForConditionalGeneration,
-    Qwen3OmniMoeThinkerForConditionalGeneration,
-)
-from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavDiTModel
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.pipelines import qwen2_5_omni, qwen3_omni
-from antiphon.sampling import Sampling
-from antiphon_services.lm.frames import FrameDraw
 from antiphon_services.lm.graphs import Bucketing, Eager
-from antiphon_services.lm.readback import Readback
-from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
-from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
-from antiphon_services.qwen2_5_omni.talker.rows import TextRow
-from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
-from antiphon_services.qwen2_5_omni.token2wav.flow import Flow
-from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
-from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
-from antiphon_services.qwen3_omni.talker.model import Talker
-from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
-from antiphon_services.qwen3_tts.code2wav import module as tts_codec
-from antiphon_services.qwen3_tts.talker.module import TalkerModule
-from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
-from antiphon_services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
-from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
 from antiphon_services.vllm import environment
-from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
-from antiphon_testkit.late_copies import late_to_host
+from antiphon_services.vocoder.stream import StreamPiece
 from antiphon_testkit.launches import Launches, launches_on_meta, meta_as_a_gpu
-from antiphon_testkit.qwen2_5_omni import tiny_config as omni25_config
-from antiphon_testkit.qwen2_5_omni import tiny_tokenizer as omni25_tokenizer
-from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from antiphon_testkit.qwen3_omni import tiny_config as omni3_config
-from antiphon_testkit.qwen3_omni import tiny_tokenizer as omni3_tokenizer
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
-from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
-from antiphon_testkit.qwen3_tts import tiny_config as tts_config
-from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
+from benchmarks.operations import families, models
+from benchmarks.operations.families import Step
 
 GROUPS = 4
 PREDICTED = GROUPS - 1
 """Positions that a code predictor attends from, each with a layout of its own."""
 # Few layers, which all make the same calls.
 OMNI3 = replace(
-    SMALL, layers=2, accept_layer=1, talker_layers=2, code_groups=GROUPS, predictor_layers=1
+    models.OMNI3,
+    layers=2,
+    accept_layer=1,
+    talker_layers=2,
+    code_groups=GROUPS,
+    predictor_layers=1,
+    decoder_layers=2,
 )
-OMNI25 = TinyOmni25Shape(layers=2, talker_layers=2, flow_layers=2)
-TTS = replace(CUSTOM_VOICE, layers=2, code_groups=GROUPS, predictor_layers=1)
-DRAWN = Sampling(
-    temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=9
-)
-STEPS, SESSIONS, SLOTS, LIMIT = 64, 8, 16, 300
-Step = Callable[[int, int], object]
-"""One step of so many sessions, each of which is at a position of its own from this one on."""
+OMNI25 = replace(models.OMNI25, layers=2, talker_layers=2, flow_layers=2)
+TTS = replace(models.TTS, layers=2, code_groups=GROUPS, predictor_layers=1, decoder_layers=2)
+COSY = replace(models.COSY, layers=2)
+STEPS, SESSIONS, SLOTS = 64, 8, 16
+
+DECODERS: dict[str, Callable[[torch.device], Step]] = {
+    "omni3_thinker": lambda device: families.thinker_step(
+        models.omni3_thinker(device, OMNI3, SLOTS)
+    ),
+    "omni25_thinker": lambda device: families.thinker_step(
+        models.omni25_thinker(device, OMNI25, SLOTS)
+    ),
+    "omni3_talker": lambda device: families.omni3_talker_step(
+        models.omni3_talker(device, OMNI3, SLOTS)
+    ),
+    "omni25_talker": lambda device: families.omni25_talker_step(
+        models.omni25_talker(device, OMNI25, SLOTS)
+    ),
+    "tts_talker": lambda device: families.tts_talker_step(models.tts_talker(device, TTS, SLOTS)),
+    "cosy_talker": lambda device: families.cosy_talker_step(
+        models.cosy_talker(device, COSY, SLOTS)
+    ),
+}
 
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[torch.device]:
     with meta_as_a_gpu() as device:
         yield device
-
-
-@pytest.fixture(scope="module")
-def omni3(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    words = omni3_tokenizer.TOKENIZER.write(tmp_path_factory.mktemp("omni3"))
-    return omni3_config.make_config(OMNI3, words)
-
-
-@pytest.fixture(scope="module")
-def omni25(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    words = omni25_tokenizer.TOKENIZER.write(tmp_path_factory.mktemp("omni25"))
-    return omni25_config.make_config(OMNI25, words)
-
-
-def thinker_step(thinker: ThinkerModel) -> Step:
-    ids, kept = np.full(1, 30, np.int32), np.zeros(1, np.intp)
-    thinker.cache.reserve(LIMIT)
-
-    def step(sessions: int, start: int) -> object:
-        feeds = [ThinkerFeed(at, start + at, ids, kept, sampled=True) for at in range(sessions)]
-        return thinker.forward(feeds)
-
-    return step
-
-
-@pytest.fixture(scope="module")
-def omni3_thinker(omni3: Any, device: torch.device) -> Step:
-    with device:
-        module = Qwen3OmniMoeThinkerForConditionalGeneration(omni3.thinker_config)
-    special = qwen3_omni.SpecialIds.from_config(omni3.to_dict())
-    with torch.no_grad():
-        return thinker_step(
-            ThinkerModel(
-                module.to(torch.bfloat16),
-                special=special,
-                towers=Omni3Towers(),
-                tapped_layer=1,
-                slots=SLOTS,
-                context_limit=LIMIT,
-            )
-        )
-
-
-@pytest.fixture(scope="module")
-def omni25_thinker(omni25: Any, device: torch.device) -> Step:
-    with device:
-        module = Qwen2_5OmniThinkerForConditionalGeneration(omni25.thinker_config)
-    special = qwen2_5_omni.PlaceholderIds.from_config(omni25.to_dict())
-    with torch.no_grad():
-        return thinker_step(
-            ThinkerModel(
-                module.to(torch.bfloat16),
-                special=special,
-                towers=Omni25Towers(),
-                tapped_layer=OMNI25.layers,
-                with_words=True,
-                slots=SLOTS,
-                context_limit=LIMIT,
-            )
-        )
-
-
-@pytest.fixture(scope="module")
-def omni3_talker(omni3: Any, device: torch.device) -> Step:
-    special = qwen3_omni.SpecialIds.from_config(omni3.to_dict())
-    with device:
-        module = Qwen3OmniMoeTalkerForConditionalGeneration(omni3.talker_config)
-    talker = Talker(
-        module.to(torch.bfloat16),
-        torch.zeros(special.tts_eos + 1, OMNI3.hidden),
-        special,
-        code_entries=OMNI3.talker_vocabulary,
-        context_limit=LIMIT,
-        slots=SLOTS,
-        readback=Readback(late_to_host()),
-    )
-
-    def step(sessions: int, start: int) -> object:
-        draws = [
-            FrameDraw(at, start + at, 30, replace(DRAWN, seed=at), 3) for at in range(sessions)
-        ]
-        return talker.step([], draws)
-
-    return step
-
-
-@pytest.fixture(scope="module")
-def omni25_talker(omni25: Any, device: torch.device) -> Step:
-    told = omni25.to_dict()
-    with device:
-        module = Qwen2_5OmniTalkerForConditionalGeneration(omni25.talker_config)
-        words = torch.zeros(1000, OMNI25.hidden, dtype=torch.bfloat16)
-    talker = CodecTalker(
-        module.to(torch.bfloat16),
-        words,
-        TalkerIds.from_config(told),
-        qwen2_5_omni.PlaceholderIds.from_config(told),
-        {"Ethan": 8},
-        context_limit=LIMIT,
-        slots=SLOTS,
-        readback=Readback(late_to_host()),
-    )
-
-    def step(sessions: int, start: int) -> object:
-        return talker.step(
-            [],
-            [
-                FrameDraw(at, start + at, TextRow.PAD, replace(DRAWN, seed=at), 3)
-                for at in range(sessions)
-            ],
-        )
-
-    return step
-
-
-@pytest.fixture(scope="module")
-def tts_talker(device: torch.device) -> Step:
-    names = ("assistant", "<|im_end|>", "<|im_start|>", "<tts_text_bos>", "<tts_text_eod>")
-    ids = {name: at for at, name in enumerate((*names, "<tts_pad>"))}
-    config = tts_config.make_config(TTS, ids, LIMIT)
-    with device:
-        module = TalkerModule(config["talker_config"])
-    talker = TtsTalker(
-        module.to(torch.bfloat16),
-        SpeechIds.from_config(config),
-        DRAWN,
-        code_entries=TTS.codebook_size,
-        context_limit=LIMIT,
-        slots=SLOTS,
-        readback=Readback(late_to_host()),
-    )
-
-    def step(sessions: int, start: int) -> object:
-        draws = [
-            FrameDraw(at, start + at, 7, replace(DRAWN, seed=at), at) for at in range(sessions)
-        ]
-        return talker.step([TtsTurn((), (), each) for each in draws])
-
-    return step
-
-
-DECODERS = ("omni3_thinker", "omni25_thinker", "omni3_talker", "omni25_talker", "tts_talker")
 
 
 def watch(step: Step, sessions: int) -> Launches:
@@ -233,27 +78,19 @@ def watch(step: Step, sessions: int) -> Launches:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
+@torch.no_grad()
 def test_sessions_that_decode_ask_for_few_layouts_of_attention(
-    decoder: str, request: pytest.FixtureRequest
+    decoder: str, device: torch.device
 ) -> None:
-    launches = watch(request.getfixturevalue(decoder), SESSIONS)
+    launches = watch(DECODERS[decoder](device), SESSIONS)
     talks = decoder in ("omni3_talker", "tts_talker")
     assert len(launches.attention) >= 2 * STEPS
     assert len(set(launches.attention)) <= 2 + PREDICTED * talks
     assert launches.misfits == []
 
 
-def test_vocoders_hand_masks_over_as_kernels_take_them(omni3: Any, device: torch.device) -> None:
-    with device:
-        config = tts_codec.CodecConfig.from_dict(
-            tts_config.make_codec_config(TTS)["decoder_config"]
-        )
-        vocoders = (
-            vocoder_of(Qwen3OmniMoeCode2Wav(omni3.code2wav_config)),
-            tts_codec.vocoder_of(tts_codec.CodecDecoder(config)),
-        )
-    for vocoder in vocoders:
-        decoder = StreamDecoder(vocoder)
+def test_vocoders_hand_masks_over_as_kernels_take_them(device: torch.device) -> None:
+    for decoder in (models.omni3_code2wav(device, OMNI3), models.tts_code2wav(device, TTS)):
         states = decoder.new_states(4)
         for frames in (1, 4, 5):
             codes = np.zeros((frames, decoder.groups), np.uint16)
@@ -266,22 +103,14 @@ def test_vocoders_hand_masks_over_as_kernels_take_them(omni3: Any, device: torch
 
 @pytest.mark.parametrize("bucketing", [None, Eager], ids=["eager", "replayed"])
 def test_flow_hands_masks_over_as_kernels_take_them(
-    bucketing: Bucketing | None, omni25: Any, device: torch.device
+    bucketing: Bucketing | None, device: torch.device
 ) -> None:
-    with device:
-        module = Qwen2_5OmniToken2WavDiTModel(omni25.token2wav_config.dit_config)
-        told = torch.zeros(1, OMNI25.speaker_width), torch.zeros(1, 60, 80)
-    flow = Flow(module, bucketing)
-    voice = flow.voice(*told)
-    made = [Utterance(flow, voice, seed=seed, held_blocks=2) for seed in range(3)]
+    flow = models.omni25_flow(device, OMNI25, bucketing)
+    # A replayed call does all layers at once.
+    layers = OMNI25.flow_layers if bucketing is None else 1
+    step = families.omni25_flow_step(flow, OMNI25.speaker_width, layers)
     with launches_on_meta() as launches:
-        for at, each in enumerate(made):
-            each.add(torch.zeros(50 - at, dtype=torch.int64), finished=True)
-        parts = [part for each in made if (part := each.next_part()) is not None]
-        work = flow.run(parts)
-        # A replayed call does all layers at once.
-        for _ in range(OMNI25.flow_layers if bucketing is None else 1):
-            next(work)
+        step(3, 0)
     assert sum(len(call) == 4 for call in launches.attention) >= OMNI25.flow_layers
     assert launches.misfits == []
 

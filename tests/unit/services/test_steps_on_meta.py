@@ -3,61 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon_services.lm import attention, attention_calls
 from antiphon_services.lm.memory import WORKING_BYTES
-from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
-from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
-from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
-from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
+from antiphon_services.thinker.model import ThinkerFeed
 from antiphon_testkit.launches import launches_on_meta, meta_as_a_gpu
-from antiphon_testkit.qwen3_omni.tiny_config import make_config
-from antiphon_testkit.qwen3_omni.tiny_shape import SMALL
-from antiphon_testkit.qwen3_omni.tiny_tokenizer import TOKENIZER
+from benchmarks.operations import families, models
 
-# The numbers of layers are the released checkpoint's; widths do not count.
-SHAPE = replace(SMALL, layers=48, accept_layer=24, decoder_layers=8, code_groups=16)
 NONE = np.empty(0, np.intp)
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return make_config(SHAPE, TOKENIZER.write(tmp_path_factory.mktemp("words")))
-
-
-def thinker_of(config: Any, device: torch.device, slots: int) -> ThinkerModel:
-    with device:
-        module = Qwen3OmniMoeThinkerForConditionalGeneration(config.thinker_config)
-    return ThinkerModel(
-        module.to(torch.bfloat16),
-        special=SpecialIds.from_config(config.to_dict()),
-        towers=Omni3Towers(),
-        tapped_layer=SHAPE.accept_layer,
-        slots=slots,
-        context_limit=300,
-    )
-
-
 def test_thinker_whose_slots_do_not_fit_a_gpu_at_their_longest_is_refused(
-    config: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with meta_as_a_gpu() as device:
-        memory = thinker_of(config, device, 16).memory
+        memory = models.omni3_thinker(device, slots=16).memory
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (WORKING_BYTES + room, 0))
         room = memory.bytes
-        thinker_of(config, device, 16)
+        models.omni3_thinker(device, slots=16)
         room -= 1
         with pytest.raises(InvalidArgument, match=r"enough for 15 slots"):
-            thinker_of(config, device, 16)
+            models.omni3_thinker(device, slots=16)
 
 
 def feed(slot: int, start: int, count: int) -> ThinkerFeed:
@@ -65,58 +37,53 @@ def feed(slot: int, start: int, count: int) -> ThinkerFeed:
 
 
 @pytest.mark.parametrize(("sessions", "most"), [(1, 1496), (16, 1500)])
-def test_thinker_waits_for_nothing_when_it_decodes(config: Any, sessions: int, most: int) -> None:
+def test_thinker_waits_for_nothing_when_it_decodes(sessions: int, most: int) -> None:
     with meta_as_a_gpu() as device:
-        thinker = thinker_of(config, device, sessions)
+        thinker = models.omni3_thinker(device, slots=sessions)
         with launches_on_meta() as launches:
             thinker.forward([feed(slot, 20 + slot, 1) for slot in range(sessions)])
     assert launches.waits == launches.on_host == []
-    assert 10 * SHAPE.layers < launches.total <= most, launches.counts
+    assert 10 * models.OMNI3.layers < launches.total <= most, launches.counts
 
 
 @pytest.mark.parametrize(("flash", "most"), [(False, 1648), (True, 1644)])
 def test_thinker_waits_for_nothing_when_prompts_go_on(
-    config: Any, monkeypatch: pytest.MonkeyPatch, flash: bool, most: int
+    monkeypatch: pytest.MonkeyPatch, flash: bool, most: int
 ) -> None:
     for module in (attention, attention_calls):
         monkeypatch.setattr(module, "flash_takes", lambda shape: flash)
     with meta_as_a_gpu() as device:
-        thinker = thinker_of(config, device, 4)
+        thinker = models.omni3_thinker(device, slots=4)
         with launches_on_meta() as launches:
             thinker.forward([feed(0, 20, 1), feed(1, 21, 1), feed(2, 100, 40), feed(3, 0, 30)])
     assert launches.waits == launches.on_host == []
-    assert 10 * SHAPE.layers < launches.total <= most, launches.counts
+    assert 10 * models.OMNI3.layers < launches.total <= most, launches.counts
     taken = launches.counts["aten._scaled_dot_product_flash_attention.default"]
-    assert taken == (SHAPE.layers if flash else 0), launches.counts
+    assert taken == (models.OMNI3.layers if flash else 0), launches.counts
 
 
 @pytest.mark.parametrize(("heard", "most"), [(False, 1644), (True, 1647)])
-def test_thinker_waits_for_nothing_when_prompts_go_in(config: Any, heard: bool, most: int) -> None:
+def test_thinker_waits_for_nothing_when_prompts_go_in(heard: bool, most: int) -> None:
     with meta_as_a_gpu() as device:
-        thinker = thinker_of(config, device, 4)
+        thinker = models.omni3_thinker(device, slots=4)
         prompts = [feed(2, 0, 40), feed(3, 0, 30)]
         if heard:
             ids = prompts[0].ids.copy()
-            ids[10:20] = SpecialIds.from_config(config.to_dict()).audio
-            rows = torch.zeros(10, SHAPE.hidden, dtype=torch.bfloat16, device=device)
+            ids[10:20] = SpecialIds.from_config(models.omni3_config().to_dict()).audio
+            rows = torch.zeros(10, models.OMNI3.hidden, dtype=torch.bfloat16, device=device)
             prompts[0] = replace(prompts[0], ids=ids, tapped=np.arange(10, 20), media=rows)
         with launches_on_meta() as launches:
             thinker.forward([feed(0, 20, 1), feed(1, 21, 1), *prompts])
     assert launches.waits == launches.on_host == []
-    assert 10 * SHAPE.layers < launches.total <= most, launches.counts
+    assert 10 * models.OMNI3.layers < launches.total <= most, launches.counts
 
 
 @pytest.mark.parametrize(("sessions", "most"), [(1, 652), (16, 856)])
-def test_code2wav_waits_for_nothing_when_it_decodes(config: Any, sessions: int, most: int) -> None:
+def test_code2wav_waits_for_nothing_when_it_decodes(sessions: int, most: int) -> None:
     with meta_as_a_gpu() as device:
-        with device:
-            module = Qwen3OmniMoeCode2Wav(config.code2wav_config)
-        decoder = StreamDecoder(vocoder_of(module))
-        states = decoder.new_states(sessions)
-        codes = np.zeros((4, decoder.groups), np.uint16)
-        pieces = [StreamPiece(slot, codes[: 4 - slot % 2]) for slot in range(sessions)]
+        step = families.code2wav_step(models.omni3_code2wav(device), sessions)
         with launches_on_meta() as launches:
-            type(decoder).advance.__wrapped__(decoder, states, pieces)  # type: ignore[attr-defined]
+            step(sessions, 0)
     assert launches.waits == launches.on_host == []
     assert 100 < launches.total <= most, launches.counts
 

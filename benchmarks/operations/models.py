@@ -1,0 +1,310 @@
+"""Models of all families on a device that holds no values, of any depth.
+
+Widths are those of tiny checkpoints. The default numbers of layers, groups and experts are those of
+the released ones. Tests of what a step asks its device for build theirs here, too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch
+from transformers import (
+    Qwen2Config,
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+)
+from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniBigVGANConfig
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
+    Qwen2_5OmniTalkerForConditionalGeneration,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    Qwen2_5OmniToken2WavBigVGANModel,
+    Qwen2_5OmniToken2WavDiTModel,
+)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
+
+from antiphon.pipelines.cosyvoice3 import MODEL_FILE
+from antiphon.pipelines.qwen2_5_omni import PlaceholderIds
+from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.sampling import Sampling
+from antiphon.testing.cosyvoice3.tiny_config import layers_config, model_yaml
+from antiphon.testing.cosyvoice3.tiny_shape import VOICES, CosyVoiceShape
+from antiphon.testing.late_copies import late_to_host
+from antiphon.testing.qwen2_5_omni import tiny_config as omni25_tiny
+from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon.testing.qwen2_5_omni.tiny_tokenizer import TOKENIZER as OMNI25_TOKENIZER
+from antiphon.testing.qwen3_omni import tiny_config as omni3_tiny
+from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
+from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER as OMNI3_TOKENIZER
+from antiphon.testing.qwen3_tts import tiny_config as tts_tiny
+from antiphon.testing.qwen3_tts.tiny_shape import CUSTOM_VOICE, TtsShape
+from services.cosyvoice3.code2wav.flow import MelFlow
+from services.cosyvoice3.code2wav.flow_module import FlowModule
+from services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
+from services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
+from services.cosyvoice3.talker.module import SpeechTalkerModule
+from services.cosyvoice3.talker.talker import SpeechTalker
+from services.hyperpyyaml import read_hyperpyyaml
+from services.lm.graphs import Bucketing
+from services.lm.kernels import Kernels
+from services.lm.readback import Readback
+from services.lm.repetition_aware import RepetitionRule
+from services.qwen2_5_omni.talker.ids import TalkerIds
+from services.qwen2_5_omni.talker.model import CodecTalker
+from services.qwen2_5_omni.thinker.towers import Omni25Towers
+from services.qwen2_5_omni.token2wav.flow import Flow
+from services.qwen2_5_omni.token2wav.vocoder import MelVocoder
+from services.qwen3_omni.code2wav import vocoder as omni3_vocoder
+from services.qwen3_omni.talker.model import Talker
+from services.qwen3_omni.thinker.towers import Omni3Towers
+from services.qwen3_tts.code2wav import module as tts_codec
+from services.qwen3_tts.talker.module import TalkerModule
+from services.qwen3_tts.talker.prompt import SpeechIds
+from services.qwen3_tts.talker.talker import TtsTalker
+from services.thinker.model import ThinkerModel
+from services.vocoder.stream import StreamDecoder
+
+OMNI3 = replace(
+    SMALL,
+    layers=48,
+    accept_layer=24,
+    experts=128,
+    experts_per_token=8,
+    talker_layers=20,
+    talker_experts=128,
+    talker_experts_per_token=6,
+    code_groups=16,
+    codebook_size=2048,
+    predictor_layers=5,
+    decoder_layers=8,
+)
+OMNI25 = TinyOmni25Shape(layers=28, talker_layers=24, flow_layers=22)
+TTS = replace(
+    CUSTOM_VOICE, layers=28, code_groups=16, predictor_layers=5, decoder_layers=8, decoder_window=72
+)
+COSY = replace(VOICES, layers=24, flow_layers=22)
+
+DRAWN = Sampling(
+    temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=9
+)
+COSY_DRAWN = replace(DRAWN, temperature=1.0, top_k=25, repetition_penalty=1.0)
+LIMIT, SLOTS = 300, 64
+WORDS = 512
+TTS_TOKENS = (
+    "assistant",
+    "<|im_end|>",
+    "<|im_start|>",
+    "<tts_text_bos>",
+    "<tts_text_eod>",
+    "<tts_pad>",
+)
+
+
+class Replayed(TypedDict, total=False):
+    """What runs steps as graphs, and fused."""
+
+    bucketing: Bucketing | None
+    kernels: Kernels | None
+
+
+def omni3_config(shape: TinyShape = OMNI3) -> Any:
+    """Qwen3-Omni's."""
+    with tempfile.TemporaryDirectory() as directory:
+        return omni3_tiny.make_config(shape, OMNI3_TOKENIZER.write(Path(directory)))
+
+
+def omni3_thinker(
+    device: torch.device, shape: TinyShape = OMNI3, slots: int = SLOTS, **replayed: Unpack[Replayed]
+) -> ThinkerModel:
+    """Qwen3-Omni's, in bfloat16."""
+    config = omni3_config(shape)
+    with device:
+        module = Qwen3OmniMoeThinkerForConditionalGeneration(config.thinker_config)
+    return ThinkerModel(
+        module.to(torch.bfloat16),
+        special=SpecialIds.from_config(config.to_dict()),
+        towers=Omni3Towers(),
+        tapped_layer=shape.accept_layer,
+        slots=slots,
+        context_limit=LIMIT,
+        **replayed,
+    )
+
+
+def omni3_talker(
+    device: torch.device, shape: TinyShape = OMNI3, slots: int = SLOTS, **replayed: Unpack[Replayed]
+) -> Talker:
+    """Qwen3-Omni's, in bfloat16."""
+    config = omni3_config(shape)
+    special = SpecialIds.from_config(config.to_dict())
+    with device:
+        module: Any = Qwen3OmniMoeTalkerForConditionalGeneration(config.talker_config)
+        words = torch.zeros(special.tts_eos + WORDS, shape.hidden, dtype=torch.bfloat16)
+    return Talker(
+        module.to(torch.bfloat16),
+        words,
+        special,
+        code_entries=shape.talker_vocabulary,
+        context_limit=LIMIT,
+        slots=slots,
+        readback=Readback(late_to_host()),
+        **replayed,
+    )
+
+
+def omni3_code2wav(device: torch.device, shape: TinyShape = OMNI3) -> StreamDecoder:
+    """Qwen3-Omni's, in float32."""
+    config = omni3_config(shape)
+    with device:
+        return StreamDecoder(omni3_vocoder.vocoder_of(Qwen3OmniMoeCode2Wav(config.code2wav_config)))
+
+
+def omni25_config(shape: TinyOmni25Shape = OMNI25) -> Any:
+    """Qwen2.5-Omni's."""
+    with tempfile.TemporaryDirectory() as directory:
+        return omni25_tiny.make_config(shape, OMNI25_TOKENIZER.write(Path(directory)))
+
+
+def omni25_thinker(
+    device: torch.device,
+    shape: TinyOmni25Shape = OMNI25,
+    slots: int = SLOTS,
+    **replayed: Unpack[Replayed],
+) -> ThinkerModel:
+    """Qwen2.5-Omni's, in bfloat16."""
+    config = omni25_config(shape)
+    with device:
+        module = Qwen2_5OmniThinkerForConditionalGeneration(config.thinker_config)
+    return ThinkerModel(
+        module.to(torch.bfloat16),
+        special=PlaceholderIds.from_config(config.to_dict()),
+        towers=Omni25Towers(),
+        tapped_layer=shape.layers,
+        with_words=True,
+        slots=slots,
+        context_limit=LIMIT,
+        **replayed,
+    )
+
+
+def omni25_talker(
+    device: torch.device,
+    shape: TinyOmni25Shape = OMNI25,
+    slots: int = SLOTS,
+    **replayed: Unpack[Replayed],
+) -> CodecTalker:
+    """Qwen2.5-Omni's, in bfloat16."""
+    config = omni25_config(shape)
+    fields = config.to_dict()
+    with device:
+        module: Any = Qwen2_5OmniTalkerForConditionalGeneration(config.talker_config)
+        words = torch.zeros(1000, shape.hidden, dtype=torch.bfloat16)
+    return CodecTalker(
+        module.to(torch.bfloat16),
+        words,
+        TalkerIds.from_config(fields),
+        PlaceholderIds.from_config(fields),
+        {"Ethan": 8},
+        context_limit=LIMIT,
+        slots=slots,
+        readback=Readback(late_to_host()),
+        **replayed,
+    )
+
+
+def omni25_flow(
+    device: torch.device, shape: TinyOmni25Shape = OMNI25, bucketing: Bucketing | None = None
+) -> Flow:
+    """Qwen2.5-Omni's, in float32."""
+    config = omni25_config(shape)
+    with device:
+        module = Qwen2_5OmniToken2WavDiTModel(config.token2wav_config.dit_config)
+    return Flow(module, bucketing)
+
+
+def omni25_vocoder(device: torch.device) -> MelVocoder:
+    """Qwen2.5-Omni's, in float32, at the released widths, which are transformers' defaults."""
+    with device:
+        return MelVocoder(Qwen2_5OmniToken2WavBigVGANModel(Qwen2_5OmniBigVGANConfig()))
+
+
+def tts_talker(
+    device: torch.device,
+    shape: TtsShape = TTS,
+    slots: int = SLOTS,
+    **replayed: Unpack[Replayed],
+) -> TtsTalker:
+    """Qwen3-TTS's, in bfloat16."""
+    ids = {name: at for at, name in enumerate(TTS_TOKENS)}
+    config = tts_tiny.make_config(shape, ids, LIMIT)
+    with device:
+        module: Any = TalkerModule(config["talker_config"])
+    return TtsTalker(
+        module.to(torch.bfloat16),
+        SpeechIds.from_config(config),
+        DRAWN,
+        code_entries=shape.codebook_size,
+        context_limit=LIMIT,
+        slots=slots,
+        readback=Readback(late_to_host()),
+        **replayed,
+    )
+
+
+def tts_code2wav(device: torch.device, shape: TtsShape = TTS) -> StreamDecoder:
+    """Qwen3-TTS's, in float32."""
+    fields = tts_tiny.make_codec_config(shape)["decoder_config"]
+    with device:
+        decoder = tts_codec.CodecDecoder(tts_codec.CodecConfig.from_dict(fields))
+        return StreamDecoder(tts_codec.vocoder_of(decoder))
+
+
+def cosy_config(shape: CosyVoiceShape = COSY) -> dict[str, Any]:
+    """CosyVoice3's, but for its talker's layers."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / MODEL_FILE
+        path.write_text(model_yaml(shape))
+        return read_hyperpyyaml(path)
+
+
+def cosy_talker(
+    device: torch.device, shape: CosyVoiceShape = COSY, slots: int = SLOTS
+) -> SpeechTalker:
+    """CosyVoice3's, in bfloat16. It has neither graphs nor fused kernels."""
+    with device:
+        module = SpeechTalkerModule(Qwen2Config(**layers_config(shape, WORDS)))
+    told = cosy_config(shape)["llm"]["sampling"]
+    window = int(told["win_size"])
+    return SpeechTalker(
+        module.to(torch.bfloat16),
+        RepetitionRule(window, repeats=window * float(told["tau_r"])),
+        context_limit=LIMIT,
+        slots=slots,
+        readback=Readback(late_to_host()),
+    )
+
+
+def cosy_flow(device: torch.device, shape: CosyVoiceShape = COSY) -> MelFlow:
+    """CosyVoice3's, in float32."""
+    config = cosy_config(shape)["flow"]
+    with device:
+        module = FlowModule(config)
+    matching = config["decoder"]
+    return MelFlow(
+        module,
+        heads=int(matching["estimator"]["heads"]),
+        guidance=float(matching["cfm_params"]["content"]["inference_cfg_rate"]),
+        block_frames=int(matching["estimator"]["static_chunk_size"]),
+    )
+
+
+def cosy_vocoder(device: torch.device, shape: CosyVoiceShape = COSY) -> HarmonicVocoder:
+    """CosyVoice3's, in float32."""
+    config = cosy_config(shape)["hift"]
+    with device:
+        module = VocoderModule(config)
+    fold_weight_norm(module)
+    return HarmonicVocoder(module, config)
