@@ -30,42 +30,42 @@ from antiphon.pipelines.cosyvoice3 import MODEL_FILE
 from antiphon.pipelines.qwen2_5_omni import PlaceholderIds
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampling import Sampling
-from antiphon.testing.cosyvoice3.tiny_config import layers_config, model_yaml
-from antiphon.testing.cosyvoice3.tiny_shape import VOICES, CosyVoiceShape
-from antiphon.testing.late_copies import late_to_host
-from antiphon.testing.qwen2_5_omni import tiny_config as omni25_tiny
-from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from antiphon.testing.qwen2_5_omni.tiny_tokenizer import TOKENIZER as OMNI25_TOKENIZER
-from antiphon.testing.qwen3_omni import tiny_config as omni3_tiny
-from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER as OMNI3_TOKENIZER
-from antiphon.testing.qwen3_tts import tiny_config as tts_tiny
-from antiphon.testing.qwen3_tts.tiny_shape import CUSTOM_VOICE, TtsShape
-from services.cosyvoice3.code2wav.flow import MelFlow
-from services.cosyvoice3.code2wav.flow_module import FlowModule
-from services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
-from services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
-from services.cosyvoice3.talker.module import SpeechTalkerModule
-from services.cosyvoice3.talker.talker import SpeechTalker
-from services.hyperpyyaml import read_hyperpyyaml
-from services.lm.graphs import Bucketing
-from services.lm.kernels import Kernels
-from services.lm.readback import Readback
-from services.lm.repetition_aware import RepetitionRule
-from services.qwen2_5_omni.talker.ids import TalkerIds
-from services.qwen2_5_omni.talker.model import CodecTalker
-from services.qwen2_5_omni.thinker.towers import Omni25Towers
-from services.qwen2_5_omni.token2wav.flow import Flow
-from services.qwen2_5_omni.token2wav.vocoder import MelVocoder
-from services.qwen3_omni.code2wav import vocoder as omni3_vocoder
-from services.qwen3_omni.talker.model import Talker
-from services.qwen3_omni.thinker.towers import Omni3Towers
-from services.qwen3_tts.code2wav import module as tts_codec
-from services.qwen3_tts.talker.module import TalkerModule
-from services.qwen3_tts.talker.prompt import SpeechIds
-from services.qwen3_tts.talker.talker import TtsTalker
-from services.thinker.model import ThinkerModel
-from services.vocoder.stream import StreamDecoder
+from antiphon_services.cosyvoice3.code2wav.flow import MelFlow
+from antiphon_services.cosyvoice3.code2wav.flow_module import FlowModule
+from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
+from antiphon_services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
+from antiphon_services.cosyvoice3.talker.module import SpeechTalkerModule
+from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
+from antiphon_services.hyperpyyaml import read_hyperpyyaml
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.readback import Readback
+from antiphon_services.lm.repetition_aware import RepetitionRule
+from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
+from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
+from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
+from antiphon_services.qwen2_5_omni.token2wav.flow import Flow
+from antiphon_services.qwen2_5_omni.token2wav.vocoder import MelVocoder
+from antiphon_services.qwen3_omni.code2wav import vocoder as omni3_vocoder
+from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
+from antiphon_services.qwen3_tts.code2wav import module as tts_codec
+from antiphon_services.qwen3_tts.talker.module import TalkerModule
+from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
+from antiphon_services.qwen3_tts.talker.talker import TtsTalker
+from antiphon_services.thinker.model import ThinkerModel
+from antiphon_services.vocoder.stream import StreamDecoder
+from antiphon_testkit.cosyvoice3.tiny_config import layers_config, model_yaml
+from antiphon_testkit.cosyvoice3.tiny_shape import VOICES, CosyVoiceShape
+from antiphon_testkit.late_copies import late_to_host
+from antiphon_testkit.qwen2_5_omni import tiny_config as omni25_tiny
+from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from antiphon_testkit.qwen2_5_omni.tiny_tokenizer import TOKENIZER as OMNI25_TOKENIZER
+from antiphon_testkit.qwen3_omni import tiny_config as omni3_tiny
+from antiphon_testkit.qwen3_omni.tiny_shape import SMALL, TinyShape
+from antiphon_testkit.qwen3_omni.tiny_tokenizer import TOKENIZER as OMNI3_TOKENIZER
+from antiphon_testkit.qwen3_tts import tiny_config as tts_tiny
+from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE, TtsShape
 
 OMNI3 = replace(
     SMALL,
