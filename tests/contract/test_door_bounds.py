@@ -430,3 +430,30 @@ async def test_what_is_no_http_is_refused(door: Door) -> None:
         await client.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
         status, _, body = await client.response()
         assert (status, "HTTP" in error_of(body)) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "CONNECT localhost:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "CONNECT [::1]:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "CONNECT localhost:443 HTTP/1.0\r\n\r\n",
+        f"CONNECT {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello",
+        "CONNECT / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\n\r\n",
+        "CONNECT / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("earlier", [False, True], ids=["first", "second"])
+async def test_a_connect_request_is_rejected_with_the_reason(
+    door: Door, head: str, earlier: bool
+) -> None:
+    async with raw_client(door) as client:
+        if earlier:
+            await client.send(post(chat_body()))
+            assert (await client.response())[0] == 200
+        await client.send(head.encode())
+        status, headers, answer = await client.response()
+        assert (status, headers["connection"]) == (400, "close")
+        assert error_of(answer) == "CONNECT is not supported: this server is not a proxy"
+        assert await client.wait_cut() == b""
+    assert (await door.chat()).status_code == 200

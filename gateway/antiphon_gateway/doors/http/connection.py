@@ -210,6 +210,10 @@ class BoundedConnection(HttpToolsProtocol):
         if self._deaf or self._ignores_offer():
             return
         self._pending_bytes = 0
+        if self.parser.get_method() == b"CONNECT":
+            what = "CONNECT is not supported: this server is not a proxy"
+            self._refuse(400, InvalidArgument(what))
+            return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._bounds.max_head_bytes:
             self._refuse_head()
@@ -275,9 +279,6 @@ class BoundedConnection(HttpToolsProtocol):
                     return
                 if self._should_upgrade():
                     self._become_websocket()
-                    return
-                if not self._ignores_offer():
-                    self.send_400_response("CONNECT is not supported")
                     return
                 data = self._head_without_offer() + data[upgrade.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
