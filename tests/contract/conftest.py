@@ -11,6 +11,11 @@ from reading_model import Reader, open_reader
 import antiphon
 
 
+@pytest.fixture
+def fuzz_seed(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--fuzz-seed"))
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_door() -> AsyncIterator[Door]:
     async with open_door() as door:

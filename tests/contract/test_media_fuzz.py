@@ -27,11 +27,6 @@ CASES = 60
 EXTREMES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF)
 
 
-@pytest.fixture
-def fuzz_seed(request: pytest.FixtureRequest) -> str:
-    return str(request.config.getoption("--fuzz-seed"))
-
-
 def mutated(data: bytes, random: Random, head: int) -> bytes:
     """The file with one to four numbers of its first `head` bytes replaced; sometimes cut short."""
     changed = bytearray(data)

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import base64
 import io
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
-from converse_client import until, until_failed
+from converse_client import said, until, until_failed
+from fuzz_files import mutated
 from gateway_door import Door
 from media_files import muxed, needs_ffmpeg
 from realtime_client import realtime
@@ -22,6 +25,7 @@ from antiphon_gateway.media.live_audio import A_LAW, MU_LAW, PCM16, LiveFormat, 
 in_session = pytest.mark.asyncio(loop_scope="session")
 
 RATE_HZ = 24_000
+MUTATIONS = 40
 SAID = (8_000 * np.sin(2 * np.pi * 330 * np.arange(RATE_HZ) / RATE_HZ)).astype("<i2")
 
 
@@ -107,6 +111,97 @@ async def test_a_file_in_an_item_over_grpc_is_refused_or_read_in_the_same_way(do
         error = (await until_failed(call)).error
         assert (error.field or "").endswith("recorded.pcm16")
         assert "is a file in Ogg; send audio/pcm without a container" in error.message
+
+
+@pytest.mark.parametrize(("make", "words"), OTHERS)
+@in_session
+async def test_a_file_in_a_first_piece_over_grpc_is_refused_with_the_remedy(
+    door: Door, make: Any, words: str
+) -> None:
+    piece = make()[:4096]
+    address = door.gateway.grpc_address
+    async with antiphon.AsyncClient(address) as client, client.converse(turns=None) as call:
+        for _ in range(2):
+            await call.send_audio(piece, RATE_HZ)
+            error = (await until_failed(call)).error
+            assert error.field == "append_audio.pcm16"
+            assert words in error.message
+            assert "send audio/pcm without a container, mono at 24000 Hz" in error.message
+        await said(call, "Still here")
+
+
+@in_session
+async def test_wav_in_a_first_piece_over_grpc_is_its_samples(door: Door) -> None:
+    data = file_of("WAV", "PCM_16")
+    address = door.gateway.grpc_address
+    async with antiphon.AsyncClient(address) as client, client.converse(turns=None) as call:
+        # After a commit, and after a clearing, the next piece begins a recording again.
+        for _ in range(2):
+            await call.send_audio(data, RATE_HZ)
+            await call.clear_audio()
+            for start in range(0, len(data), 9_998):
+                await call.send_audio(data[start : start + 9_998], RATE_HZ)
+            await call.commit_audio()
+            added = (await until(call, antiphon.ItemCreated)).item
+            assert added.parts == (antiphon.RecordedPart(b"", RATE_HZ, len(SAID) / RATE_HZ),)
+
+
+PIECES = {
+    "wav": lambda: file_of("WAV", "PCM_16"),
+    "ogg": lambda: file_of("OGG"),
+    "flac": lambda: file_of("FLAC"),
+    "mp3": lambda: file_of("MP3"),
+    "aiff": lambda: file_of("AIFF"),
+    **{
+        kind: pytest.param(partial(muxed, kind, 1.0), marks=needs_ffmpeg())
+        for kind in ("webm", "mp4-index-end", "mp4-fragmented", "adts")
+    },
+}
+
+
+def mutated_pieces(make: Callable[[], bytes], seed: str) -> list[bytes]:
+    """Beginnings of a file, each mutated near its start, where the headers are."""
+    random, head = Random(seed), make()[:6_000]
+    return [mutated(head[:200], random) + head[200:] for _ in range(MUTATIONS)]
+
+
+@pytest.mark.parametrize("make", PIECES.values(), ids=PIECES)
+@in_session
+async def test_a_mutated_file_in_a_first_piece_is_refused_or_taken_as_samples(
+    door: Door, make: Callable[[], bytes], fuzz_seed: str
+) -> None:
+    async with realtime(door) as client:
+        await client.end_turns_itself()
+        for data in mutated_pieces(make, fuzz_seed):
+            piece = base64.b64encode(data).decode()
+            await client.send("input_audio_buffer.append", audio=piece)
+            await client.send("input_audio_buffer.clear")
+            event = await client.next()
+            if event["type"] == "error":
+                assert event["error"]["type"] == "invalid_request_error", data
+                assert event["error"]["param"] == "audio", data
+                event = await client.next()
+            assert event["type"] == "input_audio_buffer.cleared", data
+        await client.say("Still here")
+
+
+@pytest.mark.parametrize("make", PIECES.values(), ids=PIECES)
+@in_session
+async def test_a_mutated_file_in_a_first_piece_over_grpc_is_refused_or_taken_as_samples(
+    door: Door, make: Callable[[], bytes], fuzz_seed: str
+) -> None:
+    address = door.gateway.grpc_address
+    async with antiphon.AsyncClient(address) as client, client.converse(turns=None) as call:
+        for data in mutated_pieces(make, fuzz_seed):
+            await call.send_audio(data, RATE_HZ)
+            await call.clear_audio()
+        await call.add("Still here")
+        async for event in call:
+            if isinstance(event, antiphon.ItemCreated):
+                break
+            if isinstance(event, antiphon.CommandFailed):
+                assert isinstance(event.error, antiphon.InvalidArgument)
+                assert event.error.field == "append_audio.pcm16"
 
 
 @pytest.mark.parametrize("law", [MU_LAW, A_LAW], ids=lambda law: law.name)

@@ -34,7 +34,7 @@ from antiphon_gateway.conversations.saved import SavedConversation, with_deliver
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.doors.conversation_door import ConversationDoor
 from antiphon_gateway.doors.converse.items import checked_name
-from antiphon_gateway.doors.converse.reading import read_command, read_delivered
+from antiphon_gateway.doors.converse.reading import AppendedSamples, read_command, read_delivered
 from antiphon_gateway.doors.converse.settings import with_settings
 from antiphon_gateway.doors.converse.writing import write_event
 from antiphon_gateway.doors.grpc_message import read_message
@@ -128,6 +128,7 @@ class _Served:
         self._context = context
         self._config = door.config
         self._watch = door.watch()
+        self._appended = AppendedSamples()
         self._limit = asyncio.timeout(door.config.max_conversation_s)
         self._stalled: ClientStalled | None = None
         self._task: asyncio.Task[None] | None = None
@@ -170,9 +171,9 @@ class _Served:
             holds = self._live.settings
             size = asked.ByteSize()
             command = (
-                await _THREADS.run(size, read_command, asked, holds)
+                await _THREADS.run(size, read_command, asked, holds, self._appended)
                 if size > LARGE_BYTES
-                else read_command(asked, holds)
+                else read_command(asked, holds, self._appended)
             )
             del asked
             await self._live.do(command)

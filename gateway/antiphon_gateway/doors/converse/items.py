@@ -84,6 +84,15 @@ def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
     return PcmRecording(pcm16, rate_hz)
 
 
+def read_whole(data: bytes, rate_hz: int, field: str) -> PcmRecording:
+    """The samples of a recording from its first byte on, bare or in a WAV file of that rate.
+
+    Raises `InvalidArgument` for what cannot be, and for every other file in a container.
+    """
+    sent = LiveFormat(PCM16.name, rate_hz or USUAL_RATE_HZ)
+    return read_samples(bare_samples(data, sent, f"{field}.pcm16"), rate_hz, field)
+
+
 def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> Content:
     kind = content.WhichOneof("content")
     match kind, role:
@@ -91,11 +100,8 @@ def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> 
             return WrittenContent(content.text)
         case "recorded", "user":
             recorded = content.recorded
-            rate_hz = recorded.rate_hz or USUAL_RATE_HZ
-            pcm16 = bare_samples(
-                recorded.pcm16, LiveFormat(PCM16.name, rate_hz), f"{field}.recorded.pcm16"
-            )
-            return RecordedContent(read_samples(pcm16, rate_hz, f"{field}.recorded"))
+            recording = read_whole(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
+            return RecordedContent(recording)
         case "spoken", "assistant":
             return SpokenContent(content.spoken.transcript)
         case "call", "assistant":

@@ -11,27 +11,49 @@ from antiphon_gateway.conversations import commands
 from antiphon_gateway.conversations.commands import Command
 from antiphon_gateway.conversations.items import ConversationItem
 from antiphon_gateway.conversations.settings import ConversationSettings
-from antiphon_gateway.doors.converse.items import checked_name, read_item, read_samples
+from antiphon_gateway.doors.converse.items import checked_name, read_item, read_samples, read_whole
 from antiphon_gateway.doors.converse.settings import with_settings
+from antiphon_gateway.media.pcm_recording import PcmRecording
 
 MOST_METADATA = 16
 MOST_DELIVERED = 64
 MOST_KEY_BYTES, MOST_VALUE_BYTES = 64, 512
 
 
-def read_command(request: converse_pb2.ConverseRequest, holds: ConversationSettings) -> Command:
+class AppendedSamples:
+    """Reads appended audio. The first piece of a buffer is checked for a container's header."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def take(self, more: converse_pb2.AppendAudio) -> PcmRecording:
+        """The next samples. Raises `InvalidArgument`; nothing is taken then."""
+        read = read_samples if self._begun else read_whole
+        recorded = read(more.pcm16, more.rate_hz, "append_audio")
+        self._begun = self._begun or bool(more.pcm16)
+        return recorded
+
+    def forget(self) -> None:
+        """The buffer begins again."""
+        self._begun = False
+
+
+def read_command(
+    request: converse_pb2.ConverseRequest, holds: ConversationSettings, appended: AppendedSamples
+) -> Command:
     """What a message asks for, where these settings hold. Raises `InvalidArgument`."""
     match request.WhichOneof("command"):
         case "change_settings":
             asked = request.change_settings.settings
             return commands.ChangeSettings(with_settings(holds, asked))
         case "append_audio":
-            more = request.append_audio
-            recorded = read_samples(more.pcm16, more.rate_hz, "append_audio")
-            return commands.AppendAudio(more.pcm16, recorded.rate_hz)
+            recorded = appended.take(request.append_audio)
+            return commands.AppendAudio(bytes(recorded.pcm16), recorded.rate_hz)
         case "commit_audio":
+            appended.forget()
             return commands.CommitAudio()
         case "clear_audio":
+            appended.forget()
             return commands.ClearAudio()
         case "create_item":
             created = request.create_item
