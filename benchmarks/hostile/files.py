@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import subprocess
+import zlib
 from functools import cache
 
 import numpy as np
@@ -137,6 +138,21 @@ def jpeg_of_scans(count: int) -> bytes:
     data = _picture("JPEG")
     at = data.index(b"\xff\xda")
     return data[:at] + data[at:-2] * count + data[-2:]
+
+
+def jpeg_of_segments(count: int, segment: bytes, *, after_size: bool) -> bytes:
+    """A JPEG file with so many segments, or fill bytes, before its frame header or its scan."""
+    data = _picture("JPEG")
+    at = data.index(b"\xff\xda" if after_size else b"\xff\xc0")
+    return data[:at] + segment * count + data[at:]
+
+
+def png_of_chunks(kind: bytes, count: int, *, after_pixels: bool = False) -> bytes:
+    """A PNG file with so many more chunks, without content, before or after its pixels."""
+    data = _picture("PNG")
+    at = data.index(b"IEND" if after_pixels else b"IDAT") - 4
+    chunk = bytes(4) + kind + struct.pack(">I", zlib.crc32(kind))
+    return data[:at] + chunk * count + data[at:]
 
 
 def webp_of(width: int, height: int, kind: bytes) -> bytes:

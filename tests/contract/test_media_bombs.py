@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
+from random import Random
 
 import pytest
 import pytest_asyncio
 from fake_stages import MAX_INPUT_AUDIO_S, THINKER
+from fuzz_files import mutated
 from gateway_door import Door, open_door
-from media_files import muxed, needs_ffmpeg
+from media_files import FFMPEG, muxed, needs_ffmpeg
 from test_audio_input import FIELD, ask
 from test_vision_input import IMAGE_FIELD, data_url
 from test_vision_input import ask as ask_parts
 from test_vision_input import seeing as seeing
 
+from antiphon_gateway.media.image_size import MAX_CHUNKS, MAX_SEGMENTS
+from antiphon_gateway.media.pyav import there_is_pyav
 from benchmarks.hostile import files
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -87,6 +92,8 @@ async def test_sound_for_ffmpeg_is_refused_by_its_header(wide: Door, kind: str) 
     assert not wide.fakes[THINKER].sessions
 
 
+segments = partial(files.jpeg_of_segments, MAX_SEGMENTS)
+
 IMAGES = {
     "png": (files.png_of(60_000, 60_000), "image/png"),
     "jpeg": (files.jpeg_of(65_000, 65_000), "image/jpeg"),
@@ -100,6 +107,16 @@ IMAGES = {
     "webp-canvas-row": (files.webp_of(8_000, 8_001, b"VP8X"), "image/webp"),
     "webp-lossless-row": (files.webp_of(8_000, 8_001, b"VP8L"), "image/webp"),
     "webp-lossy-row": (files.webp_of(8_000, 8_001, b"VP8 "), "image/webp"),
+    "jpeg-segments": (segments(b"\xff\xfe\0\2", after_size=False), "image/jpeg"),
+    "jpeg-late-segments": (segments(b"\xff\xfe\0\2", after_size=True), "image/jpeg"),
+    "jpeg-markers": (segments(b"\xff\xd0", after_size=False), "image/jpeg"),
+    "jpeg-fill": (segments(b"\xff", after_size=False), "image/jpeg"),
+    "jpeg-late-fill": (segments(b"\xff", after_size=True), "image/jpeg"),
+    "jpeg-junk": (segments(b"\0", after_size=True), "image/jpeg"),
+    "png-chunks": (files.png_of_chunks(b"prVt", MAX_CHUNKS), "image/png"),
+    "png-late-chunks": (files.png_of_chunks(b"prVt", MAX_CHUNKS, after_pixels=True), "image/png"),
+    "png-pieces": (files.png_of_chunks(b"IDAT", MAX_CHUNKS), "image/png"),
+    "png-profiles": (files.png_of_chunks(b"iCCP", 2), "image/png"),
 }
 
 
@@ -123,6 +140,10 @@ async def test_an_image_within_the_bounds_goes_on(seeing: Door, width: int, heig
         (files.png_of(width, height), "image/png"),
         (files.jpeg_of(width, height), "image/jpeg"),
         (files.jpeg_of_scans(64), "image/jpeg"),
+        (files.jpeg_of_segments(1_000, b"\xff\xfe\0\2", after_size=False), "image/jpeg"),
+        (files.jpeg_of_segments(1_000, b"\xff", after_size=True), "image/jpeg"),
+        (files.png_of_chunks(b"IDAT", 10_000), "image/png"),
+        (files.png_of_chunks(b"iCCP", 1), "image/png"),
         (files.webp_of(width, height, b"VP8X"), "image/webp"),
         (files.webp_of(width, height, b"VP8L"), "image/webp"),
         (files.webp_of(width, height, b"VP8 "), "image/webp"),
@@ -133,27 +154,79 @@ async def test_an_image_within_the_bounds_goes_on(seeing: Door, width: int, heig
 
 READ = """
 import asyncio, sys
-from benchmarks.hostile import files
+from antiphon_gateway.media.decoding.bounds import RejectedRecording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 async def main():
-    decoder = MediaDecoder(1)
-    print(len(await decoder.decode(sys.stdin.buffer.read(), 16000, 60.0, "")))
+    decoder = MediaDecoder(2)
+    while size := int.from_bytes(sys.stdin.buffer.read(4)):
+        try:
+            print(len(await decoder.decode(sys.stdin.buffer.read(size), 16000, 60.0, "")))
+        except RejectedRecording:
+            print("rejected")
     await decoder.close()
 asyncio.run(main())
 """
 
+SPEAK = """
+import numpy as np
+from antiphon_gateway.media.encoding import AudioEncoding, EncodingSteps, available_formats
+sound = np.sin(np.arange(24_000) / 9).astype(np.float32)
+loud = np.array([0, 9, -9, 1e30, -1e30], np.float32)
+for name in available_formats():
+    for speed in (0.25, 0.4, 0.5, 1.0, 1.7, 4.0):
+        for pieces in ([], [sound[:0]], [sound[:1]], [sound], [loud], [sound[:7], sound, loud]):
+            for whole in (False, True):
+                steps = EncodingSteps(AudioEncoding(name, speed, whole), 24_000)
+                for piece in pieces:
+                    steps.add(piece)
+                steps.finish()
+        print(name, speed)
+"""
 
-async def test_what_a_decoder_complains_of_is_not_written() -> None:
-    reader = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", READ),
+
+async def run_script(script: str, given: bytes) -> tuple[list[str], str]:
+    """The lines of a Python process's output, and what it writes to its standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "always", "-c", script),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, complaints = await reader.communicate(files.mp3_with_junk())
-    assert int(out) > 0
+    out, complaints = await process.communicate(given)
     # All of it may be megabytes.
-    assert complaints[:200] == b""
+    complaints = complaints[:2000]
+    assert process.returncode == 0, complaints.decode()
+    return out.decode().splitlines(), complaints.decode()
+
+
+def broken_recordings(seed: str) -> list[bytes]:
+    """Files of every decoder, mutated in their headers and in their sound."""
+    random = Random(f"complaints {seed}")
+    whole = [
+        files.sound_file(*kind, 2, 48_000, 0.5)
+        for kind in (("MP3", "MPEG_LAYER_III"), ("OGG", "VORBIS"), ("OGG", "OPUS"))
+    ]
+    whole += [files.sound_file("FLAC", "PCM_16", 2, 48_000, 0.5)]
+    if FFMPEG:
+        kinds = ("webm", "mp4-index-end", "mp4-fragmented", "m4a-alac", "adts", "3gp")
+        whole += [muxed(kind, 0.5) for kind in kinds]
+    return [mutated(each, random, most) for each in whole for most in (2, 4, 40)]
+
+
+async def test_what_a_decoder_complains_of_is_not_written(fuzz_seed: str) -> None:
+    given = [files.mp3_with_junk(), *broken_recordings(fuzz_seed)]
+    sent = b"".join(len(each).to_bytes(4) + each for each in given)
+    lines, complaints = await run_script(READ, sent + bytes(4))
+    assert int(lines[0]) > 0
+    assert len(lines) == len(given)
+    assert complaints == ""
+
+
+@pytest.mark.skipif(not there_is_pyav(), reason="needs PyAV (pip install 'antiphon[av]')")
+async def test_what_an_encoder_complains_of_is_not_written() -> None:
+    lines, complaints = await run_script(SPEAK, b"")
+    assert "aac 0.25" in lines
+    assert complaints == ""
 
 
 async def test_a_form_of_bare_line_feeds_logs_nothing_of_the_parser(

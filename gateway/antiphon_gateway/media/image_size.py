@@ -1,13 +1,20 @@
-"""Width and height of an image, from its header alone."""
+"""Width and height of an image, and how many pieces its file has, without decoding it."""
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from typing import NamedTuple
 
 MAX_SCANS = 64
 """Of a JPEG file. Each makes a decoder go through all pixels again; encoders write about ten."""
+MAX_SEGMENTS = 10_000
+"""Of a JPEG file before its first scan. Decoders in Python visit each, fill bytes too."""
+MAX_CHUNKS = 16_384
+"""Of a PNG file, for the same reason. A file of 64 MB in pieces of 4 KiB, the smallest that
+encoders write, has as many."""
 
+_PNG_SIGNATURE_BYTES = 8
 _MARKER = 0xFF
 _START_OF_SCAN = 0xDA
 # Markers that begin a frame: C0 to CF but for tables (C4), extensions (C8) and conditioning (CC).
@@ -52,6 +59,42 @@ def jpeg_size(data: bytes) -> ImageSize | None:
 def jpeg_scans(data: bytes) -> int:
     """How many scans a JPEG file has, at most: within one, the byte FF has a 0 behind it."""
     return data.count(bytes((_MARKER, _START_OF_SCAN)))
+
+
+def jpeg_segments(data: bytes) -> int:
+    """How many segments, fill bytes and stray bytes come before the first scan of a JPEG file.
+
+    Stops counting above `MAX_SEGMENTS`.
+    """
+    at, found = 2, 0
+    while at + 2 <= len(data) and found <= MAX_SEGMENTS:
+        kind = data[at + 1]
+        if data[at] != _MARKER or kind == _MARKER:
+            at += 1
+        elif kind == _START_OF_SCAN:
+            break
+        elif kind == 0 or kind in _BARE:
+            at += 2
+        else:
+            at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+        found += 1
+    return found
+
+
+def png_chunks(data: bytes) -> Counter[bytes]:
+    """How many chunks of each type a PNG file has.
+
+    Stops counting above `MAX_CHUNKS`.
+    """
+    at, found = _PNG_SIGNATURE_BYTES, 0
+    kinds: Counter[bytes] = Counter()
+    while at + 8 <= len(data) and found <= MAX_CHUNKS:
+        size, kind = struct.unpack_from(">I4s", data, at)
+        kinds[kind] += 1
+        found += 1
+        # Length, type and checksum.
+        at += 12 + size
+    return kinds
 
 
 def webp_size(data: bytes) -> ImageSize | None:

@@ -23,6 +23,9 @@ MIN_SPEED, MAX_SPEED = 0.25, 4.0
 AAC_BITS_PER_S = 64_000
 # What one filter takes is 0.5 and more.
 _SLOWEST = 0.5
+_LEAST_SAMPLES = 4
+"""That a filter gets at once. One sample at 2.5 times the speed is none, and FFmpeg then fails to
+allocate the output."""
 _NOTHING = np.empty(0, np.float32)
 
 
@@ -40,6 +43,8 @@ class Tempo:
 
         self._rate_hz = rate_hz
         self._samples = 0
+        # Too few for the filters.
+        self._rest = _NOTHING
         self._graph = av.filter.Graph()
         last = self._graph.add_abuffer(
             sample_rate=rate_hz, format="flt", layout="mono", time_base=Fraction(1, rate_hz)
@@ -53,18 +58,25 @@ class Tempo:
 
     def add(self, samples: Tensor) -> Tensor:
         """As much as can be said already."""
-        if not len(samples):
+        if len(self._rest):
+            samples = np.concatenate((self._rest, samples))
+        if len(samples) < _LEAST_SAMPLES:
+            self._rest = samples
             return _NOTHING
+        self._rest = _NOTHING
         self._graph.push(_frame(samples, "flt", self._rate_hz, self._samples))
         self._samples += len(samples)
         return self._pulled()
 
     def finish(self) -> Tensor:
-        """The rest."""
+        """The rest, which ends with up to 3 samples of silence if the last pieces were so short."""
+        last = _NOTHING
+        if missing := -len(self._rest) % _LEAST_SAMPLES:
+            last = self.add(np.zeros(missing, np.float32))
         if not self._samples:
             return _NOTHING
         self._graph.push(None)
-        return self._pulled()
+        return np.concatenate((last, self._pulled()))
 
     def _pulled(self) -> Tensor:
         import av.error

@@ -14,7 +14,17 @@ import numpy as np
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.media.data_url import data_of_url, file_bytes
-from antiphon_gateway.media.image_size import MAX_SCANS, jpeg_scans, jpeg_size, png_size, webp_size
+from antiphon_gateway.media.image_size import (
+    MAX_CHUNKS,
+    MAX_SCANS,
+    MAX_SEGMENTS,
+    jpeg_scans,
+    jpeg_segments,
+    jpeg_size,
+    png_chunks,
+    png_size,
+    webp_size,
+)
 from antiphon_gateway.media.remote import RemoteUrl
 from antiphon_gateway.threads import SizedThreads
 
@@ -95,6 +105,7 @@ def _read(file: File, kind: str) -> bytes:
 
 def _check_size(data: bytes, name: str, field: str) -> None:
     """Raise for an image whose header says that it is too large, or says nothing."""
+    _check_pieces(data, name, field)
     size = _SIZES[name](data)
     if size is None:
         raise InvalidArgument(
@@ -109,3 +120,22 @@ def _check_size(data: bytes, name: str, field: str) -> None:
         raise InvalidArgument(
             f"{field}: has {scans} scans; at most {MAX_SCANS} are allowed", field=field
         )
+
+
+def _check_pieces(data: bytes, name: str, field: str) -> None:
+    """Raise for an image file of so many pieces that a decoder would take seconds to visit them."""
+    counts: list[tuple[str, int, int]] = []
+    if name == "JPEG":
+        counts.append(("segments before its first scan", jpeg_segments(data), MAX_SEGMENTS))
+    elif name == "PNG":
+        chunks = png_chunks(data)
+        counts.append(("chunks", chunks.total(), MAX_CHUNKS))
+        # Decoders decompress each.
+        counts.append(("color profiles (iCCP)", chunks[b"iCCP"], 1))
+    for what, found, most in counts:
+        if found > most:
+            raise InvalidArgument(
+                f"{field}: is a {name} file with more than {most} {what}; at most {most} are "
+                "allowed",
+                field=field,
+            )

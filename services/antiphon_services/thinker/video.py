@@ -8,6 +8,7 @@ processor then finds nothing to resize.
 from __future__ import annotations
 
 import io
+import os
 from functools import partial
 
 import cv2
@@ -27,6 +28,10 @@ from antiphon_services.thinker.vision import (
     Visual,
     broken,
 )
+
+# FFmpeg's AV_LOG_QUIET: it would write a line for each fault of a file. OpenCV reads it with the
+# first video.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 MAX_VIDEO_S = 120.0
 """Of one video; its frames are all in memory at once."""

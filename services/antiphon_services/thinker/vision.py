@@ -9,6 +9,7 @@ sizes that these choose are computed here with Hugging Face's own rule.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,9 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from antiphon.chunk import Tensor
 from antiphon.conversation import Conversation, ImagePart, VideoPart
 from antiphon.errors import InvalidArgument
+
+# Pillow warns in the words of the file, in as many lines as it asks for, and Python keeps each.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 MAX_PIXELS = 64_000_000
 """Of an image, or of a video's frame; more than any camera's in one file is an attack."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,23 @@ def test_sight_is_refused_when_time_falls_between_positions(
     assert (
         load_vision(other, Qwen3OmniMoeProcessorKwargs, max_images=1, max_videos=0).max_images == 1
     )
+
+
+READ = """
+import sys
+import numpy as np
+from antiphon_services.thinker.video import measure_video
+from antiphon_services.thinker.vision import FramePace, Sizes
+file = np.frombuffer(sys.stdin.buffer.read(), np.uint8)
+measure_video(Sizes(32, 1, 1 << 20), FramePace(2, 1), file, "video.0").pixels()
+"""
+
+
+def test_what_ffmpeg_says_of_a_damaged_video_is_not_written() -> None:
+    file = bytearray(mp4(30, 10.0))
+    frames = file.index(b"mdat")
+    for at in range(frames + 400, len(file) - 8, 40):
+        file[at] ^= 0x5A
+    command = [sys.executable, "-c", READ]
+    written = subprocess.run(command, input=bytes(file), capture_output=True, check=True).stderr
+    assert b"[mpeg4" not in written
