@@ -69,6 +69,18 @@ OPTIONS = (
 )
 
 
+TAIL_SILENCE = "tail_silence_s"
+MOST_TAIL_S = 10.0
+
+DECODER_OPTIONS = (
+    Option(
+        TAIL_SILENCE,
+        OptionKind.NUMBER,
+        "Silence at the end of speech is cut to so many seconds. Without it nothing is cut.",
+        most=MOST_TAIL_S,
+    ),
+)
+
 PIPELINE = Pipeline(
     name="ming_tts",
     architectures=(ARCHITECTURE,),
@@ -83,7 +95,9 @@ PIPELINE = Pipeline(
             example=conversation(INPUT),
         ),
         # In float32 alone, as the reference's CPU path does.
-        StageSpec(CODE2WAV, example=random_floats(LATENTS), dtype="float32"),
+        StageSpec(
+            CODE2WAV, options=DECODER_OPTIONS, example=random_floats(LATENTS), dtype="float32"
+        ),
     ),
     edges=(
         conversation_edge(TALKER),

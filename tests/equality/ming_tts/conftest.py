@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from ming_asking import Recorded, TalkerInProcess
+from ming_asking import Recorded
+from ming_in_process import TalkerInProcess
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.ming_tts import PIPELINE

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from ming_asking import Recorded, TalkerInProcess
+from ming_asking import Recorded
+from ming_in_process import TalkerInProcess, load_decoder
 from numpy.testing import assert_allclose
 
 from antiphon.pipelines.ming_tts import LATENT_SAMPLES, LATENT_WIDTH
-from antiphon.runtime.checkpoint.submodule import load_submodule
-from antiphon.runtime.checkpoint.weights import Weights
 from antiphon_services.ming_tts.code2wav.decoder import AudioStream
-from antiphon_services.ming_tts.code2wav.module import (
-    PREFIX,
-    UNUSED,
-    AudioDecoderModule,
-    DecoderSizes,
-)
+from antiphon_services.ming_tts.code2wav.module import AudioDecoderModule
 from antiphon_testkit.ming_tts.tiny_checkpoint import PRESETS, build_tiny_ming
 from tests.equality.ming_tts.ming_cases import AUDIO_STEP, SEED, Case, all_cases
 
 TOLERANCE = 1e-4
 STREAMED_TOLERANCE = 2e-6
-
-
-def load(folder: Path) -> AudioDecoderModule:
-    told = json.loads((folder / "config.json").read_text())
-    return load_submodule(
-        AudioDecoderModule,
-        DecoderSizes(told["audio_tokenizer_config"]["dec_kwargs"]["backbone"]),
-        PREFIX,
-        Weights(folder),
-        dtype=torch.float32,
-        device="cpu",
-        ignored=UNUSED,
-    )
 
 
 def decode(module: AudioDecoderModule, latents: torch.Tensor, pieces: Sequence[int]) -> np.ndarray:
@@ -57,7 +37,7 @@ def test_samples(
 ) -> None:
     said = talker.speak(case, talker.prompt(case), recorded.seed(case))
     latents = torch.from_numpy(said.latents)
-    samples = decode(load(ming_checkpoint), latents, [len(latents)])
+    samples = decode(load_decoder(ming_checkpoint), latents, [len(latents)])
     assert len(samples) == LATENT_SAMPLES * len(latents)
     assert_allclose(samples[::AUDIO_STEP], recorded.of(case)["audio"], atol=TOLERANCE)
 
@@ -65,7 +45,7 @@ def test_samples(
 @pytest.mark.parametrize("preset", PRESETS)
 def test_pieces_joined_are_the_whole(preset: str, tmp_path: Path) -> None:
     build_tiny_ming(tmp_path / "tiny", PRESETS[preset], SEED)
-    module = load(tmp_path / "tiny")
+    module = load_decoder(tmp_path / "tiny")
     latents = torch.randn(29, LATENT_WIDTH, generator=torch.Generator().manual_seed(3))
     whole = decode(module, latents, [29])
     for pieces in ([1] * 29, [4] * 7 + [1], [2, 1, 7, 19], [28, 1], [1, 28]):
@@ -81,7 +61,7 @@ def test_a_window_without_look_ahead_is_wrong_at_every_boundary(
     """Decoding each piece behind some earlier latents alone, as one server does, is another sound:
     the last latent of a piece lacks the next one, and the last rows lack later windows. The stream
     is exact there."""
-    module, size = load(ming_checkpoint), 4
+    module, size = load_decoder(ming_checkpoint), 4
     latents = torch.randn(24, LATENT_WIDTH, generator=torch.Generator().manual_seed(4))
     whole = decode(module, latents, [24])
     loudness = float(np.sqrt(np.mean(whole**2)))

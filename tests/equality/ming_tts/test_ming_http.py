@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from ming_asking import CLIP_FILE, TOLERANCE, Recorded
 
-from antiphon.pipelines.ming_tts import FRAME_SAMPLES, OPTIONS, SAMPLE_RATE_HZ
+from antiphon.pipelines.ming_tts import DECODER_OPTIONS, FRAME_SAMPLES, OPTIONS, SAMPLE_RATE_HZ
 from antiphon_tools.launcher.launcher import Running
 from tests.equality.ming_tts.ming_cases import (
     AUDIO_STEP,
@@ -129,7 +129,9 @@ async def test_options_have_the_names_that_the_model_lists(
     async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
         model = (await http.get("/v1/models")).json()["data"][0]
     assert VOICE_NAME in model["voices"]
-    assert {each["name"] for each in model["options"]} == {each.name for each in OPTIONS}
+    assert {each["name"] for each in model["options"]} == {
+        each.name for each in (*OPTIONS, *DECODER_OPTIONS)
+    }
     body = body_of(case, recorded)
     del body["ref_audio"], body["ref_text"]
     body["options"] = {
@@ -168,6 +170,25 @@ async def test_chat_reads_the_message_aloud(
         "messages": [{"role": "user", "content": case.text}],
         "modalities": ["audio"],
         "audio": {"voice": VOICE_NAME, "format": "pcm16"},
+        "seed": recorded.seed(case),
+    }
+    for samples in await heard_chat(running, body):
+        check_pcm16(samples, case, recorded)
+
+
+async def test_chat_takes_a_recording_in_the_place_of_a_voice(
+    speaking: dict[str, Running], recorded: Recorded
+) -> None:
+    case, running = CASES["clip-english"], speaking[SERVED]
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": case.text}],
+        "modalities": ["audio"],
+        "audio": {"format": "pcm16"},
+        "options": {
+            "reference_audio": {"data": CLIP_DATA, "format": "wav"},
+            "reference_text": REFERENCE_TEXT,
+        },
         "seed": recorded.seed(case),
     }
     for samples in await heard_chat(running, body):

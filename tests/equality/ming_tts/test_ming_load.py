@@ -25,7 +25,7 @@ DESCRIBED = [f"instruction={STYLE}"]
     ("service", "http", "options"),
     [
         ("gateway", True, []),
-        ("gateway", False, CLONE),
+        ("gateway", True, CLONE),
         ("gateway", False, DESCRIBED),
         ("talker", False, []),
         ("talker", False, CLONE),

@@ -148,7 +148,8 @@ class HttpDriver:
             **{stage: request.given() for stage, request in sampling.items()},
         }
         if AUDIO in self.outputs:
-            voice = content.voice or next(iter(model.voices), "")
+            recorded = any(isinstance(each, bytes) for each in content.options.values())
+            voice = content.voice or ("" if recorded else next(iter(model.voices), ""))
             body["audio"] = {"voice": voice, "format": "pcm16"}
         if content.options:
             body["options"] = to_json(content.options, model.numbers)

@@ -204,7 +204,9 @@ def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
     if chat.audio is None:
         return ""
     voice = voice_name(chat.audio.voice)
-    if voices and not voice:
+    # A recording, which alone is an object among options, is a voice, too.
+    recorded = any(bytes(each).lstrip().startswith(b"{") for each in chat.options.values())
+    if voices and not voice and not recorded:
         raise invalid("audio.voice", f"is missing or empty; there are: {', '.join(voices)}")
     return voice
 

@@ -15,13 +15,22 @@ import torch
 
 from antiphon.chunk import Tensor
 from antiphon.errors import ResourceExhausted
-from antiphon.pipelines.ming_tts import AUDIO, CODE2WAV, FRAME_WIDTH, LATENT_WIDTH, LATENTS
+from antiphon.pipelines.ming_tts import (
+    AUDIO,
+    CODE2WAV,
+    FRAME_WIDTH,
+    LATENT_WIDTH,
+    LATENTS,
+    SAMPLE_RATE_HZ,
+    TAIL_SILENCE,
+)
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.transport.device_edge import host_array
+from antiphon.transport.device_edge import host_array, on_device
 from antiphon_services.isolation import alone
 from antiphon_services.ming_tts.code2wav.decoder import AudioStream
 from antiphon_services.ming_tts.code2wav.module import AudioDecoderModule
+from antiphon_services.ming_tts.code2wav.tail_silence import TailSilence
 from antiphon_services.vocoder.pace import DecodePace
 from antiphon_services.vocoder.segment import Pending, VocoderEdges, VocoderSegment, invalid_codes
 
@@ -40,10 +49,12 @@ class LatentDecoderEngine:
 
     def __init__(self, module: AudioDecoderModule, *, context_limit: int, slots: int) -> None:
         self._module = module
+        self._device = module.fc1.weight.device
         self._context_limit = context_limit
         self._slots = slots
         self._segments: dict[SegmentKey, VocoderSegment] = {}
         self._streams: dict[SegmentKey, AudioStream] = {}
+        self._tails: dict[SegmentKey, TailSilence] = {}
         # Segments that can step, the longest waiting first.
         self._ready: dict[SegmentKey, None] = {}
 
@@ -53,6 +64,10 @@ class LatentDecoderEngine:
             raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
         self._segments[key] = VocoderSegment(key, _EDGES, AUDIO in settings.outputs)
         self._streams[key] = AudioStream(self._module)
+        tail_s = settings.options.get(TAIL_SILENCE)
+        if tail_s is not None:
+            assert isinstance(tail_s, int | float), "the runtime checks options"
+            self._tails[key] = TailSilence(round(tail_s * SAMPLE_RATE_HZ))
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Check and queue frames. Raises `DataLoss` or `InvalidArgument`."""
@@ -76,6 +91,7 @@ class LatentDecoderEngine:
     def release(self, key: SegmentKey) -> None:
         """Forget the segment and its stream."""
         del self._segments[key], self._streams[key]
+        self._tails.pop(key, None)
         self._ready.pop(key, None)
 
     @torch.inference_mode()
@@ -100,9 +116,13 @@ class LatentDecoderEngine:
         finished = segment.finish_reason is not None and not segment.pending
         if not segment.wanted or not segment.frames:
             return segment.emit({})
-        latents = torch.tensor(frames.codes).view(-1, LATENT_WIDTH)
-        samples = self._streams[segment.key].advance(latents, finished=finished)
-        return segment.decoded(frames, host_array(samples))
+        # A copy: what comes in a message is read-only, which torch warns of.
+        latents = on_device(frames.codes.copy(), self._device).view(-1, LATENT_WIDTH)
+        made = self._streams[segment.key].advance(latents, finished=finished)
+        samples = host_array(made)
+        if (tail := self._tails.get(segment.key)) is not None:
+            samples = tail.advance(samples, finished=finished)
+        return segment.decoded(frames, samples)
 
 
 def _read_frames(chunk: InputChunk) -> Tensor:

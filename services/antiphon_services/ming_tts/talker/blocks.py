@@ -28,7 +28,8 @@ class RmsTransformer:
         self._blocks = [_RmsBlock(each, heads) for each in module.blocks]
         self._norm: Tensor = module.final_layer.norm_final.weight
         self._out = affine(module.final_layer.linear)
-        self._rotation = rotation_of(0, rows, width // heads, self._norm.device)
+        turns = rotation_of(0, rows, width // heads, self._norm.device).turns
+        self._rotation = Rotation(turns.to(self._norm.dtype))
 
     def forward(self, rows: Tensor, outputs: slice) -> Tensor:
         """The outputs at some of the rows [sequences, rows, width]."""

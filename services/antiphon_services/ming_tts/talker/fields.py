@@ -60,5 +60,7 @@ ENCODER = ConfigPart(
         "latent_dim": (LATENT_WIDTH,),
     },
 )
-ENCODER_LAYERS = ConfigPart("audio_tokenizer_config.enc_kwargs.backbone", own=Qwen2Config)
+ENCODER_LAYERS = ConfigPart(
+    "audio_tokenizer_config.enc_kwargs.backbone", own=Qwen2Config, ropes=PLAIN_ROPE
+)
 PARTS = (MODEL, LAYERS, FLOW, AGGREGATOR, AUDIO, ENCODER, ENCODER_LAYERS)

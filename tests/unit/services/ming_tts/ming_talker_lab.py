@@ -40,8 +40,8 @@ class Asked:
 class TalkerLab:
     """One checkpoint's engine."""
 
-    def __init__(self, path: Path, *, limit: int = LIMIT) -> None:
-        stage = load(path, StageConfig(slots=SLOTS, context_limit=limit))
+    def __init__(self, path: Path, *, limit: int = LIMIT, dtype: str | None = None) -> None:
+        stage = load(path, StageConfig(slots=SLOTS, context_limit=limit, dtype=dtype))
         assert isinstance(stage.engine, MingTalkerEngine)
         self.engine, self.facts = stage.engine, stage.facts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,20 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import DataLoss, InvalidArgument, ResourceExhausted
-from antiphon.pipelines.ming_tts import AUDIO, FRAME_SAMPLES, FRAME_WIDTH, LATENTS
+from antiphon.pipelines.ming_tts import (
+    AUDIO,
+    FRAME_SAMPLES,
+    FRAME_WIDTH,
+    LATENTS,
+    SAMPLE_RATE_HZ,
+    TAIL_SILENCE,
+)
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.ming_tts.code2wav import tail_silence
 from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
 from antiphon_services.ming_tts.code2wav.load import load
+from antiphon_services.ming_tts.code2wav.tail_silence import WINDOW
 from antiphon_services.vocoder.stage import NO_SAMPLING
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments
 
@@ -100,6 +110,28 @@ def test_silence_and_loud_latents_are_heard(engine: LatentDecoderEngine) -> None
     for frames in (np.zeros((3, FRAME_WIDTH), np.float32), 1e4 * frames_of(4, 3)):
         samples = samples_of(heard(engine, chunks_of(frames, [3]))[0], frames)
         assert np.isfinite(samples).all()
+
+
+@pytest.mark.parametrize("sizes", [[10], [1] * 10, [4, 6]], ids=str)
+def test_silence_at_the_end_is_cut_if_asked_for(
+    engine: LatentDecoderEngine, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the loudest window counts as silent here: this model is never silent. Ten frames are
+    32 whole windows."""
+    frames = frames_of(0, 10)
+    whole = samples_of(heard(engine, chunks_of(frames, [10]))[0], frames)
+    windows = np.abs(whole.reshape(-1, WINDOW)).mean(1)
+    loudest = int(windows.argmax())
+    monkeypatch.setattr(tail_silence, "SILENT", 0.999 * windows.max())
+    settings = replace(SETTINGS, options={TAIL_SILENCE: 0.05})
+    outputs = run_segments(engine, {KEY: (settings, chunks_of(frames, sizes))})
+    tensors = outputs[KEY].tensors(AUDIO)
+    end = (loudest + 1) * WINDOW + round(0.05 * SAMPLE_RATE_HZ)
+    np.testing.assert_allclose(tensors["samples"], whole[:end], rtol=0, atol=TOLERANCE)
+    np.testing.assert_array_equal(tensors[LATENTS], frames)
+    completed = outputs[KEY].completed
+    assert completed is not None
+    assert completed.output_positions == min(end, len(whole))
 
 
 @pytest.mark.parametrize("reason", FinishReason)

@@ -110,6 +110,20 @@ def test_logits_that_are_not_finite_fail_their_segment_alone(
     np.testing.assert_allclose(latents_of(sound), expected, rtol=0, atol=TOLERANCE)
 
 
+def test_bfloat16_is_near_float32(checkpoints: dict[str, Path]) -> None:
+    """It is the default on a GPU. A later step depends on the latents before it, so the first ones
+    are compared."""
+    asked = Asked(seed=1, changes={"max_tokens": 6} | WARM)
+    rounded = TalkerLab(checkpoints["windowed"], dtype="bfloat16").speak(asked, asked)
+    exact = latents_of(TalkerLab(checkpoints["windowed"]).speak(asked)[0])
+    for each in rounded:
+        made = latents_of(each)
+        assert made.shape == exact.shape
+        assert np.isfinite(made).all()
+        apart = np.sqrt(np.mean((made[0] - exact[0]) ** 2) / np.mean(exact[0] ** 2))
+        assert apart < 0.1
+
+
 def test_slots_come_back(lab: TalkerLab) -> None:
     """After an end, a release in the middle of a prompt, and one of a draw."""
     expected = latents_of(lab.speak(Asked(seed=1))[0])
