@@ -73,7 +73,7 @@ def tts_talker_step(talker: TtsTalker, sampling: Sampling = DRAWN) -> Step:
 
 def cosy_talker_step(talker: SpeechTalker, sampling: Sampling = COSY_DRAWN) -> Step:
     """A code of every session, in the midst of utterances."""
-    place = DrawPlace(3, early=False, continues=False)
+    place = DrawPlace(3, 3, early=False, continues=False)
     return lambda sessions, position: talker.step([], draws_of(sessions, position, place, sampling))
 
 
