@@ -152,16 +152,21 @@ import sys
 import numpy as np
 from antiphon_services.thinker.video import measure_video
 from antiphon_services.thinker.vision import FramePace, Sizes
+from antiphon.errors import InvalidArgument
 file = np.frombuffer(sys.stdin.buffer.read(), np.uint8)
-measure_video(Sizes(32, 1, 1 << 20), FramePace(2, 1), file, "video.0").pixels()
+try:
+    measure_video(Sizes(32, 1, 1 << 20), FramePace(2, 1), file, "video.0").pixels()
+except InvalidArgument as error:
+    print(error)
 """
 
 
 def test_what_ffmpeg_says_of_a_damaged_video_is_not_written() -> None:
     file = bytearray(mp4(30, 10.0))
-    frames = file.index(b"mdat")
-    for at in range(frames + 400, len(file) - 8, 40):
+    for at in range(file.index(b"mdat") + 60, file.index(b"moov") - 8, 200):
         file[at] ^= 0x5A
     command = [sys.executable, "-c", READ]
-    written = subprocess.run(command, input=bytes(file), capture_output=True, check=True).stderr
-    assert b"[mpeg4" not in written
+    reader = subprocess.run(command, input=bytes(file), capture_output=True, check=True)
+    # OpenCV writes to either, as its log level comes by default or by the environment.
+    assert b"[OPENCV:FFMPEG" not in reader.stdout
+    assert b"[mpeg4" not in reader.stderr
