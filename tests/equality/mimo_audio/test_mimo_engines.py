@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from mimo_asking import conversation_of, options_of, speaks
-from mimo_lab import GREEDY, Recorded, recorded_names
+from mimo_lab import GREEDY, MimoLab, Recorded, recorded_names
 from msgspec.structs import replace as replace_struct
 
 from antiphon.conversation import AudioPart, Conversation, to_tensors
@@ -279,3 +279,33 @@ def test_a_history_that_cannot_be_is_refused(
     settings, _ = asked(BY_NAME["tts-english"])
     with pytest.raises(InvalidArgument, match=r"history\."):
         talkers["marks"].engine.admit(SegmentKey("no", 0), replace(settings, history=history))
+
+
+def test_a_group_at_the_last_position_is_not_heard(
+    talkers: dict[str, LoadedStage], recorded: Recorded, mimo_labs: Mapping[str, MimoLab]
+) -> None:
+    """The vendor's code drops the last position, also where the limit of positions ends it."""
+    settings, chunks = asked(BY_NAME["dialogue-system"])
+    stem, lab_ids = "marks/dialogue-system", mimo_labs["marks"].ids
+    ids = recorded.arrays[f"{stem}/text"]
+    codes = recorded.arrays[f"{stem}/codes"].reshape(len(ids), 4, CHANNELS)
+    spoken = np.flatnonzero(ids[:-1] == lab_ids[EMPTY])
+    cut = int(spoken[1]) + 1
+    limited = replace(settings, sampling=replace(settings.sampling, max_tokens=cut))
+    answer = run_segment(talkers["marks"].engine, limited, chunks)
+    assert answer.tensors(TEXT)["ids"].tolist() == ids[:cut].tolist()
+    assert answer.finish_reason(CODES) is FinishReason.LENGTH
+    np.testing.assert_array_equal(answer.tensors(CODES)[CODES], codes[spoken[0]])
+
+
+def test_codes_are_drawn_apart_from_the_text(talkers: dict[str, LoadedStage]) -> None:
+    """Of greedy text the codes are drawn all the same, unless the request says otherwise."""
+    settings, chunks = asked(BY_NAME["dialogue-system"])
+    first = []
+    for seed in range(3):
+        sampling = replace(settings.sampling, seed=seed)
+        drawn = replace(settings, sampling=sampling, options={})
+        answer = run_segment(talkers["marks"].engine, drawn, chunks)
+        first.append(answer.tensors(CODES)[CODES][:4].tobytes())
+    greedy = run_segment(talkers["marks"].engine, settings, chunks).tensors(CODES)[CODES][:4]
+    assert len({*first, greedy.tobytes()}) == 4
