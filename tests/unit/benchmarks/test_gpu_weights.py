@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 import torch
 
 from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
+from benchmarks.gpu.loaded import Stages
+from benchmarks.gpu.scale import EAGER
 from benchmarks.gpu.weights import random_talker, sizes_of, whole_config
 
 HIDDEN_ROWS = 1000
@@ -27,3 +35,37 @@ def test_speech_does_not_end_by_itself_when_it_is_sampled() -> None:
 
     top_k = DEFAULT_SAMPLING.top_k
     assert 0 < top_k <= int(likelier.min())
+
+
+@pytest.fixture
+def _no_automatic_collection() -> Iterator[None]:
+    """Cycles are freed by an explicit call alone."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_automatic_collection")
+def test_a_stage_leaves_no_weights_for_the_next_one(tmp_path: Path) -> None:
+    """Two thinkers of 61 GB do not fit a device together."""
+    stages = Stages(torch.device("cpu"), tmp_path)
+    stages.write()
+    others = {id(each) for each in parameters()}
+    stage = stages.load("talker", EAGER, slots=1, context=64)
+    weights = [weakref.ref(each) for each in parameters() if id(each) not in others]
+    assert weights
+    # A graph and what replays it refer to each other.
+    circle: list[object] = [stage]
+    circle.append(circle)
+    del stage, circle
+    assert any(each() is not None for each in weights)
+
+    stages.forget()
+
+    assert all(each() is None for each in weights)
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    """Those of all modules in this process."""
+    return [each for each in gc.get_objects() if type(each) is torch.nn.Parameter]
