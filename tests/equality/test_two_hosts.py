@@ -148,7 +148,7 @@ async def running_on(
             gateway=GatewayConfig(http_listen=door, grpc_listen=door),
         )
         file.write_bytes(dump_deployment(deployment))
-        await start("gateway", "gateway", "--config", str(file))
+        await start("gateway", "antiphon_gateway", "--config", str(file))
         await services["gateway"].ready
         client = antiphon.AsyncClient(services["gateway"].address)
         await stack.enter_async_context(client)
