@@ -52,13 +52,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `-n`: a file's tests run on one worker, and so do those of one shape of checkpoint, whose
-    services and reference several files share."""
+    """For `-n`: a file's tests run on one worker, and so do those of one shape of checkpoint or of
+    one family, whose services and reference several files share."""
     for item in items:
         group = str(item.path)
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "shape" in callspec.params and "equality" in group:
             group = f"equality-{callspec.params['shape']}"
+        elif "speaking" in getattr(item, "fixturenames", ()) and "equality" in group:
+            group = f"equality-{item.path.parent.name}"
         item.add_marker(pytest.mark.xdist_group(group))
 
 

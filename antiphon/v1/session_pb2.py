@@ -4,15 +4,18 @@
 # source: antiphon/v1/session.proto
 # Protobuf Python Version: 5.29.0
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 5, 29, 0, "", "antiphon/v1/session.proto"
+    _runtime_version.Domain.PUBLIC,
+    5,
+    29,
+    0,
+    '',
+    'antiphon/v1/session.proto'
 )
 # @@protoc_insertion_point(imports)
 
@@ -21,81 +24,80 @@ _sym_db = _symbol_database.Default()
 
 from antiphon.v1 import chunk_pb2 as antiphon_dot_v1_dot_chunk__pb2
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x19\x61ntiphon/v1/session.proto\x12\x0b\x61ntiphon.v1\x1a\x17\x61ntiphon/v1/chunk.proto"\x88\x01\n\x0cSessionError\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.antiphon.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\r\n\x05stage\x18\x04 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x05 \x01(\t\x12\x15\n\rretry_after_s\x18\x06 \x01(\x01"\xf4\x02\n\x0bSessionOpen\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x03 \x01(\t\x12\x1e\n\x16\x63heckpoint_fingerprint\x18\x04 \x01(\t\x12"\n\x06routes\x18\x05 \x03(\x0b\x32\x12.antiphon.v1.Route\x12*\n\x06limits\x18\x06 \x01(\x0b\x32\x1a.antiphon.v1.SessionLimits\x12\x36\n\x07windows\x18\x07 \x03(\x0b\x32%.antiphon.v1.SessionOpen.WindowsEntry\x12/\n\rfirst_segment\x18\x08 \x01(\x0b\x32\x18.antiphon.v1.SegmentOpen\x12\'\n\x0b\x66irst_input\x18\t \x03(\x0b\x32\x12.antiphon.v1.Chunk\x1a.\n\x0cWindowsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01J\x04\x08\x02\x10\x03R\x07\x61ttempt"E\n\x05Route\x12\x0c\n\x04\x65\x64ge\x18\x01 \x01(\t\x12.\n\x0c\x64\x65stinations\x18\x02 \x03(\x0b\x32\x18.antiphon.v1.Destination"m\n\x0b\x44\x65stination\x12)\n\x05reply\x18\x01 \x01(\x0b\x32\x18.antiphon.v1.ReplyTargetH\x00\x12)\n\x05stage\x18\x02 \x01(\x0b\x32\x18.antiphon.v1.StageTargetH\x00\x42\x08\n\x06target"\r\n\x0bReplyTarget"5\n\x0bStageTarget\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\tJ\x04\x08\x02\x10\x03".\n\rSessionLimits\x12\x17\n\x0fstall_timeout_s\x18\x01 \x01(\x01J\x04\x08\x02\x10\x03"\xf0\x04\n\x0bSegmentOpen\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x38\n\x08sampling\x18\x02 \x03(\x0b\x32&.antiphon.v1.SegmentOpen.SamplingEntry\x12\r\n\x05voice\x18\x03 \x01(\t\x12\x0f\n\x07outputs\x18\x04 \x03(\t\x12\x38\n\x08\x64\x65livery\x18\x05 \x03(\x0b\x32&.antiphon.v1.SegmentOpen.DeliveryEntry\x12.\n\x0c\x63hunk_policy\x18\x06 \x01(\x0b\x32\x18.antiphon.v1.ChunkPolicy\x12\x12\n\ndeadline_s\x18\x07 \x01(\x01\x12%\n\x07history\x18\x08 \x01(\x0b\x32\x14.antiphon.v1.History\x12\x0c\n\x04last\x18\t \x01(\x08\x12\x36\n\x07options\x18\n \x03(\x0b\x32%.antiphon.v1.SegmentOpen.OptionsEntry\x12\x0c\n\x04live\x18\x0b \x01(\x08\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x0e\n\x06\x63hoice\x18\r \x01(\r\x1a\x46\n\rSamplingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.antiphon.v1.Sampling:\x02\x38\x01\x1a\x46\n\rDeliveryEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0e\x32\x15.antiphon.v1.Delivery:\x02\x38\x01\x1aH\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.antiphon.v1.OptionValue:\x02\x38\x01"K\n\x0bOptionValue\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x10\n\x06number\x18\x02 \x01(\x01H\x00\x12\x11\n\x07\x66loat32\x18\x03 \x01(\x0cH\x00\x42\x07\n\x05value"\xd0\x02\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x19\n\x0ctop_logprobs\x18\x08 \x01(\rH\x06\x88\x01\x01\x12\x18\n\x0bjson_schema\x18\t \x01(\tH\x07\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\r\n\x0b_max_tokensB\x0f\n\r_top_logprobsB\x0e\n\x0c_json_schema":\n\x0b\x43hunkPolicy\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0c\n\x04ramp\x18\x02 \x03(\r\x12\x0e\n\x06steady\x18\x03 \x01(\r"}\n\x07History\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63ode_groups\x18\x05 \x01(\r\x12\x0f\n\x07latents\x18\x06 \x01(\x0c\x12\x14\n\x0clatent_width\x18\x07 \x01(\rJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x05inputR\x06output" \n\rInputFinished\x12\x0f\n\x07segment\x18\x01 \x01(\r" \n\rCancelSegment\x12\x0f\n\x07segment\x18\x01 \x01(\r"@\n\x0cOutputCredit\x12\x0c\n\x04\x65\x64ge\x18\x01 \x01(\t\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x11\n\tpositions\x18\x03 \x01(\x04"\x1b\n\x08Progress\x12\x0f\n\x07segment\x18\x01 \x01(\r"*\n\tStageGone\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x0c\n\x04role\x18\x02 \x01(\t"\x97\x03\n\x0eSessionRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.antiphon.v1.SessionOpenH\x00\x12\x30\n\x0csegment_open\x18\x02 \x01(\x0b\x32\x18.antiphon.v1.SegmentOpenH\x00\x12#\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x12.antiphon.v1.ChunkH\x00\x12\x34\n\x0einput_finished\x18\x04 \x01(\x0b\x32\x1a.antiphon.v1.InputFinishedH\x00\x12\x34\n\x0e\x63\x61ncel_segment\x18\x05 \x01(\x0b\x32\x1a.antiphon.v1.CancelSegmentH\x00\x12+\n\x06\x63redit\x18\x07 \x01(\x0b\x32\x19.antiphon.v1.OutputCreditH\x00\x12)\n\x08progress\x18\x08 \x01(\x0b\x32\x15.antiphon.v1.ProgressH\x00\x12&\n\x04gone\x18\t \x01(\x0b\x32\x16.antiphon.v1.StageGoneH\x00\x42\t\n\x07messageJ\x04\x08\x06\x10\x07R\x07reroute" \n\rSessionOpened\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t" \n\rSegmentOpened\x12\x0f\n\x07segment\x18\x01 \x01(\r"K\n\x0eSegmentRefused\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12(\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x19.antiphon.v1.SessionError"\xb9\x02\n\rSegmentReport\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x30\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x19.antiphon.v1.FinishReason\x12\x17\n\x0finput_positions\x18\x03 \x01(\x04\x12\x1d\n\x15input_audio_positions\x18\x04 \x01(\x04\x12\x1e\n\x16input_cached_positions\x18\x05 \x01(\x04\x12\x18\n\x10output_positions\x18\x06 \x01(\x04\x12\x15\n\rfirst_input_s\x18\x07 \x01(\x01\x12\x16\n\x0e\x66irst_output_s\x18\x08 \x01(\x01\x12\x15\n\rlast_output_s\x18\t \x01(\x01\x12\x0e\n\x06\x62usy_s\x18\n \x01(\x01\x12\x1d\n\x15input_image_positions\x18\x0b \x01(\x04"J\n\x10SessionSuspended\x12\x0c\n\x04\x65\x64ge\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0fresume_window_s\x18\x03 \x01(\x01"\x96\x03\n\x0fSessionResponse\x12,\n\x06opened\x18\x01 \x01(\x0b\x32\x1a.antiphon.v1.SessionOpenedH\x00\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.antiphon.v1.ChunkH\x00\x12,\n\x06report\x18\x03 \x01(\x0b\x32\x1a.antiphon.v1.SegmentReportH\x00\x12\x32\n\tsuspended\x18\x04 \x01(\x0b\x32\x1d.antiphon.v1.SessionSuspendedH\x00\x12*\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.antiphon.v1.SessionErrorH\x00\x12\x34\n\x0esegment_opened\x18\x06 \x01(\x0b\x32\x1a.antiphon.v1.SegmentOpenedH\x00\x12)\n\x08progress\x18\x07 \x01(\x0b\x32\x15.antiphon.v1.ProgressH\x00\x12\x36\n\x0fsegment_refused\x18\x08 \x01(\x0b\x32\x1b.antiphon.v1.SegmentRefusedH\x00\x42\t\n\x07message*M\n\x08\x44\x65livery\x12\x18\n\x14\x44\x45LIVERY_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45LIVERY_STREAM\x10\x01\x12\x12\n\x0e\x44\x45LIVERY_WHOLE\x10\x02*\x94\x03\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x45RROR_CODE_INVALID_ARGUMENT\x10\x01\x12\x18\n\x14\x45RROR_CODE_NOT_FOUND\x10\x02\x12\x1e\n\x1a\x45RROR_CODE_NOT_IMPLEMENTED\x10\x03\x12!\n\x1d\x45RROR_CODE_RESOURCE_EXHAUSTED\x10\x04\x12"\n\x1e\x45RROR_CODE_FAILED_PRECONDITION\x10\x05\x12\x1a\n\x16\x45RROR_CODE_UNAVAILABLE\x10\x06\x12 \n\x1c\x45RROR_CODE_DEADLINE_EXCEEDED\x10\x07\x12\x18\n\x14\x45RROR_CODE_CANCELLED\x10\x08\x12\x17\n\x13\x45RROR_CODE_INTERNAL\x10\t\x12\x18\n\x14\x45RROR_CODE_DATA_LOSS\x10\n\x12\x1e\n\x1a\x45RROR_CODE_UNAUTHENTICATED\x10\x0b\x12\x1e\n\x1a\x45RROR_CODE_UNUSABLE_OUTPUT\x10\x0c\x62\x06proto3'
-)
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61ntiphon/v1/session.proto\x12\x0b\x61ntiphon.v1\x1a\x17\x61ntiphon/v1/chunk.proto\"\x88\x01\n\x0cSessionError\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.antiphon.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\r\n\x05stage\x18\x04 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x05 \x01(\t\x12\x15\n\rretry_after_s\x18\x06 \x01(\x01\"\xf4\x02\n\x0bSessionOpen\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x03 \x01(\t\x12\x1e\n\x16\x63heckpoint_fingerprint\x18\x04 \x01(\t\x12\"\n\x06routes\x18\x05 \x03(\x0b\x32\x12.antiphon.v1.Route\x12*\n\x06limits\x18\x06 \x01(\x0b\x32\x1a.antiphon.v1.SessionLimits\x12\x36\n\x07windows\x18\x07 \x03(\x0b\x32%.antiphon.v1.SessionOpen.WindowsEntry\x12/\n\rfirst_segment\x18\x08 \x01(\x0b\x32\x18.antiphon.v1.SegmentOpen\x12\'\n\x0b\x66irst_input\x18\t \x03(\x0b\x32\x12.antiphon.v1.Chunk\x1a.\n\x0cWindowsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01J\x04\x08\x02\x10\x03R\x07\x61ttempt\"E\n\x05Route\x12\x0c\n\x04\x65\x64ge\x18\x01 \x01(\t\x12.\n\x0c\x64\x65stinations\x18\x02 \x03(\x0b\x32\x18.antiphon.v1.Destination\"m\n\x0b\x44\x65stination\x12)\n\x05reply\x18\x01 \x01(\x0b\x32\x18.antiphon.v1.ReplyTargetH\x00\x12)\n\x05stage\x18\x02 \x01(\x0b\x32\x18.antiphon.v1.StageTargetH\x00\x42\x08\n\x06target\"\r\n\x0bReplyTarget\"5\n\x0bStageTarget\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\tJ\x04\x08\x02\x10\x03\".\n\rSessionLimits\x12\x17\n\x0fstall_timeout_s\x18\x01 \x01(\x01J\x04\x08\x02\x10\x03\"\xf0\x04\n\x0bSegmentOpen\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x38\n\x08sampling\x18\x02 \x03(\x0b\x32&.antiphon.v1.SegmentOpen.SamplingEntry\x12\r\n\x05voice\x18\x03 \x01(\t\x12\x0f\n\x07outputs\x18\x04 \x03(\t\x12\x38\n\x08\x64\x65livery\x18\x05 \x03(\x0b\x32&.antiphon.v1.SegmentOpen.DeliveryEntry\x12.\n\x0c\x63hunk_policy\x18\x06 \x01(\x0b\x32\x18.antiphon.v1.ChunkPolicy\x12\x12\n\ndeadline_s\x18\x07 \x01(\x01\x12%\n\x07history\x18\x08 \x01(\x0b\x32\x14.antiphon.v1.History\x12\x0c\n\x04last\x18\t \x01(\x08\x12\x36\n\x07options\x18\n \x03(\x0b\x32%.antiphon.v1.SegmentOpen.OptionsEntry\x12\x0c\n\x04live\x18\x0b \x01(\x08\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x0e\n\x06\x63hoice\x18\r \x01(\r\x1a\x46\n\rSamplingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.antiphon.v1.Sampling:\x02\x38\x01\x1a\x46\n\rDeliveryEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0e\x32\x15.antiphon.v1.Delivery:\x02\x38\x01\x1aH\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.antiphon.v1.OptionValue:\x02\x38\x01\"K\n\x0bOptionValue\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x10\n\x06number\x18\x02 \x01(\x01H\x00\x12\x11\n\x07\x66loat32\x18\x03 \x01(\x0cH\x00\x42\x07\n\x05value\"\xd0\x02\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x19\n\x0ctop_logprobs\x18\x08 \x01(\rH\x06\x88\x01\x01\x12\x18\n\x0bjson_schema\x18\t \x01(\tH\x07\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\r\n\x0b_max_tokensB\x0f\n\r_top_logprobsB\x0e\n\x0c_json_schema\":\n\x0b\x43hunkPolicy\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0c\n\x04ramp\x18\x02 \x03(\r\x12\x0e\n\x06steady\x18\x03 \x01(\r\"}\n\x07History\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63ode_groups\x18\x05 \x01(\r\x12\x0f\n\x07latents\x18\x06 \x01(\x0c\x12\x14\n\x0clatent_width\x18\x07 \x01(\rJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x05inputR\x06output\" \n\rInputFinished\x12\x0f\n\x07segment\x18\x01 \x01(\r\" \n\rCancelSegment\x12\x0f\n\x07segment\x18\x01 \x01(\r\"@\n\x0cOutputCredit\x12\x0c\n\x04\x65\x64ge\x18\x01 \x01(\t\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x11\n\tpositions\x18\x03 \x01(\x04\"\x1b\n\x08Progress\x12\x0f\n\x07segment\x18\x01 \x01(\r\"*\n\tStageGone\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x0c\n\x04role\x18\x02 \x01(\t\"\x97\x03\n\x0eSessionRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.antiphon.v1.SessionOpenH\x00\x12\x30\n\x0csegment_open\x18\x02 \x01(\x0b\x32\x18.antiphon.v1.SegmentOpenH\x00\x12#\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x12.antiphon.v1.ChunkH\x00\x12\x34\n\x0einput_finished\x18\x04 \x01(\x0b\x32\x1a.antiphon.v1.InputFinishedH\x00\x12\x34\n\x0e\x63\x61ncel_segment\x18\x05 \x01(\x0b\x32\x1a.antiphon.v1.CancelSegmentH\x00\x12+\n\x06\x63redit\x18\x07 \x01(\x0b\x32\x19.antiphon.v1.OutputCreditH\x00\x12)\n\x08progress\x18\x08 \x01(\x0b\x32\x15.antiphon.v1.ProgressH\x00\x12&\n\x04gone\x18\t \x01(\x0b\x32\x16.antiphon.v1.StageGoneH\x00\x42\t\n\x07messageJ\x04\x08\x06\x10\x07R\x07reroute\" \n\rSessionOpened\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\" \n\rSegmentOpened\x12\x0f\n\x07segment\x18\x01 \x01(\r\"K\n\x0eSegmentRefused\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12(\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x19.antiphon.v1.SessionError\"\xb9\x02\n\rSegmentReport\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x30\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x19.antiphon.v1.FinishReason\x12\x17\n\x0finput_positions\x18\x03 \x01(\x04\x12\x1d\n\x15input_audio_positions\x18\x04 \x01(\x04\x12\x1e\n\x16input_cached_positions\x18\x05 \x01(\x04\x12\x18\n\x10output_positions\x18\x06 \x01(\x04\x12\x15\n\rfirst_input_s\x18\x07 \x01(\x01\x12\x16\n\x0e\x66irst_output_s\x18\x08 \x01(\x01\x12\x15\n\rlast_output_s\x18\t \x01(\x01\x12\x0e\n\x06\x62usy_s\x18\n \x01(\x01\x12\x1d\n\x15input_image_positions\x18\x0b \x01(\x04\"J\n\x10SessionSuspended\x12\x0c\n\x04\x65\x64ge\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0fresume_window_s\x18\x03 \x01(\x01\"\x96\x03\n\x0fSessionResponse\x12,\n\x06opened\x18\x01 \x01(\x0b\x32\x1a.antiphon.v1.SessionOpenedH\x00\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.antiphon.v1.ChunkH\x00\x12,\n\x06report\x18\x03 \x01(\x0b\x32\x1a.antiphon.v1.SegmentReportH\x00\x12\x32\n\tsuspended\x18\x04 \x01(\x0b\x32\x1d.antiphon.v1.SessionSuspendedH\x00\x12*\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.antiphon.v1.SessionErrorH\x00\x12\x34\n\x0esegment_opened\x18\x06 \x01(\x0b\x32\x1a.antiphon.v1.SegmentOpenedH\x00\x12)\n\x08progress\x18\x07 \x01(\x0b\x32\x15.antiphon.v1.ProgressH\x00\x12\x36\n\x0fsegment_refused\x18\x08 \x01(\x0b\x32\x1b.antiphon.v1.SegmentRefusedH\x00\x42\t\n\x07message*M\n\x08\x44\x65livery\x12\x18\n\x14\x44\x45LIVERY_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45LIVERY_STREAM\x10\x01\x12\x12\n\x0e\x44\x45LIVERY_WHOLE\x10\x02*\x94\x03\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x45RROR_CODE_INVALID_ARGUMENT\x10\x01\x12\x18\n\x14\x45RROR_CODE_NOT_FOUND\x10\x02\x12\x1e\n\x1a\x45RROR_CODE_NOT_IMPLEMENTED\x10\x03\x12!\n\x1d\x45RROR_CODE_RESOURCE_EXHAUSTED\x10\x04\x12\"\n\x1e\x45RROR_CODE_FAILED_PRECONDITION\x10\x05\x12\x1a\n\x16\x45RROR_CODE_UNAVAILABLE\x10\x06\x12 \n\x1c\x45RROR_CODE_DEADLINE_EXCEEDED\x10\x07\x12\x18\n\x14\x45RROR_CODE_CANCELLED\x10\x08\x12\x17\n\x13\x45RROR_CODE_INTERNAL\x10\t\x12\x18\n\x14\x45RROR_CODE_DATA_LOSS\x10\n\x12\x1e\n\x1a\x45RROR_CODE_UNAUTHENTICATED\x10\x0b\x12\x1e\n\x1a\x45RROR_CODE_UNUSABLE_OUTPUT\x10\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "antiphon.v1.session_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'antiphon.v1.session_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_SESSIONOPEN_WINDOWSENTRY"]._loaded_options = None
-    _globals["_SESSIONOPEN_WINDOWSENTRY"]._serialized_options = b"8\001"
-    _globals["_SEGMENTOPEN_SAMPLINGENTRY"]._loaded_options = None
-    _globals["_SEGMENTOPEN_SAMPLINGENTRY"]._serialized_options = b"8\001"
-    _globals["_SEGMENTOPEN_DELIVERYENTRY"]._loaded_options = None
-    _globals["_SEGMENTOPEN_DELIVERYENTRY"]._serialized_options = b"8\001"
-    _globals["_SEGMENTOPEN_OPTIONSENTRY"]._loaded_options = None
-    _globals["_SEGMENTOPEN_OPTIONSENTRY"]._serialized_options = b"8\001"
-    _globals["_DELIVERY"]._serialized_start = 3674
-    _globals["_DELIVERY"]._serialized_end = 3751
-    _globals["_ERRORCODE"]._serialized_start = 3754
-    _globals["_ERRORCODE"]._serialized_end = 4158
-    _globals["_SESSIONERROR"]._serialized_start = 68
-    _globals["_SESSIONERROR"]._serialized_end = 204
-    _globals["_SESSIONOPEN"]._serialized_start = 207
-    _globals["_SESSIONOPEN"]._serialized_end = 579
-    _globals["_SESSIONOPEN_WINDOWSENTRY"]._serialized_start = 518
-    _globals["_SESSIONOPEN_WINDOWSENTRY"]._serialized_end = 564
-    _globals["_ROUTE"]._serialized_start = 581
-    _globals["_ROUTE"]._serialized_end = 650
-    _globals["_DESTINATION"]._serialized_start = 652
-    _globals["_DESTINATION"]._serialized_end = 761
-    _globals["_REPLYTARGET"]._serialized_start = 763
-    _globals["_REPLYTARGET"]._serialized_end = 776
-    _globals["_STAGETARGET"]._serialized_start = 778
-    _globals["_STAGETARGET"]._serialized_end = 831
-    _globals["_SESSIONLIMITS"]._serialized_start = 833
-    _globals["_SESSIONLIMITS"]._serialized_end = 879
-    _globals["_SEGMENTOPEN"]._serialized_start = 882
-    _globals["_SEGMENTOPEN"]._serialized_end = 1506
-    _globals["_SEGMENTOPEN_SAMPLINGENTRY"]._serialized_start = 1290
-    _globals["_SEGMENTOPEN_SAMPLINGENTRY"]._serialized_end = 1360
-    _globals["_SEGMENTOPEN_DELIVERYENTRY"]._serialized_start = 1362
-    _globals["_SEGMENTOPEN_DELIVERYENTRY"]._serialized_end = 1432
-    _globals["_SEGMENTOPEN_OPTIONSENTRY"]._serialized_start = 1434
-    _globals["_SEGMENTOPEN_OPTIONSENTRY"]._serialized_end = 1506
-    _globals["_OPTIONVALUE"]._serialized_start = 1508
-    _globals["_OPTIONVALUE"]._serialized_end = 1583
-    _globals["_SAMPLING"]._serialized_start = 1586
-    _globals["_SAMPLING"]._serialized_end = 1922
-    _globals["_CHUNKPOLICY"]._serialized_start = 1924
-    _globals["_CHUNKPOLICY"]._serialized_end = 1982
-    _globals["_HISTORY"]._serialized_start = 1984
-    _globals["_HISTORY"]._serialized_end = 2109
-    _globals["_INPUTFINISHED"]._serialized_start = 2111
-    _globals["_INPUTFINISHED"]._serialized_end = 2143
-    _globals["_CANCELSEGMENT"]._serialized_start = 2145
-    _globals["_CANCELSEGMENT"]._serialized_end = 2177
-    _globals["_OUTPUTCREDIT"]._serialized_start = 2179
-    _globals["_OUTPUTCREDIT"]._serialized_end = 2243
-    _globals["_PROGRESS"]._serialized_start = 2245
-    _globals["_PROGRESS"]._serialized_end = 2272
-    _globals["_STAGEGONE"]._serialized_start = 2274
-    _globals["_STAGEGONE"]._serialized_end = 2316
-    _globals["_SESSIONREQUEST"]._serialized_start = 2319
-    _globals["_SESSIONREQUEST"]._serialized_end = 2726
-    _globals["_SESSIONOPENED"]._serialized_start = 2728
-    _globals["_SESSIONOPENED"]._serialized_end = 2760
-    _globals["_SEGMENTOPENED"]._serialized_start = 2762
-    _globals["_SEGMENTOPENED"]._serialized_end = 2794
-    _globals["_SEGMENTREFUSED"]._serialized_start = 2796
-    _globals["_SEGMENTREFUSED"]._serialized_end = 2871
-    _globals["_SEGMENTREPORT"]._serialized_start = 2874
-    _globals["_SEGMENTREPORT"]._serialized_end = 3187
-    _globals["_SESSIONSUSPENDED"]._serialized_start = 3189
-    _globals["_SESSIONSUSPENDED"]._serialized_end = 3263
-    _globals["_SESSIONRESPONSE"]._serialized_start = 3266
-    _globals["_SESSIONRESPONSE"]._serialized_end = 3672
+  DESCRIPTOR._loaded_options = None
+  _globals['_SESSIONOPEN_WINDOWSENTRY']._loaded_options = None
+  _globals['_SESSIONOPEN_WINDOWSENTRY']._serialized_options = b'8\001'
+  _globals['_SEGMENTOPEN_SAMPLINGENTRY']._loaded_options = None
+  _globals['_SEGMENTOPEN_SAMPLINGENTRY']._serialized_options = b'8\001'
+  _globals['_SEGMENTOPEN_DELIVERYENTRY']._loaded_options = None
+  _globals['_SEGMENTOPEN_DELIVERYENTRY']._serialized_options = b'8\001'
+  _globals['_SEGMENTOPEN_OPTIONSENTRY']._loaded_options = None
+  _globals['_SEGMENTOPEN_OPTIONSENTRY']._serialized_options = b'8\001'
+  _globals['_DELIVERY']._serialized_start=3674
+  _globals['_DELIVERY']._serialized_end=3751
+  _globals['_ERRORCODE']._serialized_start=3754
+  _globals['_ERRORCODE']._serialized_end=4158
+  _globals['_SESSIONERROR']._serialized_start=68
+  _globals['_SESSIONERROR']._serialized_end=204
+  _globals['_SESSIONOPEN']._serialized_start=207
+  _globals['_SESSIONOPEN']._serialized_end=579
+  _globals['_SESSIONOPEN_WINDOWSENTRY']._serialized_start=518
+  _globals['_SESSIONOPEN_WINDOWSENTRY']._serialized_end=564
+  _globals['_ROUTE']._serialized_start=581
+  _globals['_ROUTE']._serialized_end=650
+  _globals['_DESTINATION']._serialized_start=652
+  _globals['_DESTINATION']._serialized_end=761
+  _globals['_REPLYTARGET']._serialized_start=763
+  _globals['_REPLYTARGET']._serialized_end=776
+  _globals['_STAGETARGET']._serialized_start=778
+  _globals['_STAGETARGET']._serialized_end=831
+  _globals['_SESSIONLIMITS']._serialized_start=833
+  _globals['_SESSIONLIMITS']._serialized_end=879
+  _globals['_SEGMENTOPEN']._serialized_start=882
+  _globals['_SEGMENTOPEN']._serialized_end=1506
+  _globals['_SEGMENTOPEN_SAMPLINGENTRY']._serialized_start=1290
+  _globals['_SEGMENTOPEN_SAMPLINGENTRY']._serialized_end=1360
+  _globals['_SEGMENTOPEN_DELIVERYENTRY']._serialized_start=1362
+  _globals['_SEGMENTOPEN_DELIVERYENTRY']._serialized_end=1432
+  _globals['_SEGMENTOPEN_OPTIONSENTRY']._serialized_start=1434
+  _globals['_SEGMENTOPEN_OPTIONSENTRY']._serialized_end=1506
+  _globals['_OPTIONVALUE']._serialized_start=1508
+  _globals['_OPTIONVALUE']._serialized_end=1583
+  _globals['_SAMPLING']._serialized_start=1586
+  _globals['_SAMPLING']._serialized_end=1922
+  _globals['_CHUNKPOLICY']._serialized_start=1924
+  _globals['_CHUNKPOLICY']._serialized_end=1982
+  _globals['_HISTORY']._serialized_start=1984
+  _globals['_HISTORY']._serialized_end=2109
+  _globals['_INPUTFINISHED']._serialized_start=2111
+  _globals['_INPUTFINISHED']._serialized_end=2143
+  _globals['_CANCELSEGMENT']._serialized_start=2145
+  _globals['_CANCELSEGMENT']._serialized_end=2177
+  _globals['_OUTPUTCREDIT']._serialized_start=2179
+  _globals['_OUTPUTCREDIT']._serialized_end=2243
+  _globals['_PROGRESS']._serialized_start=2245
+  _globals['_PROGRESS']._serialized_end=2272
+  _globals['_STAGEGONE']._serialized_start=2274
+  _globals['_STAGEGONE']._serialized_end=2316
+  _globals['_SESSIONREQUEST']._serialized_start=2319
+  _globals['_SESSIONREQUEST']._serialized_end=2726
+  _globals['_SESSIONOPENED']._serialized_start=2728
+  _globals['_SESSIONOPENED']._serialized_end=2760
+  _globals['_SEGMENTOPENED']._serialized_start=2762
+  _globals['_SEGMENTOPENED']._serialized_end=2794
+  _globals['_SEGMENTREFUSED']._serialized_start=2796
+  _globals['_SEGMENTREFUSED']._serialized_end=2871
+  _globals['_SEGMENTREPORT']._serialized_start=2874
+  _globals['_SEGMENTREPORT']._serialized_end=3187
+  _globals['_SESSIONSUSPENDED']._serialized_start=3189
+  _globals['_SESSIONSUSPENDED']._serialized_end=3263
+  _globals['_SESSIONRESPONSE']._serialized_start=3266
+  _globals['_SESSIONRESPONSE']._serialized_end=3672
 # @@protoc_insertion_point(module_scope)

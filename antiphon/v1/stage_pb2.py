@@ -4,15 +4,18 @@
 # source: antiphon/v1/stage.proto
 # Protobuf Python Version: 5.29.0
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 5, 29, 0, "", "antiphon/v1/stage.proto"
+    _runtime_version.Domain.PUBLIC,
+    5,
+    29,
+    0,
+    '',
+    'antiphon/v1/stage.proto'
 )
 # @@protoc_insertion_point(imports)
 
@@ -22,69 +25,68 @@ _sym_db = _symbol_database.Default()
 from antiphon.v1 import chunk_pb2 as antiphon_dot_v1_dot_chunk__pb2
 from antiphon.v1 import session_pb2 as antiphon_dot_v1_dot_session__pb2
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x17\x61ntiphon/v1/stage.proto\x12\x0b\x61ntiphon.v1\x1a\x17\x61ntiphon/v1/chunk.proto\x1a\x19\x61ntiphon/v1/session.proto"\x12\n\x10WatchLoadRequest"\x93\x01\n\tStageLoad\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x15\n\ropen_sessions\x18\x04 \x01(\r\x12\x15\n\ropen_segments\x18\x05 \x01(\r\x12\x15\n\rheld_segments\x18\x06 \x01(\r\x12\x0f\n\x07refused\x18\x07 \x01(\x04"\x11\n\x0f\x44\x65scribeRequest"\xce\x08\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1e\n\x16\x63heckpoint_fingerprint\x18\x02 \x01(\t\x12\x10\n\x08pipeline\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12,\n\x06inputs\x18\x05 \x03(\x0b\x32\x1c.antiphon.v1.EdgeDescription\x12-\n\x07outputs\x18\x06 \x03(\x0b\x32\x1c.antiphon.v1.EdgeDescription\x12\x0e\n\x06voices\x18\x07 \x03(\t\x12\x16\n\x0esample_rate_hz\x18\x08 \x01(\r\x12\x19\n\x11samples_per_frame\x18\t \x01(\r\x12\x15\n\rcontext_limit\x18\n \x01(\x04\x12\x13\n\x0binput_kinds\x18\x0b \x03(\t\x12\x1c\n\x14input_sample_rate_hz\x18\x0c \x01(\r\x12\r\n\x05slots\x18\r \x01(\r\x12\x0e\n\x06\x65ngine\x18\x0e \x01(\t\x12\x12\n\ntransports\x18\x0f \x03(\t\x12\x0f\n\x07host_id\x18\x10 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x11 \x01(\t\x12\x0f\n\x07version\x18\x12 \x01(\t\x12\x13\n\x0b\x63ode_groups\x18\x13 \x01(\r\x12\x14\n\x0c\x63ode_entries\x18\x14 \x01(\r\x12\x31\n\x0epipeline_edges\x18\x15 \x03(\x0b\x32\x19.antiphon.v1.PipelineEdge\x12\x16\n\x0emax_stop_bytes\x18\x16 \x01(\r\x12\x11\n\tmax_stops\x18\x17 \x01(\r\x12\x19\n\x11max_input_audio_s\x18\x18 \x01(\x01\x12\x15\n\ropen_sessions\x18\x19 \x01(\r\x12\x15\n\ropen_segments\x18\x1a \x01(\r\x12%\n\x05links\x18\x1b \x03(\x0b\x32\x16.antiphon.v1.LinkState\x12\x15\n\rheld_segments\x18\x1c \x01(\r\x12L\n\x10output_positions\x18\x1d \x03(\x0b\x32\x32.antiphon.v1.DescribeResponse.OutputPositionsEntry\x12\x18\n\x10max_input_images\x18\x1e \x01(\r\x12\x18\n\x10max_input_videos\x18\x1f \x01(\r\x12\x1c\n\x14max_input_text_bytes\x18  \x01(\x04\x12\x0f\n\x07samples\x18! \x01(\x08\x12/\n\x07options\x18" \x03(\x0b\x32\x1e.antiphon.v1.OptionDescription\x12\x13\n\x0breads_aloud\x18# \x01(\x08\x12\x17\n\x0f\x63onstrains_text\x18$ \x01(\x08\x12\x18\n\x10keeps_recordings\x18% \x01(\x08\x12\x14\n\x0cgoes_on_from\x18& \x03(\t\x12\x13\n\x0b\x66rame_dtype\x18\' \x01(\t\x1a\x36\n\x14OutputPositionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01"\xd8\x01\n\x11OptionDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.antiphon.v1.OptionKind\x12\x0f\n\x07\x63hoices\x18\x03 \x03(\t\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\x12\r\n\x05least\x18\x05 \x01(\x01\x12\x0c\n\x04most\x18\x06 \x01(\x01\x12\x16\n\x0esample_rate_hz\x18\x07 \x01(\r\x12\r\n\x05max_s\x18\x08 \x01(\x01\x12\x13\n\x0b\x64\x65scription\x18\t \x01(\t\x12\x11\n\tinstructs\x18\n \x01(\x08"\xf3\x01\n\tLinkState\x12\x11\n\tpeer_role\x18\x01 \x01(\t\x12\x14\n\x0cpeer_address\x18\x02 \x01(\t\x12\x10\n\x08outgoing\x18\x03 \x01(\x08\x12\x11\n\tconnected\x18\x04 \x01(\x08\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x0f\n\x07refused\x18\x06 \x03(\t\x12\x32\n\x06\x63ounts\x18\x07 \x03(\x0b\x32".antiphon.v1.LinkState.CountsEntry\x12\x11\n\tpeer_name\x18\x08 \x01(\t\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01"\x81\x01\n\x0f\x45\x64geDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\x07tensors\x18\x02 \x03(\x0b\x32\x1e.antiphon.v1.TensorDescription\x12/\n\x10\x64\x65\x66\x61ult_delivery\x18\x03 \x01(\x0e\x32\x15.antiphon.v1.Delivery"Q\n\x11TensorDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x10\n\x08optional\x18\x04 \x01(\x08"c\n\x0cPipelineEdge\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08producer\x18\x02 \x01(\t\x12\x10\n\x08\x63onsumer\x18\x03 \x01(\t\x12\x10\n\x08governed\x18\x04 \x01(\x08\x12\x0f\n\x07rate_hz\x18\x05 \x01(\x01"\xa1\x02\n\x0bLinkRequest\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.antiphon.v1.LinkHelloH\x00\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x17.antiphon.v1.ChunkBatchH\x00\x12*\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x19.antiphon.v1.PayloadFrameH\x00\x12.\n\x06offers\x18\x04 \x01(\x0b\x32\x1c.antiphon.v1.TransportOffersH\x00\x12+\n\x07goodbye\x18\x05 \x01(\x0b\x32\x18.antiphon.v1.LinkGoodbyeH\x00\x12+\n\x05start\x18\x06 \x01(\x0b\x32\x1a.antiphon.v1.TransferStartH\x00\x42\t\n\x07message"\xc5\x01\n\tLinkHello\x12\x0f\n\x07link_id\x18\x01 \x01(\t\x12\x0f\n\x07host_id\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12+\n\x06offers\x18\x05 \x03(\x0b\x32\x1b.antiphon.v1.TransportOffer\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x11\n\tresponses\x18\x07 \x01(\x04\x12\x18\n\x10\x63onsumer_boot_id\x18\x08 \x01(\t\x12\x0c\n\x04name\x18\t \x01(\t">\n\x0fTransportOffers\x12+\n\x06offers\x18\x01 \x03(\x0b\x32\x1b.antiphon.v1.TransportOffer"=\n\x0eTransportOffer\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x12\n\ndescriptor\x18\x05 \x01(\x0cJ\x04\x08\x02\x10\x05"\r\n\x0bLinkGoodbye"a\n\nChunkBatch\x12"\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x12.antiphon.v1.Chunk\x12\x12\n\x05\x66irst\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tresponses\x18\x03 \x01(\x04\x42\x08\n\x06_first"B\n\rTransferStart\x12%\n\x07payload\x18\x03 \x01(\x0b\x32\x14.antiphon.v1.PayloadJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03"\xfc\x01\n\x0cLinkResponse\x12)\n\x06\x61\x63\x63\x65pt\x18\x01 \x01(\x0b\x32\x17.antiphon.v1.LinkAcceptH\x00\x12)\n\x06\x63redit\x18\x03 \x01(\x0b\x32\x17.antiphon.v1.LinkCreditH\x00\x12+\n\x07refusal\x18\x04 \x01(\x0b\x32\x18.antiphon.v1.LinkRefusalH\x00\x12-\n\x08progress\x18\x05 \x01(\x0b\x32\x19.antiphon.v1.LinkProgressH\x00\x12)\n\x06resend\x18\x06 \x01(\x0b\x32\x17.antiphon.v1.LinkResendH\x00\x42\t\n\x07messageJ\x04\x08\x02\x10\x03"\x93\x01\n\nLinkAccept\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x0f\n\x07refused\x18\x04 \x03(\t\x12\x0e\n\x06\x63hunks\x18\x06 \x01(\x04\x12\x0f\n\x07resumed\x18\x07 \x01(\x08\x12\x0c\n\x04role\x18\x08 \x01(\t\x12\x0c\n\x04name\x18\t \x01(\tJ\x04\x08\x05\x10\x06"$\n\x0cLinkProgress\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\x04J\x04\x08\x02\x10\x03"+\n\nLinkResend\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t"R\n\nLinkCredit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12\x11\n\tpositions\x18\x03 \x01(\x04\x12\x0f\n\x07segment\x18\x04 \x01(\r"h\n\x0bLinkRefusal\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12(\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x19.antiphon.v1.SessionErrorJ\x04\x08\x03\x10\x04R\x07\x61ttempt*n\n\nOptionKind\x12\x1b\n\x17OPTION_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10OPTION_KIND_TEXT\x10\x01\x12\x16\n\x12OPTION_KIND_NUMBER\x10\x02\x12\x15\n\x11OPTION_KIND_AUDIO\x10\x03\x32\xab\x02\n\x0cStageService\x12G\n\x08\x44\x65scribe\x12\x1c.antiphon.v1.DescribeRequest\x1a\x1d.antiphon.v1.DescribeResponse\x12K\n\nRunSession\x12\x1b.antiphon.v1.SessionRequest\x1a\x1c.antiphon.v1.SessionResponse(\x01\x30\x01\x12?\n\x04Link\x12\x18.antiphon.v1.LinkRequest\x1a\x19.antiphon.v1.LinkResponse(\x01\x30\x01\x12\x44\n\tWatchLoad\x12\x1d.antiphon.v1.WatchLoadRequest\x1a\x16.antiphon.v1.StageLoad0\x01\x62\x06proto3'
-)
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61ntiphon/v1/stage.proto\x12\x0b\x61ntiphon.v1\x1a\x17\x61ntiphon/v1/chunk.proto\x1a\x19\x61ntiphon/v1/session.proto\"\x12\n\x10WatchLoadRequest\"\x93\x01\n\tStageLoad\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x15\n\ropen_sessions\x18\x04 \x01(\r\x12\x15\n\ropen_segments\x18\x05 \x01(\r\x12\x15\n\rheld_segments\x18\x06 \x01(\r\x12\x0f\n\x07refused\x18\x07 \x01(\x04\"\x11\n\x0f\x44\x65scribeRequest\"\xce\x08\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1e\n\x16\x63heckpoint_fingerprint\x18\x02 \x01(\t\x12\x10\n\x08pipeline\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12,\n\x06inputs\x18\x05 \x03(\x0b\x32\x1c.antiphon.v1.EdgeDescription\x12-\n\x07outputs\x18\x06 \x03(\x0b\x32\x1c.antiphon.v1.EdgeDescription\x12\x0e\n\x06voices\x18\x07 \x03(\t\x12\x16\n\x0esample_rate_hz\x18\x08 \x01(\r\x12\x19\n\x11samples_per_frame\x18\t \x01(\r\x12\x15\n\rcontext_limit\x18\n \x01(\x04\x12\x13\n\x0binput_kinds\x18\x0b \x03(\t\x12\x1c\n\x14input_sample_rate_hz\x18\x0c \x01(\r\x12\r\n\x05slots\x18\r \x01(\r\x12\x0e\n\x06\x65ngine\x18\x0e \x01(\t\x12\x12\n\ntransports\x18\x0f \x03(\t\x12\x0f\n\x07host_id\x18\x10 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x11 \x01(\t\x12\x0f\n\x07version\x18\x12 \x01(\t\x12\x13\n\x0b\x63ode_groups\x18\x13 \x01(\r\x12\x14\n\x0c\x63ode_entries\x18\x14 \x01(\r\x12\x31\n\x0epipeline_edges\x18\x15 \x03(\x0b\x32\x19.antiphon.v1.PipelineEdge\x12\x16\n\x0emax_stop_bytes\x18\x16 \x01(\r\x12\x11\n\tmax_stops\x18\x17 \x01(\r\x12\x19\n\x11max_input_audio_s\x18\x18 \x01(\x01\x12\x15\n\ropen_sessions\x18\x19 \x01(\r\x12\x15\n\ropen_segments\x18\x1a \x01(\r\x12%\n\x05links\x18\x1b \x03(\x0b\x32\x16.antiphon.v1.LinkState\x12\x15\n\rheld_segments\x18\x1c \x01(\r\x12L\n\x10output_positions\x18\x1d \x03(\x0b\x32\x32.antiphon.v1.DescribeResponse.OutputPositionsEntry\x12\x18\n\x10max_input_images\x18\x1e \x01(\r\x12\x18\n\x10max_input_videos\x18\x1f \x01(\r\x12\x1c\n\x14max_input_text_bytes\x18  \x01(\x04\x12\x0f\n\x07samples\x18! \x01(\x08\x12/\n\x07options\x18\" \x03(\x0b\x32\x1e.antiphon.v1.OptionDescription\x12\x13\n\x0breads_aloud\x18# \x01(\x08\x12\x17\n\x0f\x63onstrains_text\x18$ \x01(\x08\x12\x18\n\x10keeps_recordings\x18% \x01(\x08\x12\x14\n\x0cgoes_on_from\x18& \x03(\t\x12\x13\n\x0b\x66rame_dtype\x18\' \x01(\t\x1a\x36\n\x14OutputPositionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xd8\x01\n\x11OptionDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.antiphon.v1.OptionKind\x12\x0f\n\x07\x63hoices\x18\x03 \x03(\t\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\x12\r\n\x05least\x18\x05 \x01(\x01\x12\x0c\n\x04most\x18\x06 \x01(\x01\x12\x16\n\x0esample_rate_hz\x18\x07 \x01(\r\x12\r\n\x05max_s\x18\x08 \x01(\x01\x12\x13\n\x0b\x64\x65scription\x18\t \x01(\t\x12\x11\n\tinstructs\x18\n \x01(\x08\"\xf3\x01\n\tLinkState\x12\x11\n\tpeer_role\x18\x01 \x01(\t\x12\x14\n\x0cpeer_address\x18\x02 \x01(\t\x12\x10\n\x08outgoing\x18\x03 \x01(\x08\x12\x11\n\tconnected\x18\x04 \x01(\x08\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x0f\n\x07refused\x18\x06 \x03(\t\x12\x32\n\x06\x63ounts\x18\x07 \x03(\x0b\x32\".antiphon.v1.LinkState.CountsEntry\x12\x11\n\tpeer_name\x18\x08 \x01(\t\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x81\x01\n\x0f\x45\x64geDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\x07tensors\x18\x02 \x03(\x0b\x32\x1e.antiphon.v1.TensorDescription\x12/\n\x10\x64\x65\x66\x61ult_delivery\x18\x03 \x01(\x0e\x32\x15.antiphon.v1.Delivery\"Q\n\x11TensorDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x10\n\x08optional\x18\x04 \x01(\x08\"c\n\x0cPipelineEdge\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08producer\x18\x02 \x01(\t\x12\x10\n\x08\x63onsumer\x18\x03 \x01(\t\x12\x10\n\x08governed\x18\x04 \x01(\x08\x12\x0f\n\x07rate_hz\x18\x05 \x01(\x01\"\xa1\x02\n\x0bLinkRequest\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.antiphon.v1.LinkHelloH\x00\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x17.antiphon.v1.ChunkBatchH\x00\x12*\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x19.antiphon.v1.PayloadFrameH\x00\x12.\n\x06offers\x18\x04 \x01(\x0b\x32\x1c.antiphon.v1.TransportOffersH\x00\x12+\n\x07goodbye\x18\x05 \x01(\x0b\x32\x18.antiphon.v1.LinkGoodbyeH\x00\x12+\n\x05start\x18\x06 \x01(\x0b\x32\x1a.antiphon.v1.TransferStartH\x00\x42\t\n\x07message\"\xc5\x01\n\tLinkHello\x12\x0f\n\x07link_id\x18\x01 \x01(\t\x12\x0f\n\x07host_id\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12+\n\x06offers\x18\x05 \x03(\x0b\x32\x1b.antiphon.v1.TransportOffer\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x11\n\tresponses\x18\x07 \x01(\x04\x12\x18\n\x10\x63onsumer_boot_id\x18\x08 \x01(\t\x12\x0c\n\x04name\x18\t \x01(\t\">\n\x0fTransportOffers\x12+\n\x06offers\x18\x01 \x03(\x0b\x32\x1b.antiphon.v1.TransportOffer\"=\n\x0eTransportOffer\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x12\n\ndescriptor\x18\x05 \x01(\x0cJ\x04\x08\x02\x10\x05\"\r\n\x0bLinkGoodbye\"a\n\nChunkBatch\x12\"\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x12.antiphon.v1.Chunk\x12\x12\n\x05\x66irst\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tresponses\x18\x03 \x01(\x04\x42\x08\n\x06_first\"B\n\rTransferStart\x12%\n\x07payload\x18\x03 \x01(\x0b\x32\x14.antiphon.v1.PayloadJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03\"\xfc\x01\n\x0cLinkResponse\x12)\n\x06\x61\x63\x63\x65pt\x18\x01 \x01(\x0b\x32\x17.antiphon.v1.LinkAcceptH\x00\x12)\n\x06\x63redit\x18\x03 \x01(\x0b\x32\x17.antiphon.v1.LinkCreditH\x00\x12+\n\x07refusal\x18\x04 \x01(\x0b\x32\x18.antiphon.v1.LinkRefusalH\x00\x12-\n\x08progress\x18\x05 \x01(\x0b\x32\x19.antiphon.v1.LinkProgressH\x00\x12)\n\x06resend\x18\x06 \x01(\x0b\x32\x17.antiphon.v1.LinkResendH\x00\x42\t\n\x07messageJ\x04\x08\x02\x10\x03\"\x93\x01\n\nLinkAccept\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x0f\n\x07refused\x18\x04 \x03(\t\x12\x0e\n\x06\x63hunks\x18\x06 \x01(\x04\x12\x0f\n\x07resumed\x18\x07 \x01(\x08\x12\x0c\n\x04role\x18\x08 \x01(\t\x12\x0c\n\x04name\x18\t \x01(\tJ\x04\x08\x05\x10\x06\"$\n\x0cLinkProgress\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\x04J\x04\x08\x02\x10\x03\"+\n\nLinkResend\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"R\n\nLinkCredit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12\x11\n\tpositions\x18\x03 \x01(\x04\x12\x0f\n\x07segment\x18\x04 \x01(\r\"h\n\x0bLinkRefusal\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12(\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x19.antiphon.v1.SessionErrorJ\x04\x08\x03\x10\x04R\x07\x61ttempt*n\n\nOptionKind\x12\x1b\n\x17OPTION_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10OPTION_KIND_TEXT\x10\x01\x12\x16\n\x12OPTION_KIND_NUMBER\x10\x02\x12\x15\n\x11OPTION_KIND_AUDIO\x10\x03\x32\xab\x02\n\x0cStageService\x12G\n\x08\x44\x65scribe\x12\x1c.antiphon.v1.DescribeRequest\x1a\x1d.antiphon.v1.DescribeResponse\x12K\n\nRunSession\x12\x1b.antiphon.v1.SessionRequest\x1a\x1c.antiphon.v1.SessionResponse(\x01\x30\x01\x12?\n\x04Link\x12\x18.antiphon.v1.LinkRequest\x1a\x19.antiphon.v1.LinkResponse(\x01\x30\x01\x12\x44\n\tWatchLoad\x12\x1d.antiphon.v1.WatchLoadRequest\x1a\x16.antiphon.v1.StageLoad0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "antiphon.v1.stage_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'antiphon.v1.stage_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_DESCRIBERESPONSE_OUTPUTPOSITIONSENTRY"]._loaded_options = None
-    _globals["_DESCRIBERESPONSE_OUTPUTPOSITIONSENTRY"]._serialized_options = b"8\001"
-    _globals["_LINKSTATE_COUNTSENTRY"]._loaded_options = None
-    _globals["_LINKSTATE_COUNTSENTRY"]._serialized_options = b"8\001"
-    _globals["_OPTIONKIND"]._serialized_start = 3646
-    _globals["_OPTIONKIND"]._serialized_end = 3756
-    _globals["_WATCHLOADREQUEST"]._serialized_start = 92
-    _globals["_WATCHLOADREQUEST"]._serialized_end = 110
-    _globals["_STAGELOAD"]._serialized_start = 113
-    _globals["_STAGELOAD"]._serialized_end = 260
-    _globals["_DESCRIBEREQUEST"]._serialized_start = 262
-    _globals["_DESCRIBEREQUEST"]._serialized_end = 279
-    _globals["_DESCRIBERESPONSE"]._serialized_start = 282
-    _globals["_DESCRIBERESPONSE"]._serialized_end = 1384
-    _globals["_DESCRIBERESPONSE_OUTPUTPOSITIONSENTRY"]._serialized_start = 1330
-    _globals["_DESCRIBERESPONSE_OUTPUTPOSITIONSENTRY"]._serialized_end = 1384
-    _globals["_OPTIONDESCRIPTION"]._serialized_start = 1387
-    _globals["_OPTIONDESCRIPTION"]._serialized_end = 1603
-    _globals["_LINKSTATE"]._serialized_start = 1606
-    _globals["_LINKSTATE"]._serialized_end = 1849
-    _globals["_LINKSTATE_COUNTSENTRY"]._serialized_start = 1804
-    _globals["_LINKSTATE_COUNTSENTRY"]._serialized_end = 1849
-    _globals["_EDGEDESCRIPTION"]._serialized_start = 1852
-    _globals["_EDGEDESCRIPTION"]._serialized_end = 1981
-    _globals["_TENSORDESCRIPTION"]._serialized_start = 1983
-    _globals["_TENSORDESCRIPTION"]._serialized_end = 2064
-    _globals["_PIPELINEEDGE"]._serialized_start = 2066
-    _globals["_PIPELINEEDGE"]._serialized_end = 2165
-    _globals["_LINKREQUEST"]._serialized_start = 2168
-    _globals["_LINKREQUEST"]._serialized_end = 2457
-    _globals["_LINKHELLO"]._serialized_start = 2460
-    _globals["_LINKHELLO"]._serialized_end = 2657
-    _globals["_TRANSPORTOFFERS"]._serialized_start = 2659
-    _globals["_TRANSPORTOFFERS"]._serialized_end = 2721
-    _globals["_TRANSPORTOFFER"]._serialized_start = 2723
-    _globals["_TRANSPORTOFFER"]._serialized_end = 2784
-    _globals["_LINKGOODBYE"]._serialized_start = 2786
-    _globals["_LINKGOODBYE"]._serialized_end = 2799
-    _globals["_CHUNKBATCH"]._serialized_start = 2801
-    _globals["_CHUNKBATCH"]._serialized_end = 2898
-    _globals["_TRANSFERSTART"]._serialized_start = 2900
-    _globals["_TRANSFERSTART"]._serialized_end = 2966
-    _globals["_LINKRESPONSE"]._serialized_start = 2969
-    _globals["_LINKRESPONSE"]._serialized_end = 3221
-    _globals["_LINKACCEPT"]._serialized_start = 3224
-    _globals["_LINKACCEPT"]._serialized_end = 3371
-    _globals["_LINKPROGRESS"]._serialized_start = 3373
-    _globals["_LINKPROGRESS"]._serialized_end = 3409
-    _globals["_LINKRESEND"]._serialized_start = 3411
-    _globals["_LINKRESEND"]._serialized_end = 3454
-    _globals["_LINKCREDIT"]._serialized_start = 3456
-    _globals["_LINKCREDIT"]._serialized_end = 3538
-    _globals["_LINKREFUSAL"]._serialized_start = 3540
-    _globals["_LINKREFUSAL"]._serialized_end = 3644
-    _globals["_STAGESERVICE"]._serialized_start = 3759
-    _globals["_STAGESERVICE"]._serialized_end = 4058
+  DESCRIPTOR._loaded_options = None
+  _globals['_DESCRIBERESPONSE_OUTPUTPOSITIONSENTRY']._loaded_options = None
+  _globals['_DESCRIBERESPONSE_OUTPUTPOSITIONSENTRY']._serialized_options = b'8\001'
+  _globals['_LINKSTATE_COUNTSENTRY']._loaded_options = None
+  _globals['_LINKSTATE_COUNTSENTRY']._serialized_options = b'8\001'
+  _globals['_OPTIONKIND']._serialized_start=3646
+  _globals['_OPTIONKIND']._serialized_end=3756
+  _globals['_WATCHLOADREQUEST']._serialized_start=92
+  _globals['_WATCHLOADREQUEST']._serialized_end=110
+  _globals['_STAGELOAD']._serialized_start=113
+  _globals['_STAGELOAD']._serialized_end=260
+  _globals['_DESCRIBEREQUEST']._serialized_start=262
+  _globals['_DESCRIBEREQUEST']._serialized_end=279
+  _globals['_DESCRIBERESPONSE']._serialized_start=282
+  _globals['_DESCRIBERESPONSE']._serialized_end=1384
+  _globals['_DESCRIBERESPONSE_OUTPUTPOSITIONSENTRY']._serialized_start=1330
+  _globals['_DESCRIBERESPONSE_OUTPUTPOSITIONSENTRY']._serialized_end=1384
+  _globals['_OPTIONDESCRIPTION']._serialized_start=1387
+  _globals['_OPTIONDESCRIPTION']._serialized_end=1603
+  _globals['_LINKSTATE']._serialized_start=1606
+  _globals['_LINKSTATE']._serialized_end=1849
+  _globals['_LINKSTATE_COUNTSENTRY']._serialized_start=1804
+  _globals['_LINKSTATE_COUNTSENTRY']._serialized_end=1849
+  _globals['_EDGEDESCRIPTION']._serialized_start=1852
+  _globals['_EDGEDESCRIPTION']._serialized_end=1981
+  _globals['_TENSORDESCRIPTION']._serialized_start=1983
+  _globals['_TENSORDESCRIPTION']._serialized_end=2064
+  _globals['_PIPELINEEDGE']._serialized_start=2066
+  _globals['_PIPELINEEDGE']._serialized_end=2165
+  _globals['_LINKREQUEST']._serialized_start=2168
+  _globals['_LINKREQUEST']._serialized_end=2457
+  _globals['_LINKHELLO']._serialized_start=2460
+  _globals['_LINKHELLO']._serialized_end=2657
+  _globals['_TRANSPORTOFFERS']._serialized_start=2659
+  _globals['_TRANSPORTOFFERS']._serialized_end=2721
+  _globals['_TRANSPORTOFFER']._serialized_start=2723
+  _globals['_TRANSPORTOFFER']._serialized_end=2784
+  _globals['_LINKGOODBYE']._serialized_start=2786
+  _globals['_LINKGOODBYE']._serialized_end=2799
+  _globals['_CHUNKBATCH']._serialized_start=2801
+  _globals['_CHUNKBATCH']._serialized_end=2898
+  _globals['_TRANSFERSTART']._serialized_start=2900
+  _globals['_TRANSFERSTART']._serialized_end=2966
+  _globals['_LINKRESPONSE']._serialized_start=2969
+  _globals['_LINKRESPONSE']._serialized_end=3221
+  _globals['_LINKACCEPT']._serialized_start=3224
+  _globals['_LINKACCEPT']._serialized_end=3371
+  _globals['_LINKPROGRESS']._serialized_start=3373
+  _globals['_LINKPROGRESS']._serialized_end=3409
+  _globals['_LINKRESEND']._serialized_start=3411
+  _globals['_LINKRESEND']._serialized_end=3454
+  _globals['_LINKCREDIT']._serialized_start=3456
+  _globals['_LINKCREDIT']._serialized_end=3538
+  _globals['_LINKREFUSAL']._serialized_start=3540
+  _globals['_LINKREFUSAL']._serialized_end=3644
+  _globals['_STAGESERVICE']._serialized_start=3759
+  _globals['_STAGESERVICE']._serialized_end=4058
 # @@protoc_insertion_point(module_scope)

@@ -22,7 +22,7 @@ from tests.equality.mimo_audio.mimo_cases import SEED
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
     """No gradients."""
     with torch.inference_mode():

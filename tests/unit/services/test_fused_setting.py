@@ -82,11 +82,11 @@ def test_torch_2_11_compiles_a_function_for_as_many_shapes(monkeypatch: pytest.M
         )
         return compiled
 
-    limits: Any = torch._dynamo.config
     monkeypatch.setattr(torch, "compile", older)
-    monkeypatch.setattr(limits, "recompile_limit", 8)
-    monkeypatch.setattr(limits, "accumulated_recompile_limit", 16)
-    kernels = Kernels()
-    for rows in range(1, 21):
-        both = torch.randn(rows, 8)
-        assert torch.equal(kernels.gate(both), functions.gate(both))
+    # A monkeypatch of an attribute of this module deletes it in the end.
+    limits: Any = torch._dynamo.config
+    with limits.patch(recompile_limit=8, accumulated_recompile_limit=16):
+        kernels = Kernels()
+        for rows in range(1, 21):
+            both = torch.randn(rows, 8)
+            assert torch.equal(kernels.gate(both), functions.gate(both))
