@@ -16,8 +16,7 @@ from antiphon_testkit.mimo_audio.tiny_config import (
     POOLED,
 )
 from antiphon_testkit.mimo_audio.tiny_shape import MimoShape
-
-Shapes = dict[str, tuple[int, ...]]
+from antiphon_testkit.tensor_shapes import Shapes, convolution, decoder_layer, linear
 
 
 def model_shapes(shape: MimoShape, vocabulary: int) -> Shapes:
@@ -33,11 +32,20 @@ def model_shapes(shape: MimoShape, vocabulary: int) -> Shapes:
             hidden,
             shape.intermediate,
             shape.layers,
-            queries=shape.heads * shape.head_dim,
-            keys=shape.kv_heads * shape.head_dim,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
         ),
-        **_qwen2_stack("local_transformer", local, shape.local_intermediate, shape.local_layers),
-        **_qwen2_stack("input_local_transformer", group, 4 * group, shape.group_layers),
+        **_small_stack(
+            "local_transformer",
+            local,
+            shape.local_intermediate,
+            shape.local_layers,
+            shape.local_heads,
+        ),
+        **_small_stack(
+            "input_local_transformer", group, 4 * group, shape.group_layers, shape.local_heads
+        ),
     }
     for channel, empty in enumerate(EMPTY_CODES):
         shapes[f"local_transformer_lm_heads.{channel}.weight"] = (empty + 1, local)
@@ -51,20 +59,20 @@ def codec_shapes(shape: MimoShape) -> Shapes:
     """Those of the audio tokenizer's directory, buffers included."""
     width, vocoder = shape.codec_hidden, shape.vocoder_hidden
     shapes: Shapes = {
-        **_weighted("encoder.conv1", width, MEL_BINS, KERNEL),
-        **_weighted("encoder.conv2", width, width, KERNEL),
+        **convolution("encoder.conv1", MEL_BINS, width, KERNEL),
+        **convolution("encoder.conv2", width, width, KERNEL),
         **_layers("encoder", width, shape.codec_intermediate, shape.encoder_layers),
-        **_weighted("encoder.layer_norm", width),
+        **_norm("encoder.layer_norm", width),
         "encoder.down_sample_layer.0.weight": (width, width, POOLED),
-        **_weighted("encoder.down_sample_norm", width),
+        **_norm("encoder.down_sample_norm", width),
         **_transposed("decoder.dconv1", width, width, POOLED),
         **_layers("decoder", width, shape.codec_intermediate, shape.decoder_layers),
-        **_weighted("decoder.layer_norm", width),
+        **_norm("decoder.layer_norm", width),
         **_transposed("decoder.dconv2", width, MEL_BINS, KERNEL),
         "decoder.vocoder.embeddings.weight": (vocoder, MEL_BINS),
         **_layers("decoder.vocoder", vocoder, shape.vocoder_intermediate, shape.vocoder_layers),
-        **_weighted("decoder.vocoder.layer_norm", vocoder),
-        **_weighted("decoder.vocoder.head.out", FFT + 2, vocoder),
+        **_norm("decoder.vocoder.layer_norm", vocoder),
+        **linear("decoder.vocoder.head.out", vocoder, FFT + 2),
         "decoder.vocoder.head.istft.window": (FFT,),
     }
     for index, size in enumerate(CODEBOOK_SIZES[: shape.quantizers]):
@@ -79,25 +87,19 @@ def codec_shapes(shape: MimoShape) -> Shapes:
 
 
 def _qwen2_stack(
-    stem: str, width: int, intermediate: int, layers: int, *, queries: int = 0, keys: int = 0
+    stem: str, width: int, inner: int, layers: int, heads: int, kv_heads: int, head_dim: int
 ) -> Shapes:
-    """Layers and final norm; queries and keys are as wide as the stack where they are not given."""
-    queries, keys = queries or width, keys or width
+    """Layers and final norm."""
     shapes: Shapes = {f"{stem}.norm.weight": (width,)}
     for index in range(layers):
         layer = f"{stem}.layers.{index}"
-        shapes |= {
-            **_weighted(f"{layer}.self_attn.q_proj", queries, width),
-            **_weighted(f"{layer}.self_attn.k_proj", keys, width),
-            **_weighted(f"{layer}.self_attn.v_proj", keys, width),
-            f"{layer}.self_attn.o_proj.weight": (width, queries),
-            f"{layer}.mlp.gate_proj.weight": (intermediate, width),
-            f"{layer}.mlp.up_proj.weight": (intermediate, width),
-            f"{layer}.mlp.down_proj.weight": (width, intermediate),
-            f"{layer}.input_layernorm.weight": (width,),
-            f"{layer}.post_attention_layernorm.weight": (width,),
-        }
+        shapes |= decoder_layer(layer, width, inner, heads, kv_heads, head_dim, biased=True)
     return shapes
+
+
+def _small_stack(stem: str, width: int, inner: int, layers: int, heads: int) -> Shapes:
+    """A stack with as many key heads as query heads."""
+    return _qwen2_stack(stem, width, inner, layers, heads, heads, width // heads)
 
 
 def _layers(stem: str, width: int, intermediate: int, layers: int) -> Shapes:
@@ -107,24 +109,24 @@ def _layers(stem: str, width: int, intermediate: int, layers: int) -> Shapes:
         layer = f"{stem}.layers.{index}"
         shapes |= {
             f"{layer}.self_attn.k_proj.weight": (width, width),
-            **_weighted(f"{layer}.self_attn.q_proj", width, width),
-            **_weighted(f"{layer}.self_attn.v_proj", width, width),
-            **_weighted(f"{layer}.self_attn.out_proj", width, width),
-            **_weighted(f"{layer}.self_attn_layer_norm", width),
-            **_weighted(f"{layer}.fc1", intermediate, width),
-            **_weighted(f"{layer}.fc2", width, intermediate),
-            **_weighted(f"{layer}.final_layer_norm", width),
+            **linear(f"{layer}.self_attn.q_proj", width, width),
+            **linear(f"{layer}.self_attn.v_proj", width, width),
+            **linear(f"{layer}.self_attn.out_proj", width, width),
+            **_norm(f"{layer}.self_attn_layer_norm", width),
+            **linear(f"{layer}.fc1", width, intermediate),
+            **linear(f"{layer}.fc2", intermediate, width),
+            **_norm(f"{layer}.final_layer_norm", width),
         }
     return shapes
 
 
-def _weighted(stem: str, outputs: int, *rest: int) -> Shapes:
-    return {f"{stem}.weight": (outputs, *rest), f"{stem}.bias": (outputs,)}
+def _norm(stem: str, width: int) -> Shapes:
+    return {f"{stem}.weight": (width,), f"{stem}.bias": (width,)}
 
 
 def _transposed(stem: str, inputs: int, outputs: int, kernel: int) -> Shapes:
     return {
         f"{stem}.conv.weight": (inputs, outputs, kernel),
         f"{stem}.conv.bias": (outputs,),
-        **_weighted(f"{stem}.norm", outputs),
+        **_norm(f"{stem}.norm", outputs),
     }

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, ROW_SAMPLES, SPEAKER_WIDTH
 from antiphon_testkit.ming_tts.tiny_shape import MingShape
-
-Shapes = dict[str, tuple[int, ...]]
+from antiphon_testkit.tensor_shapes import Shapes, decoder_layer, linear
 
 TIME_WIDTH = 256
 MLP_RATIO = 2
@@ -34,9 +33,9 @@ def head_shapes(shape: MingShape) -> Shapes:
     """Flow head, aggregator, stop head and the speaker's projection."""
     flow, aggregator = "flowloss.cfm.model", "linear_proj_audio"
     return {
-        **_linear(f"{flow}.t_embedder.time_mlp.0", TIME_WIDTH, shape.flow_width),
-        **_linear(f"{flow}.t_embedder.time_mlp.2", shape.flow_width, shape.flow_width),
-        **_linear(f"{flow}.c_embedder.cond_embedder", shape.hidden, shape.flow_width),
+        **linear(f"{flow}.t_embedder.time_mlp.0", TIME_WIDTH, shape.flow_width),
+        **linear(f"{flow}.t_embedder.time_mlp.2", shape.flow_width, shape.flow_width),
+        **linear(f"{flow}.c_embedder.cond_embedder", shape.hidden, shape.flow_width),
         **_blocks(flow, shape.flow_width, shape.flow_layers, shape.flow_heads, LATENT_WIDTH),
         f"{aggregator}.word_embedder.weight": (1, shape.aggregator_width),
         **_blocks(
@@ -46,8 +45,8 @@ def head_shapes(shape: MingShape) -> Shapes:
             shape.aggregator_heads,
             shape.hidden,
         ),
-        **_linear("stop_head", shape.hidden, 2),
-        **_linear("spk_head", SPEAKER_WIDTH, shape.hidden),
+        **linear("stop_head", shape.hidden, 2),
+        **linear("spk_head", SPEAKER_WIDTH, shape.hidden),
     }
 
 
@@ -60,12 +59,12 @@ def vae_shapes(shape: MingShape) -> Shapes:
     shapes: Shapes = {
         f"{encoder}.cls_embed": (1, 1, width),
         f"{encoder}.fc1.weight": (width, ROW_SAMPLES),
-        **_linear(f"{encoder}.fc2", width, width),
-        **_linear(f"{encoder}.fc3", width, 2 * LATENT_WIDTH),
+        **linear(f"{encoder}.fc2", width, width),
+        **linear(f"{encoder}.fc3", width, 2 * LATENT_WIDTH),
         f"{encoder}.norm.weight": (width,),
         f"{encoder}.norm.bias": (width,),
-        **_linear(f"{decoder}.fc1", LATENT_WIDTH, shape.decoder_width),
-        **_linear(f"{decoder}.head.out", shape.decoder_width, SPECTRUM),
+        **linear(f"{decoder}.fc1", LATENT_WIDTH, shape.decoder_width),
+        **linear(f"{decoder}.head.out", shape.decoder_width, SPECTRUM),
     }
     for part, layers in (
         ("encoder.encoder", shape.encoder_layers),
@@ -79,49 +78,35 @@ def vae_shapes(shape: MingShape) -> Shapes:
 def _qwen2(
     stem: str, width: int, inner: int, layers: int, heads: tuple[int, int], vocabulary: int
 ) -> Shapes:
-    keys = heads[1] * (width // heads[0])
     shapes: Shapes = {
         f"{stem}.embed_tokens.weight": (vocabulary, width),
         f"{stem}.norm.weight": (width,),
     }
     for index in range(layers):
-        layer = f"{stem}.layers.{index}"
-        shapes |= {
-            **_linear(f"{layer}.self_attn.q_proj", width, width),
-            **_linear(f"{layer}.self_attn.k_proj", width, keys),
-            **_linear(f"{layer}.self_attn.v_proj", width, keys),
-            f"{layer}.self_attn.o_proj.weight": (width, width),
-            f"{layer}.mlp.gate_proj.weight": (inner, width),
-            f"{layer}.mlp.up_proj.weight": (inner, width),
-            f"{layer}.mlp.down_proj.weight": (width, inner),
-            f"{layer}.input_layernorm.weight": (width,),
-            f"{layer}.post_attention_layernorm.weight": (width,),
-        }
+        shapes |= decoder_layer(
+            f"{stem}.layers.{index}", width, inner, *heads, width // heads[0], biased=True
+        )
     return shapes
 
 
 def _blocks(stem: str, width: int, layers: int, heads: int, outputs: int) -> Shapes:
     """What flow head and aggregator have in common."""
     shapes: Shapes = {
-        **_linear(f"{stem}.x_embedder", LATENT_WIDTH, width),
+        **linear(f"{stem}.x_embedder", LATENT_WIDTH, width),
         f"{stem}.rotary_embed.inv_freq": (width // heads // 2,),
         f"{stem}.final_layer.norm_final.weight": (width,),
-        **_linear(f"{stem}.final_layer.linear", width, outputs),
+        **linear(f"{stem}.final_layer.linear", width, outputs),
     }
     for index in range(layers):
         block = f"{stem}.blocks.{index}"
         shapes |= {
             f"{block}.norm1.weight": (width,),
             f"{block}.norm2.weight": (width,),
-            **_linear(f"{block}.attn.to_q", width, width),
-            **_linear(f"{block}.attn.to_k", width, width),
-            **_linear(f"{block}.attn.to_v", width, width),
-            **_linear(f"{block}.attn.to_out.0", width, width),
-            **_linear(f"{block}.mlp.ff.0.0", width, MLP_RATIO * width),
-            **_linear(f"{block}.mlp.ff.2", MLP_RATIO * width, width),
+            **linear(f"{block}.attn.to_q", width, width),
+            **linear(f"{block}.attn.to_k", width, width),
+            **linear(f"{block}.attn.to_v", width, width),
+            **linear(f"{block}.attn.to_out.0", width, width),
+            **linear(f"{block}.mlp.ff.0.0", width, MLP_RATIO * width),
+            **linear(f"{block}.mlp.ff.2", MLP_RATIO * width, width),
         }
     return shapes
-
-
-def _linear(stem: str, inputs: int, outputs: int) -> Shapes:
-    return {f"{stem}.weight": (outputs, inputs), f"{stem}.bias": (outputs,)}

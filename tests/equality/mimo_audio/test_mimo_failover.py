@@ -6,11 +6,9 @@ windows again, and what the client has is dropped.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
 import msgspec
 import numpy as np
 import pytest
@@ -20,12 +18,11 @@ from mimo_asking import ask, messages_of, options_of, sent_options
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.mimo_audio import PIPELINE
-from antiphon.v1 import stage_pb2, stage_pb2_grpc
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.mimo_audio.tiny_checkpoint import LANGUAGE_MODEL
 from antiphon_tools.launcher.launcher import Running
-from antiphon_tools.launcher.plan import replica_names
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.equality.lost_replicas import kill_used
 from tests.equality.mimo_audio.mimo_cases import CASES
 
 pytestmark = [
@@ -56,28 +53,6 @@ async def replicas(mimo_checkpoints: dict[str, Path]) -> AsyncIterator[Running]:
         yield running
 
 
-async def at_work(running: Running, name: str) -> str:
-    """Wait until the process reports an open segment; return its name."""
-    async with grpc.aio.insecure_channel(running.processes[name].address) as channel:
-        loads = stage_pb2_grpc.StageServiceStub(channel).WatchLoad(stage_pb2.WatchLoadRequest())
-        async for load in loads:
-            if load.open_segments:
-                return name
-    raise AssertionError(f"{name} ended its stream of loads")
-
-
-async def kill_used(running: Running, role: str) -> None:
-    """Kill the replica of the stage that has a segment open."""
-    watches = [
-        asyncio.create_task(at_work(running, each)) for each in replica_names(role, REPLICAS)
-    ]
-    done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
-    for each in others:
-        each.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    running.processes[done.pop().result()].kill()
-
-
 @pytest.mark.parametrize("role", PIPELINE.roles)
 async def test_an_answer_is_the_same_when_a_stage_is_killed_in_it(
     role: str, replicas: Running
@@ -105,7 +80,7 @@ async def test_an_answer_is_the_same_when_a_stage_is_killed_in_it(
                     samples += event.float32
                     if not killed:
                         killed = True
-                        await kill_used(replicas, role)
+                        await kill_used(replicas, role, REPLICAS)
     assert killed
     assert ids == undisturbed.ids
     assert codes == undisturbed.codes.astype("<u2").tobytes()
