@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from antiphon_testkit.mimo_audio.tensor_shapes import Shapes, codec_shapes, model_shapes
+from antiphon_testkit.mimo_audio.tensor_shapes import codec_shapes, model_shapes
 from antiphon_testkit.mimo_audio.tiny_config import (
     FFT,
     SPECIAL_TOKENS,
@@ -24,6 +24,7 @@ from antiphon_testkit.mimo_audio.tiny_config import (
     model_config,
 )
 from antiphon_testkit.mimo_audio.tiny_shape import MARKS, WIDTHS, MimoShape
+from antiphon_testkit.tensor_shapes import Shapes
 from antiphon_testkit.tiny_checkpoint import TinyCheckpointCommand, make_directory
 from antiphon_testkit.tiny_config import padded_vocabulary
 from antiphon_testkit.tiny_tokenizer import PLAIN_ADDED_TOKENS, write_slow_tokenizer

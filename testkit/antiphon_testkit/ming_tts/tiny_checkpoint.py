@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 
 from antiphon_testkit.cosyvoice3.tiny_networks import write_speaker_network
 from antiphon_testkit.ming_tts.tensor_shapes import (
-    Shapes,
     head_shapes,
     language_model_shapes,
     vae_shapes,
 )
 from antiphon_testkit.ming_tts.tiny_config import SPECIAL_TOKENS, model_config
 from antiphon_testkit.ming_tts.tiny_shape import UNBOUNDED, WINDOWED, MingShape
+from antiphon_testkit.tensor_shapes import Shapes
 from antiphon_testkit.tiny_checkpoint import TinyCheckpointCommand, make_directory
 from antiphon_testkit.tiny_tokenizer import PLAIN_ADDED_TOKENS, write_slow_tokenizer
 from antiphon_testkit.tiny_weights import WeightRules

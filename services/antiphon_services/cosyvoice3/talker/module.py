@@ -10,13 +10,9 @@ from typing import Any
 
 from torch import nn
 from transformers import Qwen2Config
-from transformers.models.qwen2.modeling_qwen2 import (
-    Qwen2DecoderLayer,
-    Qwen2RMSNorm,
-    Qwen2RotaryEmbedding,
-)
 
 from antiphon.pipelines.cosyvoice3 import SPEECH_IDS
+from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 EXTRA_IDS = 200
 """Rows of table and head behind the speech ids, of which few have a meaning."""
@@ -33,7 +29,7 @@ class SpeechTalkerModule(nn.Module):
         width = config.hidden_size
         self.llm = nn.Module()
         self.llm.model = nn.Module()
-        self.llm.model.model = _Qwen2Stack(config)
+        self.llm.model.model = Qwen2Stack(config, words=True)
         self.llm_decoder = nn.Linear(width, SPEECH_IDS + EXTRA_IDS, bias=False)
         self.speech_embedding = nn.Embedding(SPEECH_IDS + EXTRA_IDS, width)
 
@@ -41,14 +37,3 @@ class SpeechTalkerModule(nn.Module):
     def stack(self) -> Any:
         """The decoder layers as `lm.decoder` takes them, with the table of words."""
         return self.llm.model.model  # type: ignore[union-attr]
-
-
-class _Qwen2Stack(nn.Module):
-    def __init__(self, config: Qwen2Config) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
-        )
-        self.norm = Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary_emb = Qwen2RotaryEmbedding(config)

@@ -1,7 +1,7 @@
 """The language model of MiMo-Audio, with the names of its checkpoint.
 
 All three transformers have the layers of Qwen2 in transformers. The module holds weights;
-`groups.py`, `frame_predictor.py` and `antiphon_services.lm` compute with them.
+`group_encoder.py`, `frame_predictor.py` and `antiphon_services.lm` compute with them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from collections.abc import Sequence
 
 from torch import nn
 from transformers import Qwen2Config
-from transformers.models.qwen2.modeling_qwen2 import (
-    Qwen2DecoderLayer,
-    Qwen2RMSNorm,
-    Qwen2RotaryEmbedding,
-)
+
+from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 
 class SpeechTextModule(nn.Module):
@@ -28,14 +25,13 @@ class SpeechTextModule(nn.Module):
         super().__init__()
         hidden, width, group = config.hidden_size, config.local_dim, group_width(config)
         sizes = per_channel(config.speech_vocab_size, config.audio_channels)
-        self.model = Qwen2Stack(config)
-        self.model.embed_tokens = nn.Embedding(config.vocab_size, hidden)
+        self.model = Qwen2Stack(config, words=True)
         self.lm_head = nn.Linear(hidden, config.vocab_size, bias=False)
         self.local_transformer = Qwen2Stack(
-            _narrowed(config, width, config.local_ffn_dim, config.local_layers)
+            _narrowed(config, width, config.local_ffn_dim, config.local_layers), words=False
         )
         self.input_local_transformer = Qwen2Stack(
-            _narrowed(config, group, 4 * group, config.input_local_layers)
+            _narrowed(config, group, 4 * group, config.input_local_layers), words=False
         )
         self.local_transformer_lm_heads = nn.ModuleList(
             nn.Linear(width, size, bias=False) for size in sizes
@@ -45,18 +41,6 @@ class SpeechTextModule(nn.Module):
         self.hidden_states_downcast = nn.Linear(hidden, width, bias=False)
         if group != width:
             self.speech_embeddings_to_local = nn.Linear(group, width, bias=False)
-
-
-class Qwen2Stack(nn.Module):
-    """Layers, final norm and rotary embedding, as `lm.decoder.Decoder` takes them."""
-
-    def __init__(self, config: Qwen2Config) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
-        )
-        self.norm = Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary_emb = Qwen2RotaryEmbedding(config)
 
 
 def group_width(config: Qwen2Config) -> int:

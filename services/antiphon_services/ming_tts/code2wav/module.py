@@ -10,13 +10,9 @@ from typing import Any
 
 from torch import nn
 from transformers import Qwen2Config
-from transformers.models.qwen2.modeling_qwen2 import (
-    Qwen2DecoderLayer,
-    Qwen2RMSNorm,
-    Qwen2RotaryEmbedding,
-)
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, ROW_SAMPLES
+from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 PREFIX = "audio.decoder."
 
@@ -44,12 +40,7 @@ class AudioDecoderModule(nn.Module):
         super().__init__()
         config = Qwen2Config.from_dict(sizes.backbone)
         self.fc1 = nn.Linear(LATENT_WIDTH, config.hidden_size)
-        self.decoder = nn.Module()
-        self.decoder.layers = nn.ModuleList(
-            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
-        )
-        self.decoder.norm = Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.decoder.rotary_emb = Qwen2RotaryEmbedding(config)
+        self.decoder = Qwen2Stack(config, words=False)
         self.head = nn.Module()
         self.head.out = nn.Linear(config.hidden_size, WINDOW_ROWS * ROW_SAMPLES + 2)
         self.layer_count = int(config.num_hidden_layers)

@@ -13,13 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Qwen2Config
-from transformers.models.qwen2.modeling_qwen2 import (
-    Qwen2DecoderLayer,
-    Qwen2RMSNorm,
-    Qwen2RotaryEmbedding,
-)
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, SPEAKER_WIDTH
+from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 AUDIO = "audio"
 """The child that holds encoder and decoder of the audio; each loads by itself."""
@@ -65,7 +61,7 @@ class MingTalkerModule(nn.Module):
         super().__init__()
         width = sizes.language_model.hidden_size
         self.model = nn.Module()
-        self.model.model = _MingStack(sizes.language_model)
+        self.model.model = Qwen2Stack(sizes.language_model, words=True)
         self.linear_proj_audio = _Blocks(sizes.aggregator, width)
         self.linear_proj_audio.word_embedder = nn.Embedding(1, sizes.aggregator.width)
         self.flowloss = nn.Module()
@@ -83,17 +79,6 @@ class MingTalkerModule(nn.Module):
     def flow_head(self) -> Any:
         """The network of the flow."""
         return self.flowloss.cfm.model  # type: ignore[union-attr]
-
-
-class _MingStack(nn.Module):
-    def __init__(self, config: Qwen2Config) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
-        )
-        self.norm = Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary_emb = Qwen2RotaryEmbedding(config)
 
 
 class _Blocks(nn.Module):
