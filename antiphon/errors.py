@@ -58,7 +58,7 @@ class AntiphonError(Exception):
     `field` is the dotted path of the offending request field, `stage` the role
     of the failing stage, `edge` the edge that was awaited or broken; each is
     empty where it does not apply. Texts may quote what somebody sent, so they are
-    cut here, once for every door and every log.
+    cut here, once for every endpoint and every log.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL

@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--stage-engine`: what stages run on that can run on vLLM, where real services are started.
 
     `--browser`: also the tests that need one. `--clients`: also those of published clients.
-    `--fuzz-seed`, `--fuzz-seconds`: what the fuzz of the door begins with, and for how long.
+    `--fuzz-seed`, `--fuzz-seconds`: what the fuzz of the endpoint begins with, and for how long.
     `--gpu`: tests that need a GPU fail where they would be skipped.
     `--write-orders`: write the orders of realtime events anew instead of comparing them.
     """

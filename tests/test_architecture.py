@@ -101,9 +101,9 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
             "import antiphon_services.qwen3_omni\nimport antiphon.pipelines"
         ),
         "gateway/antiphon_gateway/planted.py": "import torch\nimport opentelemetry",
-        "gateway/antiphon_gateway/calls/planted.py": "import antiphon_gateway.doors",
-        "gateway/antiphon_gateway/doors/read_aloud/planted.py": (
-            "import antiphon_gateway.doors.chat.schema"
+        "gateway/antiphon_gateway/calls/planted.py": "import antiphon_gateway.endpoints",
+        "gateway/antiphon_gateway/endpoints/read_aloud/planted.py": (
+            "import antiphon_gateway.endpoints.chat.schema"
         ),
         "gateway/antiphon_gateway/fleet/planted.py": (
             "import antiphon_gateway.calls\nimport kubernetes"

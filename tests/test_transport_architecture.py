@@ -19,8 +19,13 @@ GENERATED = "antiphon/v1"
 SETTINGS = "antiphon/deployment/schema.py"
 # What links may import of the folder: the table and what is in it.
 PUBLIC = {"registry", "transport"}
-# Where "grpc" can be nothing but a transport; clients have a door of that name.
-WITHOUT_DOORS = ("antiphon/runtime", "testkit/antiphon_testkit", "antiphon/transport", "services")
+# Where "grpc" can be nothing but a transport; clients have an endpoint of that name.
+WITHOUT_ENDPOINTS = (
+    "antiphon/runtime",
+    "testkit/antiphon_testkit",
+    "antiphon/transport",
+    "services",
+)
 
 _NAMES = {name for row in TRANSPORTS.values() for name in row.names}
 _NAME = re.compile(rf"\b({'|'.join(sorted(_NAMES - FALLBACK.names))})\b")
@@ -40,7 +45,7 @@ def _sources() -> Iterator[tuple[str, str]]:
 def _known(place: str, text: str) -> set[str]:
     """The transports and their modules that a file speaks of."""
     known = set(_NAME.findall(text))
-    if place.startswith(WITHOUT_DOORS):
+    if place.startswith(WITHOUT_ENDPOINTS):
         known |= set(_FALLBACK.findall(text))
     for module, names in _MODULE.findall(text):
         known |= ({module} if module else set(re.findall(r"\w+", names))) - PUBLIC

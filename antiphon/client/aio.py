@@ -83,7 +83,7 @@ class AsyncGeneration(AsyncIterator[Event]):
 
 
 class AsyncClient:
-    """Talks to a server's gRPC door from asyncio. Make it where a loop runs.
+    """Talks to a server's gRPC endpoint from asyncio. Make it where a loop runs.
 
     >>> async with antiphon.AsyncClient("localhost:50050") as client:
     ...     reply = await client.generate("Say hello.", temperature=0.0).collect()

@@ -87,7 +87,7 @@ class Generation(Iterator[Event]):
 
 
 class Client:
-    """Talks to a server's gRPC door and blocks while it does.
+    """Talks to a server's gRPC endpoint and blocks while it does.
 
     >>> with antiphon.Client("localhost:50050") as client:
     ...     reply = client.generate("Say hello.", temperature=0.0).collect()

@@ -170,13 +170,13 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The gateway's two doors and its bounds."""
+    """The gateway's two endpoints and its bounds."""
 
     # As a stage's `listen`: localhost and [::] are of both families.
     http_listen: str = "localhost:8000"
     grpc_listen: str = "localhost:0"
     discovery: DiscoveryConfig = DiscoveryConfig()
-    # Encryption at both doors; without it they are for networks that nobody else reads.
+    # Encryption at both endpoints; without it they are for networks that nobody else reads.
     tls: TlsConfig | None = None
     # Origins whose pages may call the HTTP API and open WebSockets, as browsers send them:
     # https://app.example, null, file://, app://obsidian.md. `*` stands for a whole host
@@ -243,7 +243,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # Of a multipart form: its parts, and the bytes of each that is no file.
     max_form_parts: Positive = 64
     max_form_field_bytes: Bytes = 64 << 10
-    # Connections at the HTTP door, fewer than the process may open files; a new one takes the
+    # Connections at the HTTP endpoint, fewer than the process may open files; a new one takes the
     # place of the one that has been idle for longest. How long a connection may be idle, or
     # take to send a request line with its headers, and how large these may be.
     max_connections: Positive = 512
@@ -310,7 +310,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # transcripts that are kept for that together; an answer beyond that expires at once.
     spoken_keep_s: Seconds = 3600.0
     max_spoken_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
-    # Threads that encode the audio of all answers at the HTTP doors. A second of opus, the
+    # Threads that encode the audio of all answers at the HTTP endpoints. A second of opus, the
     # dearest, takes about 20 ms of one.
     encoder_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     # The files of all images of one answer together.

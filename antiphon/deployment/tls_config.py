@@ -37,5 +37,5 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     certificate_file: str
     key_file: str
     # Certificates of authorities: clients must show a certificate that one of them has signed, at
-    # both doors, so probes of /health as well. Empty: clients show none.
+    # both endpoints, so probes of /health as well. Empty: clients show none.
     client_ca_file: str = ""

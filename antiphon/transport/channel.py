@@ -47,7 +47,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
-# At the door for clients, whose networks may lose a second: their process is not ours, and
+# At the endpoint for clients, whose networks may lose a second: their process is not ours, and
 # one that takes nothing is ended by `gateway.send_timeout_s`.
 CLIENT_KEEPALIVE_MS = 10_000
 

@@ -213,9 +213,9 @@ def kept(row: Row) -> bool:
 async def run(bombs: list[str], rounds: int, json: Path | None, *, flood: bool) -> bool:
     """Measure all; whether everything was kept."""
     deployment, _ = resolve(Deployment(), application_root())
-    doors = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
+    endpoints = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
     console = Console(sys.stdout, output=False)
-    async with Launcher(with_gateway(deployment, doors), report=console) as running:
+    async with Launcher(with_gateway(deployment, endpoints), report=console) as running:
         gateway = running.processes["gateway"].pid
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(

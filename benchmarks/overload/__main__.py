@@ -65,10 +65,10 @@ async def measure(given: argparse.Namespace, measured: Measured) -> None:
     """All loads of both gateways, which share the stages."""
     stage = StageConfig(slots=SLOTS)
     deployment, _ = resolve(Deployment(stages=dict.fromkeys(STEP_S, stage)), application_root())
-    doors: dict[str, Any] = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
+    endpoints: dict[str, Any] = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
     console = Console(sys.stdout, output=False)
     async with AsyncExitStack() as stack:
-        first = with_gateway(deployment, doors | settings_of(ADMISSION, given.wait))
+        first = with_gateway(deployment, endpoints | settings_of(ADMISSION, given.wait))
         running = await stack.enter_async_context(PacedLauncher(first, report=console))
         there = {
             role: StageConfig(slots=SLOTS, addresses=(running.processes[role].address,))
@@ -76,21 +76,21 @@ async def measure(given: argparse.Namespace, measured: Measured) -> None:
         }
         second = with_gateway(
             msgspec.structs.replace(deployment, stages=there),
-            doors | settings_of(EVERYTHING, given.wait),
+            endpoints | settings_of(EVERYTHING, given.wait),
         )
         gateways = {ADMISSION: running}
         if EVERYTHING in given.arms:
             gateways[EVERYTHING] = await stack.enter_async_context(Launcher(second, report=console))
 
         async def load(arm: str, *how: str) -> Result:
-            door = gateways[arm]
+            endpoint = gateways[arm]
             each = ["--frames", str(given.frames), "--prompt-length", str(given.words)]
             slo = ["--slo", f"ttfa={given.good:g}", "--slo", f"underrun={given.underrun:g}"]
             drain, warm_up = f"{given.drain:g}", f"{given.warm_up:g}"
             most = ["--max-open", "4096", "--drain", drain, "--warm-up", warm_up]
-            options = [GATEWAY, "--target", door.http_url, *each, *slo, *most, *how]
-            pids = {name: process.pid for name, process in door.processes.items()}
-            target = Target(http_url=door.http_url, pids=pids)
+            options = [GATEWAY, "--target", endpoint.http_url, *each, *slo, *most, *how]
+            pids = {name: process.pid for name, process in endpoint.processes.items()}
+            target = Target(http_url=endpoint.http_url, pids=pids)
             return await load_service(read_options(options), target, sys.stdout)
 
         seconds = ["--seconds", f"{given.seconds:g}"]

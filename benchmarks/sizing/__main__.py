@@ -2,10 +2,11 @@
 
 `run` starts the checkpoint that comes with the repository, with steps as long as those of an
 accelerator (`pace.py`), and saves what the load test says of one session alone and of requests at
-each rate, through the gateway's HTTP door. `compare` lets one session alone tell what event loops
-and the network take, and predicts the first audio of all saved runs, whoever made them: pooled by
-rate, with the errors that other calls of the same kind might have shown. A run of which the host
-took more than `--stolen` of the cores is told and left out: no simulation of a fleet has that.
+each rate, through the gateway's HTTP endpoint. `compare` lets one session alone tell what event
+loops and the network take, and predicts the first audio of all saved runs, whoever made them:
+pooled by rate, with the errors that other calls of the same kind might have shown. A run of which
+the host took more than `--stolen` of the cores is told and left out: no simulation of a fleet has
+that.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ async def measure(given: argparse.Namespace, console: Console) -> None:
     """One session alone, and each rate; each result is saved when it is there."""
     stage = StageConfig(slots=SLOTS)
     deployment, _ = resolve(Deployment(stages=dict.fromkeys(STEP_S, stage)), application_root())
-    doors = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
+    endpoints = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
     loads: dict[str, list[str]] = {}
     if given.alone:
         loads[ALONE] = ["--sessions", "1", "--seconds", f"{given.alone:g}", "--warm-up", "2"]
@@ -80,7 +81,7 @@ async def measure(given: argparse.Namespace, console: Console) -> None:
         arguments = ["--rate", f"{rate:g}", "--seconds", f"{given.seconds:g}"]
         loads[f"rate-{rate:g}.json"] = [*arguments, "--seed", str(given.seed)]
     given.out.mkdir(parents=True, exist_ok=True)
-    async with PacedLauncher(with_gateway(deployment, doors), report=console) as running:
+    async with PacedLauncher(with_gateway(deployment, endpoints), report=console) as running:
         target = target_at(GATEWAY, running.http_url)
         for name, arguments in loads.items():
             options = read_options([GATEWAY, "--target", running.http_url, *arguments])

@@ -50,7 +50,7 @@ def delivery_of(deployment: Deployment) -> dict[str, Delivery]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m antiphon_gateway",
-        description="The OpenAI-compatible and gRPC door to the stages.",
+        description="The OpenAI-compatible and gRPC endpoint to the stages.",
     )
     parser.add_argument("--config", type=Path, required=True, help="deployment file (YAML)")
     parser.add_argument("--http-listen", metavar="HOST:PORT", help="overrides gateway.http_listen")

@@ -15,7 +15,7 @@ from antiphon.deployment.address import joined
 from antiphon.errors import Unavailable
 from antiphon.transport.listening import listen_sockets
 from antiphon_gateway.accepting import accept_connections, start_connection
-from antiphon_gateway.doors.http.connection import ConnectionLimiter
+from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
 
 SHUTDOWN_GRACE_S = 1.0
 """How long an answer that is over may take to leave, when the gateway stops."""
@@ -68,15 +68,15 @@ class HttpServer(uvicorn.Server):
         for each in self._accepting:
             each.cancel()
         if self._accepting:
-            self._doorkeeper.end_handshakes()
+            self._connection_limiter.end_handshakes()
         await super().shutdown(sockets)
 
     @property
-    def _doorkeeper(self) -> ConnectionLimiter:
+    def _connection_limiter(self) -> ConnectionLimiter:
         return cast(ConnectionLimiter, self.config.http_protocol_class)
 
     def _accepted(self, connected: socket.socket, _: str) -> None:
-        connection = self._doorkeeper(self.config, self.server_state, self.lifespan.state)
+        connection = self._connection_limiter(self.config, self.server_state, self.lifespan.state)
         connection.count_handshake(
             start_connection(
                 connected,

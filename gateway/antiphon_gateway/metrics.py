@@ -59,7 +59,7 @@ class Metrics:
             "turn_ttfa_seconds", "End of a spoken turn to first audio", _SECONDS
         )
         self._refused = self._counter(
-            "refused", "Requests refused and connections cut at a bound of the door", ("bound",)
+            "refused", "Requests refused and connections cut at a bound of the endpoint", ("bound",)
         )
         for bound in Refused:
             self._refused.labels(bound.value)

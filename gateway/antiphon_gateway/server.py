@@ -1,4 +1,4 @@
-"""The running gateway: stages, sessions and all doors, on one event loop."""
+"""The running gateway: stages, sessions and all endpoints, on one event loop."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.config import delivery_of
 from antiphon_gateway.conversations.conversations import Conversations
-from antiphon_gateway.doors.access_log import AccessLog
-from antiphon_gateway.doors.chat.request import CHAT, read_chat
-from antiphon_gateway.doors.conversation_door import ConversationDoor
-from antiphon_gateway.doors.converse.door import ConverseDoor
-from antiphon_gateway.doors.http.app import http_app
-from antiphon_gateway.doors.http.connection import ConnectionLimiter
-from antiphon_gateway.doors.http.door import Door, FormDoor, HttpDoor
-from antiphon_gateway.doors.http.endpoint import HttpEndpoint, SharedByDoors
-from antiphon_gateway.doors.read_aloud.request import SPEECH, read_speech
-from antiphon_gateway.doors.speech_grpc import SERVICE, SpeechServicer
-from antiphon_gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
-from antiphon_gateway.doors.transcribe.request import UNSUPPORTED as TRANSCRIBE_UNSUPPORTED
-from antiphon_gateway.doors.transcribe.schema import TranscriptionForm
+from antiphon_gateway.endpoints.access_log import AccessLog
+from antiphon_gateway.endpoints.chat.request import CHAT, read_chat
+from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
+from antiphon_gateway.endpoints.converse.endpoint import ConverseEndpoint
+from antiphon_gateway.endpoints.http.app import http_app
+from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
+from antiphon_gateway.endpoints.http.endpoint import Endpoint, FormEndpoint, HttpEndpoint
+from antiphon_gateway.endpoints.http.handler import EndpointHandler, SharedByEndpoints
+from antiphon_gateway.endpoints.read_aloud.request import SPEECH, read_speech
+from antiphon_gateway.endpoints.speech_grpc import SERVICE, SpeechServicer
+from antiphon_gateway.endpoints.transcribe.request import TRANSCRIBE, read_transcription
+from antiphon_gateway.endpoints.transcribe.request import UNSUPPORTED as TRANSCRIBE_UNSUPPORTED
+from antiphon_gateway.endpoints.transcribe.schema import TranscriptionForm
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.fleet_metrics import FleetMetrics
 from antiphon_gateway.grpc_front import FrontBounds
@@ -41,14 +41,14 @@ from antiphon_gateway.http_server import SHUTDOWN_GRACE_S, HttpServer, listen
 from antiphon_gateway.keys.credentials import GrpcPeers
 from antiphon_gateway.keys.identities import Identities
 from antiphon_gateway.metrics import Metrics
-from antiphon_gateway.metrics_door import MetricsDoor
+from antiphon_gateway.metrics_endpoint import MetricsEndpoint
 from antiphon_gateway.scaler.deployed import scaler_of
 from antiphon_gateway.tls import server_tls
 
-HTTP_DOORS: tuple[Door, ...] = (
-    HttpDoor("/v1/chat/completions", read_chat, CHAT),
-    HttpDoor("/v1/audio/speech", read_speech, SPEECH),
-    FormDoor(
+HTTP_ENDPOINTS: tuple[Endpoint, ...] = (
+    HttpEndpoint("/v1/chat/completions", read_chat, CHAT),
+    HttpEndpoint("/v1/audio/speech", read_speech, SPEECH),
+    FormEndpoint(
         "/v1/audio/transcriptions",
         TranscriptionForm,
         read_transcription,
@@ -56,7 +56,7 @@ HTTP_DOORS: tuple[Door, ...] = (
         TRANSCRIBE_UNSUPPORTED,
     ),
 )
-"""A door is a row here and whatever its `read` needs."""
+"""An endpoint is a row here and whatever its `read` needs."""
 
 # A client that has no call for so long connects anew for the next, without noticing.
 GRPC_IDLE_MS = 60_000
@@ -75,7 +75,9 @@ class Gateway:
     `Unavailable` when one is taken.
     """
 
-    def __init__(self, deployment: Deployment, doors: Sequence[Door] = HTTP_DOORS) -> None:
+    def __init__(
+        self, deployment: Deployment, endpoints: Sequence[Endpoint] = HTTP_ENDPOINTS
+    ) -> None:
         config = deployment.gateway
         self._drain_s = config.drain_s
         self.fleet = Fleet(deployment)
@@ -92,8 +94,8 @@ class Gateway:
         self._conversations = Conversations(self.calls, config)
         access_log = AccessLog(self.metrics, self._tracing)
         identities = Identities(config, self.metrics.not_admitted)
-        converse = ConverseDoor(
-            ConversationDoor("grpc", self._conversations, config, access_log, self.metrics)
+        converse = ConverseEndpoint(
+            ConversationEndpoint("grpc", self._conversations, config, access_log, self.metrics)
         )
         grpc_peers = GrpcPeers()
         self._servicer = SpeechServicer(
@@ -117,36 +119,42 @@ class Gateway:
         )
         self.metrics.watch("grpc_connections", "gRPC connections", lambda: self._grpc.connections)
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
-        self._metrics_door = MetricsDoor(config.metrics_listen, self.metrics)
+        self._metrics_endpoint = MetricsEndpoint(config.metrics_listen, self.metrics)
         self.metrics.registry.register(FleetMetrics(self.fleet))
         talks = self._conversations
         self.metrics.watch("conversations", "Conversations open", lambda: talks.shares.open)
         self.metrics.watch(
             "conversation_bytes", "Bytes that conversations hold", lambda: talks.shares.held_bytes
         )
-        doorkeeper = ConnectionLimiter(config, self.metrics.refuse)
-        self.metrics.watch("connections", "HTTP connections", lambda: doorkeeper.connections)
-        self._shared = SharedByDoors(config, self.metrics, self.calls.uploads)
-        endpoints = {
-            door.path: HttpEndpoint(door, self.calls, self._shared, config, self.metrics)
-            for door in doors
+        connection_limiter = ConnectionLimiter(config, self.metrics.refuse)
+        self.metrics.watch(
+            "connections", "HTTP connections", lambda: connection_limiter.connections
+        )
+        self._shared = SharedByEndpoints(config, self.metrics, self.calls.uploads)
+        handlers = {
+            endpoint.path: EndpointHandler(endpoint, self.calls, self._shared, config, self.metrics)
+            for endpoint in endpoints
         }
-        messages = {door.path: door.messages for door in doors if door.messages is not None}
-        self._doorkeeper = doorkeeper
+        messages = {
+            endpoint.path: endpoint.messages
+            for endpoint in endpoints
+            if endpoint.messages is not None
+        }
+        self._connection_limiter = connection_limiter
         self._http = HttpServer(
             uvicorn.Config(
                 http_app(
                     self.calls,
                     self._conversations,
-                    endpoints,
+                    handlers,
                     self.metrics,
                     access_log,
                     config,
                     messages,
                     identities,
                 ),
-                http=cast(type[asyncio.Protocol], doorkeeper),
-                ws=cast(type[asyncio.Protocol], doorkeeper.websocket),
+                http=cast(type[asyncio.Protocol], connection_limiter),
+                ws=cast(type[asyncio.Protocol], connection_limiter.websocket),
                 ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
@@ -175,14 +183,14 @@ class Gateway:
         listeners, self.http_address = listen(*self._http_listen, field="gateway.http_listen")
         try:
             await self._set_health(serving=False)
-            await self._metrics_door.start()
+            await self._metrics_endpoint.start()
             self.grpc_address = await self._grpc.start()
             if self.scaler is not None:
                 await self.scaler.__aenter__()
         except BaseException:
             for each in listeners:
                 each.close()
-            await self._metrics_door.stop()
+            await self._metrics_endpoint.stop()
             raise
         await self.fleet.__aenter__()
         self._tasks = [
@@ -200,7 +208,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         drained_at = loop.time() + self._drain_s
         self.calls.refuse()
-        self._doorkeeper.send_elsewhere()
+        self._connection_limiter.send_elsewhere()
         await self._grpc.send_elsewhere(self._drain_s + SHUTDOWN_GRACE_S)
         if self.scaler is not None:
             # KEDA asks another one from now on.
@@ -222,7 +230,7 @@ class Gateway:
         hurried.cancel()
         self._http.cut_connections()
         await serving
-        await self._metrics_door.stop()
+        await self._metrics_endpoint.stop()
         self._shared.close()
         self._conversations.close()
         await self.fleet.__aexit__(kind, error, trace)
@@ -231,7 +239,7 @@ class Gateway:
     @property
     def metrics_address(self) -> str:
         """Where the series are: "host:port"."""
-        return self._metrics_door.address or self.http_address
+        return self._metrics_endpoint.address or self.http_address
 
     def force_stop(self) -> None:
         """End what runs now, when leaving the context waits for it."""
@@ -242,11 +250,11 @@ class Gateway:
         await self.fleet.wait_ready()
 
     async def wait_closed(self) -> None:
-        """Return when the gRPC door has closed although nobody has stopped the gateway."""
+        """Return when the gRPC endpoint has closed although nobody has stopped the gateway."""
         await self._grpc.wait_closed()
 
     def _add_services(self, server: grpc.aio.Server) -> None:
-        """What the gRPC door offers."""
+        """What the gRPC endpoint offers."""
         self._servicer.add_to(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)

@@ -37,8 +37,8 @@ def lone_gateway(directory: Path, *, keys_file: str = "") -> Iterator[str]:
     ):
         os.close(writing)
         try:
-            doors = json.loads(announced.readline())
-            yield f"http://{doors['http']}"
+            endpoints = json.loads(announced.readline())
+            yield f"http://{endpoints['http']}"
             process.terminate()
             assert process.wait(STOP_S) == 0
         finally:

@@ -1,7 +1,7 @@
 """Clients of a fleet that ask again as soon as they are answered, as published clients do.
 
-Half of them are OpenAI's, which keep their connections to the HTTP door and ask twice more after
-an error that says so; the others are the SDK's, with the one connection that gRPC has.
+Half of them are OpenAI's, which keep their connections to the HTTP endpoint and ask twice more
+after an error that says so; the others are the SDK's, with the one connection that gRPC has.
 """
 
 from __future__ import annotations

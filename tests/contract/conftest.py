@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from gateway_door import Door, open_door
 from reading_model import Reader, open_reader
+from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
 
@@ -17,17 +17,17 @@ def fuzz_seed(request: pytest.FixtureRequest) -> str:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shared_door() -> AsyncIterator[Door]:
-    async with open_door() as door:
-        yield door
+async def shared_gateway() -> AsyncIterator[ServedGateway]:
+    async with serve_gateway() as served:
+        yield served
 
 
 @pytest.fixture
-def door(shared_door: Door, caplog: pytest.LogCaptureFixture) -> Door:
+def served(shared_gateway: ServedGateway, caplog: pytest.LogCaptureFixture) -> ServedGateway:
     """The shared gateway, its stages with their usual scripts."""
     caplog.set_level(logging.INFO, logger="gateway.requests")
-    shared_door.fakes.reset()
-    return shared_door
+    shared_gateway.fakes.reset()
+    return shared_gateway
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -37,7 +37,7 @@ async def reader() -> AsyncIterator[Reader]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def client(door: Door) -> AsyncIterator[antiphon.AsyncClient]:
+async def client(served: ServedGateway) -> AsyncIterator[antiphon.AsyncClient]:
     """The SDK's client of the shared gateway."""
-    async with antiphon.AsyncClient(door.gateway.grpc_address) as connected:
+    async with antiphon.AsyncClient(served.gateway.grpc_address) as connected:
         yield connected

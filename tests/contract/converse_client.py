@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import grpc
 from fake_stages import CODE2WAV, THINKER, USUAL, Session
-from gateway_door import Door
+from served_gateway import ServedGateway
 
 import antiphon
 from antiphon.conversation import TextPart, from_tensors
@@ -30,9 +30,9 @@ async def said(call: antiphon.AsyncConversationCall, text: str) -> str:
     return (await until(call, antiphon.ItemCreated)).item.id
 
 
-def asked(door: Door) -> list[tuple[str, list[str]]]:
+def asked(served: ServedGateway) -> list[tuple[str, list[str]]]:
     """The roles and texts of the conversation that the thinker got last."""
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     return [
         (m.role, [part.text if isinstance(part, TextPart) else "audio" for part in m.parts])

@@ -1,4 +1,4 @@
-"""What the door fuzz sends: valid requests and files, mutated. Pure: all from one generator.
+"""What the endpoint fuzz sends: valid requests and files, mutated. Pure: all from one generator.
 
 A case is what a client writes on a connection, and how it behaves while it does.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import soundfile
 from fuzz_files import film, mutated, packed, picture, wav
 from fuzz_forms import FORM_PATH, form
-from gateway_door import MESSAGES, MODEL, SPOKEN
+from served_gateway import MESSAGES, MODEL, SPOKEN
 
 MAX_TEXT = 200_000
 SPEECH_PATH = b"/v1/audio/speech"
@@ -143,7 +143,7 @@ def valid(random: Random) -> dict[str, Any]:
 
 
 def valid_speech(random: Random) -> dict[str, Any]:
-    """A request of the speech door that is good."""
+    """A request of the speech endpoint that is good."""
     fields: dict[str, Any] = {"model": MODEL, "input": "Read this, and that."}
     extra: dict[str, Any] = {
         "voice": random.choice(("ethan", {"id": "chelsie"})),
@@ -245,7 +245,7 @@ def json_case(random: Random) -> Case:
 
 
 def speech_case(random: Random) -> Case:
-    """A body that is no request of the speech door, or a strange one, or one of too much."""
+    """A body that is no request of the speech endpoint, or a strange one, or one of too much."""
     fields = valid_speech(random)
     if random.random() < 0.1:
         fields["input"] = "a b " * random.choice((2_000, 200_000, 600_000))
@@ -320,7 +320,7 @@ def leaving_case(random: Random) -> Case:
 
 
 def speech_leaving_case(random: Random) -> Case:
-    """The same at the speech door."""
+    """The same at the speech endpoint."""
     body = json.dumps(valid_speech(random)).encode()
     return _leaving(random, request(body, path=SPEECH_PATH, close=random.random() < 0.5))
 

@@ -1,11 +1,11 @@
-"""Forms for the door fuzz: fields, files and heads of parts that are good, strange or mutated."""
+"""Forms for the endpoints' fuzz: fields, files and heads of parts, good, strange or mutated."""
 
 from __future__ import annotations
 
 from random import Random
 
 from fuzz_files import mutated, packed, wav
-from gateway_door import MODEL
+from served_gateway import MODEL
 
 FORM_PATH = b"/v1/audio/transcriptions"
 

@@ -1,4 +1,4 @@
-"""What the fuzz sends to the gRPC door."""
+"""What the fuzz sends to the gRPC endpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from fuzz_files import film, mutated, picture, wav
-from gateway_door import MODEL
+from served_gateway import MODEL
 
 from antiphon.v1 import speech_pb2
 

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gateway_door import MESSAGES, MODEL, Door
+from served_gateway import MESSAGES, MODEL, ServedGateway
 
 PATH = "/v1/chat/completions"
 
@@ -77,6 +77,8 @@ async def connect(address: str, receive_buffer: int) -> AsyncIterator[RawClient]
         writer.transport.abort()
 
 
-def raw_client(door: Door, *, receive_buffer: int = 0) -> AbstractAsyncContextManager[RawClient]:
+def raw_client(
+    served: ServedGateway, *, receive_buffer: int = 0
+) -> AbstractAsyncContextManager[RawClient]:
     """A connection to a gateway."""
-    return connect(door.gateway.http_address, receive_buffer)
+    return connect(served.gateway.http_address, receive_buffer)

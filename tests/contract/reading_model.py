@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 from fake_stages import FakeStage, FakeStages, Session
-from gateway_door import deployment_of
+from served_gateway import deployment_of
 
 from antiphon.errors import Internal
 from antiphon.segment import FinishReason

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
-from gateway_door import MODEL, Door
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import BaseModel
+from served_gateway import MODEL, ServedGateway
 from spoken_audio import Heard
 
 Told = dict[str, Any]
@@ -82,8 +82,10 @@ class Realtime:
 
 
 @asynccontextmanager
-async def realtime(door: Door, model: str = MODEL, **headers: str) -> AsyncIterator[Realtime]:
-    async with door.openai.realtime.connect(model=model, extra_headers=headers) as connection:
+async def realtime(
+    served: ServedGateway, model: str = MODEL, **headers: str
+) -> AsyncIterator[Realtime]:
+    async with served.openai.realtime.connect(model=model, extra_headers=headers) as connection:
         client = Realtime(connection)
         created = await client.next()
         assert created["type"] == "session.created"

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, describe
-from gateway_door import MESSAGES, MODEL, deployment_of
+from served_gateway import MESSAGES, MODEL, deployment_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon_gateway.fleet.replica import Replica

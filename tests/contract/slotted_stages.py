@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from fake_stages import ROLES, USUAL, FakeStages, Script, Session
-from gateway_door import Door, open_door
+from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.errors import ResourceExhausted
 
@@ -46,8 +46,8 @@ class SlottedStage:
 @asynccontextmanager
 async def open_slotted(
     slots: int, *, told: bool = True, **settings: Any
-) -> AsyncIterator[tuple[Door, dict[str, SlottedStage]]]:
-    """A door to stages that keep to their slots, which they tell or not, with a queue."""
+) -> AsyncIterator[tuple[ServedGateway, dict[str, SlottedStage]]]:
+    """An endpoint to stages that keep to their slots, which they tell or not, with a queue."""
     stages = {role: SlottedStage(slots, USUAL[role]) for role in ROLES}
 
     def prepare(fakes: FakeStages) -> None:
@@ -55,8 +55,8 @@ async def open_slotted(
             fake.script = stages[role]
             fake.description.slots = slots if told else 0
 
-    async with open_door(prepare, **(QUEUE | settings)) as door:
-        yield door, stages
+    async with serve_gateway(prepare, **(QUEUE | settings)) as served:
+        yield served, stages
 
 
 class Gate:

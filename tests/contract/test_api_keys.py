@@ -1,4 +1,4 @@
-"""API keys at every door: who may ask, what a key may take, and what logs say of it."""
+"""API keys at every endpoint: who may ask, what a key may take, and what logs say of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 import websockets
 from converse_client import said
 from fake_stages import THINKER, Session, think
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
 from realtime_client import realtime
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 from slotted_stages import Gate
 
 import antiphon
@@ -40,34 +40,34 @@ def write(path: Path, *entries: dict[str, object]) -> None:
 
 
 @asynccontextmanager
-async def keyed_door(path: Path, *entries: dict[str, object]) -> AsyncIterator[Door]:
+async def keyed_gateway(path: Path, *entries: dict[str, object]) -> AsyncIterator[ServedGateway]:
     write(path, *entries)
-    async with open_door(keys_file=str(path), keys_reload_s=0.001) as door:
-        yield door
+    async with serve_gateway(keys_file=str(path), keys_reload_s=0.001) as served:
+        yield served
 
 
-def with_key(door: Door, key: str) -> None:
-    """Have the clients of the door send the key."""
-    door.http.headers["authorization"] = f"Bearer {key}"
-    door.openai.api_key = key
+def with_key(served: ServedGateway, key: str) -> None:
+    """Have the clients of the endpoint send the key."""
+    served.http.headers["authorization"] = f"Bearer {key}"
+    served.openai.api_key = key
 
 
-async def test_every_door_wants_a_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_endpoint_wants_a_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="gateway.requests")
     key = new_key()
-    async with keyed_door(tmp_path / "keys", entry("app", key)) as door:
+    async with keyed_gateway(tmp_path / "keys", entry("app", key)) as served:
         for path in OPEN_PATHS:
-            assert (await door.http.get(path)).status_code == 200
+            assert (await served.http.get(path)).status_code == 200
         for path in ("/v1/models", "/v1/audio/voices", "/v1/nothing"):
-            assert (await door.http.get(path)).status_code == 401
-        refused = await door.chat()
+            assert (await served.http.get(path)).status_code == 401
+        refused = await served.chat()
         assert refused.status_code == 401
         assert refused.headers["x-should-retry"] == "false"
         assert refused.json()["error"]["code"] == "invalid_api_key"
         assert refused.json()["error"]["type"] == "invalid_request_error"
         with pytest.raises(openai.AuthenticationError):
-            await door.openai.models.list()
-        async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+            await served.openai.models.list()
+        async with antiphon.AsyncClient(served.gateway.grpc_address) as client:
             with pytest.raises(Unauthenticated):
                 await client.generate("Hi").collect()
             with pytest.raises(Unauthenticated):
@@ -76,15 +76,15 @@ async def test_every_door_wants_a_key(tmp_path: Path, caplog: pytest.LogCaptureF
                 async with client.converse():
                     pass
         with pytest.raises((websockets.InvalidStatus, openai.APIError), match="401"):
-            async with realtime(door):
+            async with realtime(served):
                 pass
-        assert not door.fakes[THINKER].sessions
+        assert not served.fakes[THINKER].sessions
 
-        with_key(door, key)
-        assert (await door.chat()).status_code == 200
-        assert MODEL in [each.id async for each in door.openai.models.list()]
+        with_key(served, key)
+        assert (await served.chat()).status_code == 200
+        assert MODEL in [each.id async for each in served.openai.models.list()]
         async with antiphon.AsyncClient(
-            door.gateway.grpc_address, api_key=key, key_in_clear=True
+            served.gateway.grpc_address, api_key=key, key_in_clear=True
         ) as client:
             assert (await client.generate("Hi").collect()).text
             await client.server_info()
@@ -93,13 +93,13 @@ async def test_every_door_wants_a_key(tmp_path: Path, caplog: pytest.LogCaptureF
                 await spoken.respond()
                 spoken.finish()
                 assert [event async for event in spoken]
-        async with realtime(door) as call:
+        async with realtime(served) as call:
             await call.say("Hi")
             await call.send("response.create")
             assert (await call.until("response.done"))["response"]["status"] == "completed"
-        await door.gateway.calls.wait_idle()
+        await served.gateway.calls.wait_idle()
         sample = 'antiphon_gateway_not_admitted_total{reason="no_key"}'
-        assert await door.metric(sample) > 0
+        assert await served.metric(sample) > 0
     assert key not in caplog.text
     records = [each for each in caplog.records if each.name == "gateway.requests"]
     lines = [json.loads(each.getMessage()) for each in records]
@@ -109,8 +109,8 @@ async def test_every_door_wants_a_key(tmp_path: Path, caplog: pytest.LogCaptureF
 
 async def test_a_browser_sends_the_key_of_a_websocket_as_a_protocol(tmp_path: Path) -> None:
     key = new_key()
-    async with keyed_door(tmp_path / "keys", entry("app", key)) as door:
-        url = f"ws://{door.gateway.http_address}/v1/realtime?model={MODEL}"
+    async with keyed_gateway(tmp_path / "keys", entry("app", key)) as served:
+        url = f"ws://{served.gateway.http_address}/v1/realtime?model={MODEL}"
         offered: list[Any] = ["realtime", f"openai-insecure-api-key.{key}"]
         async with websockets.connect(url, subprotocols=offered) as socket:
             assert socket.subprotocol == "realtime"
@@ -128,52 +128,54 @@ async def test_limits_of_a_key_are_a_429_that_names_them_and_no_others_suffer(
     narrow, wide = new_key(), new_key()
     limits = {"concurrency": 1, "requests_per_minute": 3, "audio_seconds_per_minute": 1}
     path = tmp_path / "keys"
-    async with keyed_door(path, entry("narrow", narrow, **limits), entry("wide", wide)) as door:
-        with_key(door, narrow)
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = asyncio.create_task(door.chat())
+    async with keyed_gateway(
+        path, entry("narrow", narrow, **limits), entry("wide", wide)
+    ) as served:
+        with_key(served, narrow)
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = asyncio.create_task(served.chat())
         await gate.begun.get()
 
         async def refused(limit: str, **fields: Any) -> None:
-            answer = await door.chat(**fields)
+            answer = await served.chat(**fields)
             error = answer.json()["error"]
             assert (answer.status_code, error["code"]) == (429, f"key_{limit}")
             assert error["type"] == "rate_limit_error"
             assert 1 <= int(answer.headers["retry-after"]) <= 60
             assert limit in error["message"]
             reason = f'antiphon_gateway_not_admitted_total{{reason="key_{limit}"}}'
-            assert await door.metric(reason) >= 1
+            assert await served.metric(reason) >= 1
 
         await refused("concurrency")
         async with antiphon.AsyncClient(
-            door.gateway.grpc_address, api_key=narrow, key_in_clear=True, retry=Retry(attempts=1)
+            served.gateway.grpc_address, api_key=narrow, key_in_clear=True, retry=Retry(attempts=1)
         ) as client:
             with pytest.raises(ResourceExhausted, match="concurrency of the key narrow"):
                 await client.generate("Hi").collect()
         gate.let_through(10)
         assert (await running).status_code == 200
         # Of 0.46 s each, so a third one would be the first beyond a second.
-        assert (await door.chat(**SPOKEN)).status_code == 200
-        assert (await door.chat(**SPOKEN)).status_code == 200
+        assert (await served.chat(**SPOKEN)).status_code == 200
+        assert (await served.chat(**SPOKEN)).status_code == 200
         await refused("requests_per_minute")
         write(path, entry("narrow", narrow, audio_seconds_per_minute=1), entry("wide", wide))
-        assert (await door.chat(**SPOKEN)).status_code == 200
+        assert (await served.chat(**SPOKEN)).status_code == 200
         await refused("audio_seconds_per_minute")
-        with_key(door, wide)
-        assert (await door.chat(**SPOKEN)).status_code == 200
+        with_key(served, wide)
+        assert (await served.chat(**SPOKEN)).status_code == 200
         write(path, entry("wide", wide))
-        with_key(door, narrow)
-        assert (await door.chat()).status_code == 401
+        with_key(served, narrow)
+        assert (await served.chat()).status_code == 401
 
 
 async def test_conversations_and_responses_of_a_key_are_bounded(tmp_path: Path) -> None:
     key = new_key()
     limits = {"conversations": 1, "requests_per_minute": 1}
-    async with keyed_door(tmp_path / "keys", entry("app", key, **limits)) as door:
-        with_key(door, key)
-        async with realtime(door) as call:
+    async with keyed_gateway(tmp_path / "keys", entry("app", key, **limits)) as served:
+        with_key(served, key)
+        async with realtime(served) as call:
             with pytest.raises((websockets.InvalidStatus, openai.APIError), match="429"):
-                async with realtime(door):
+                async with realtime(served):
                     pass
             await call.say("Hi")
             await call.send("response.create")
@@ -199,15 +201,15 @@ async def test_transcripts_of_a_key_count_in_its_minute_and_refuse_no_answer_bes
     second = base64.b64encode(bytes(48_000)).decode()
     transcript = "conversation.item.input_audio_transcription"
     ends = (f"{transcript}.completed", f"{transcript}.failed")
-    async with keyed_door(tmp_path / "keys", entry("app", key, **limits)) as door:
-        with_key(door, key)
+    async with keyed_gateway(tmp_path / "keys", entry("app", key, **limits)) as served:
+        with_key(served, key)
         gate = Gate(THINKER)
 
         async def answer_when_let(session: Session) -> None:
             await (think(session) if wants_transcript(session) else gate(session))
 
-        door.fakes[THINKER].script = answer_when_let
-        async with realtime(door) as call:
+        served.fakes[THINKER].script = answer_when_let
+        async with realtime(served) as call:
             await call.send("session.update", session=wish)
             await call.say("Hi")
             await call.send("response.create")
@@ -229,16 +231,16 @@ async def test_pages_of_other_origins_learn_when_to_ask_again_and_need_no_key_to
     path = tmp_path / "keys"
     write(path, entry("app", new_key()))
     origin = "https://app.example"
-    async with open_door(keys_file=os.fspath(path), cors_origins=(origin,)) as door:
+    async with serve_gateway(keys_file=os.fspath(path), cors_origins=(origin,)) as served:
         asked = {
             "origin": origin,
             "access-control-request-method": "POST",
             "access-control-request-headers": "authorization,content-type",
         }
-        preflight = await door.http.options("/v1/chat/completions", headers=asked)
+        preflight = await served.http.options("/v1/chat/completions", headers=asked)
         assert preflight.status_code == 200
         body = {"model": MODEL, "messages": MESSAGES}
-        refused = await door.http.post(
+        refused = await served.http.post(
             "/v1/chat/completions", json=body, headers={"origin": origin}
         )
         assert refused.status_code == 401
@@ -251,20 +253,20 @@ async def test_idle_conversations_of_one_key_give_way_to_those_of_others(tmp_pat
     path = tmp_path / "keys"
     write(path, entry("greedy", greedy), entry("modest", modest))
     settings = {"keys_file": str(path), "max_conversations": 4}
-    async with open_door(**settings) as door, AsyncExitStack() as stack:
-        with_key(door, greedy)
-        held = [await stack.enter_async_context(realtime(door)) for _ in range(3)]
+    async with serve_gateway(**settings) as served, AsyncExitStack() as stack:
+        with_key(served, greedy)
+        held = [await stack.enter_async_context(realtime(served)) for _ in range(3)]
         client = await stack.enter_async_context(
-            antiphon.AsyncClient(door.gateway.grpc_address, api_key=greedy, key_in_clear=True)
+            antiphon.AsyncClient(served.gateway.grpc_address, api_key=greedy, key_in_clear=True)
         )
         over_grpc = await stack.enter_async_context(client.converse())
         await said(over_grpc, "Hi")
         await held[0].say("Hi")
         with pytest.raises((websockets.InvalidStatus, openai.APIError), match="429"):
-            async with realtime(door):
+            async with realtime(served):
                 pass
-        with_key(door, modest)
-        async with realtime(door) as call:
+        with_key(served, modest)
+        async with realtime(served) as call:
             await call.say("Hi")
             error = await held[1].until("error")
             assert "gave way" in error["error"]["message"]
@@ -272,22 +274,22 @@ async def test_idle_conversations_of_one_key_give_way_to_those_of_others(tmp_pat
                 await held[1].next_of_any_kind()
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1013
-            async with realtime(door) as another:
+            async with realtime(served) as another:
                 await another.say("Hi")
                 assert "gave way" in (await held[2].until("error"))["error"]["message"]
         await held[0].say("Hi again")
 
 
-async def test_conversations_of_a_withdrawn_key_end_at_every_door(tmp_path: Path) -> None:
+async def test_conversations_of_a_withdrawn_key_end_at_every_endpoint(tmp_path: Path) -> None:
     path, key, other = tmp_path / "keys", new_key(), new_key()
-    async with keyed_door(path, entry("app", key), entry("other", other)) as door:
-        with_key(door, other)
+    async with keyed_gateway(path, entry("app", key), entry("other", other)) as served:
+        with_key(served, other)
         async with AsyncExitStack() as stack:
-            stays = await stack.enter_async_context(realtime(door))
-            with_key(door, key)
-            ends = await stack.enter_async_context(realtime(door))
+            stays = await stack.enter_async_context(realtime(served))
+            with_key(served, key)
+            ends = await stack.enter_async_context(realtime(served))
             client = await stack.enter_async_context(
-                antiphon.AsyncClient(door.gateway.grpc_address, api_key=key, key_in_clear=True)
+                antiphon.AsyncClient(served.gateway.grpc_address, api_key=key, key_in_clear=True)
             )
             over_grpc = await stack.enter_async_context(client.converse())
             await said(over_grpc, "Hi")

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from fake_stages import INPUT_RATE_HZ, THINKER, FakeStages, Session
-from gateway_door import MODEL, Door, open_door
 from media_files import MUXED, SHORT, muxed, needs_ffmpeg, program
 from reading_model import SPEAKER, Reader, open_reader, post
+from served_gateway import MODEL, ServedGateway, serve_gateway
 from test_audio_input import ask, heard
 
 import antiphon
@@ -43,12 +43,12 @@ class Refused(Exception):
 class Site:
     """A gateway whose thinker hears and has a recording as an option, and one that reads aloud."""
 
-    door: Door
+    served: ServedGateway
     reader: Reader
 
     async def generate(self, *parts: str | bytes, **fields: Any) -> None:
         """Ask with the SDK, once."""
-        address = self.door.gateway.grpc_address
+        address = self.served.gateway.grpc_address
         async with antiphon.AsyncClient(address, retry=antiphon.Retry(attempts=1)) as client:
             try:
                 async with client.generate([antiphon.Message.user(*parts)], **fields) as answer:
@@ -70,8 +70,8 @@ def _clones(fakes: FakeStages) -> None:
 async def open_site() -> AsyncIterator[Site]:
     names = ("max_body_bytes", "max_fetch_bytes", "max_option_bytes")
     room = dict.fromkeys(names, 64 << 20)
-    async with open_door(_hears_long, **room) as door, open_reader(_clones, **room) as reader:
-        yield Site(door, reader)
+    async with serve_gateway(_hears_long, **room) as served, open_reader(_clones, **room) as reader:
+        yield Site(served, reader)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -87,26 +87,26 @@ def _check(response: httpx.Response) -> None:
 
 
 async def _chat(site: Site, file: bytes, name: str) -> np.ndarray:
-    _check(await ask(site.door, file, name=name))
-    return heard(site.door).recordings[0]
+    _check(await ask(site.served, file, name=name))
+    return heard(site.served).recordings[0]
 
 
 async def _data_url(site: Site, file: bytes, name: str) -> np.ndarray:
-    _check(await ask(site.door, file, url=f"audio/{MEDIA.get(name, name)}"))
-    return heard(site.door).recordings[0]
+    _check(await ask(site.served, file, url=f"audio/{MEDIA.get(name, name)}"))
+    return heard(site.served).recordings[0]
 
 
 async def _transcription(site: Site, file: bytes, name: str) -> np.ndarray:
     files = {"file": (f"said.{name}", file)}
     path = "/v1/audio/transcriptions"
-    _check(await site.door.http.post(path, data={"model": MODEL}, files=files))
-    return heard(site.door).recordings[0]
+    _check(await site.served.http.post(path, data={"model": MODEL}, files=files))
+    return heard(site.served).recordings[0]
 
 
 async def _option(site: Site, file: bytes, name: str) -> np.ndarray:
     sample = {"data": base64.b64encode(file).decode(), "format": name}
-    _check(await site.door.chat(options={"sample": sample}))
-    return _given(site.door.fakes[THINKER].sessions[-1], "sample")
+    _check(await site.served.chat(options={"sample": sample}))
+    return _given(site.served.fakes[THINKER].sessions[-1], "sample")
 
 
 async def _ref_audio(site: Site, file: bytes, name: str) -> np.ndarray:
@@ -117,12 +117,12 @@ async def _ref_audio(site: Site, file: bytes, name: str) -> np.ndarray:
 
 async def _sdk(site: Site, file: bytes, name: str) -> np.ndarray:
     await site.generate(file)
-    return heard(site.door).recordings[0]
+    return heard(site.served).recordings[0]
 
 
 async def _sdk_option(site: Site, file: bytes, name: str) -> np.ndarray:
     await site.generate("Hi", options={"sample": file})
-    return _given(site.door.fakes[THINKER].sessions[-1], "sample")
+    return _given(site.served.fakes[THINKER].sessions[-1], "sample")
 
 
 def _given(session: Session, option: str) -> np.ndarray:
@@ -212,7 +212,7 @@ async def test_a_decoder_that_fails_is_an_error_of_the_field(
     if code != "unavailable":
         assert error.value.field == ENDPOINTS[endpoint].field
     # Nothing of the recording came to a stage.
-    assert not any(stage.sessions for stage in site.door.fakes.by_role.values())
+    assert not any(stage.sessions for stage in site.served.fakes.by_role.values())
     assert not site.reader[0][SPEAKER].sessions
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from fake_stages import CODE2WAV, TALKER, THINKER, Session, think
-from gateway_door import SPOKEN, open_door
+from served_gateway import SPOKEN, serve_gateway
 
 from antiphon.v1 import session_pb2
 
@@ -25,9 +25,9 @@ async def test_a_call_is_waited_for_while_a_stage_says_that_it_works_on_it() -> 
             await session.progress()
         await think(session)
 
-    async with asyncio.timeout(GENEROUS_S), open_door(idle_timeout_s=IDLE_S) as door:
-        door.fakes[THINKER].script = work
-        assert (await door.chat()).status_code == 200
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(idle_timeout_s=IDLE_S) as served:
+        served.fakes[THINKER].script = work
+        assert (await served.chat()).status_code == 200
 
 
 async def test_the_stages_behind_the_one_that_works_are_told_and_those_before_it_are_not() -> None:
@@ -43,17 +43,17 @@ async def test_the_stages_behind_the_one_that_works_are_told_and_those_before_it
         async for request in session.requests:
             told.put_nowait((session.role, request))
 
-    async with asyncio.timeout(GENEROUS_S), open_door() as door:
+    async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
         for role in (THINKER, CODE2WAV):
-            door.fakes[role].script = listen
-        door.fakes[TALKER].script = work
-        asking = asyncio.create_task(door.chat(**SPOKEN))
+            served.fakes[role].script = listen
+        served.fakes[TALKER].script = work
+        asking = asyncio.create_task(served.chat(**SPOKEN))
         role, request = await told.get()
         assert role == CODE2WAV
         assert request.WhichOneof("message") == "progress"
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        await door.fakes[THINKER].sessions[0].ended.wait()
+        await served.fakes[THINKER].sessions[0].ended.wait()
         assert told.empty()
 
 
@@ -63,9 +63,9 @@ async def test_a_stage_that_says_nothing_is_not_waited_for_after_its_progress_en
         await session.progress()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(GENEROUS_S), open_door(idle_timeout_s=0.2) as door:
-        door.fakes[THINKER].script = work
-        response = await door.chat()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(idle_timeout_s=0.2) as served:
+        served.fakes[THINKER].script = work
+        response = await served.chat()
         assert response.status_code == 504
         assert "no stage has said anything for 0.2 s" in response.text
 
@@ -78,8 +78,8 @@ async def test_progress_gives_a_request_no_more_time_than_it_has() -> None:
             await asyncio.sleep(IDLE_S / 20)
 
     timeouts = {"idle_timeout_s": GENEROUS_S, "request_timeout_s": IDLE_S}
-    async with asyncio.timeout(GENEROUS_S), open_door(**timeouts) as door:
-        door.fakes[THINKER].script = work
-        response = await door.chat()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(**timeouts) as served:
+        served.fakes[THINKER].script = work
+        response = await served.chat()
         assert response.status_code == 504
         assert "the request's time is over" in response.text

@@ -18,8 +18,8 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from gateway_door import MESSAGES, MODEL, Door, open_door
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -98,22 +98,22 @@ def jwt_of(jwks: Path, **fields: Any) -> JwtConfig:
 
 
 @asynccontextmanager
-async def authenticating(auth: AuthConfig, **settings: Any) -> AsyncIterator[Door]:
-    async with open_door(auth=auth, keys_reload_s=0.001, **settings) as door:
-        yield door
+async def authenticating(auth: AuthConfig, **settings: Any) -> AsyncIterator[ServedGateway]:
+    async with serve_gateway(auth=auth, keys_reload_s=0.001, **settings) as served:
+        yield served
 
 
-async def over_http(door: Door, **headers: str) -> int:
+async def over_http(served: ServedGateway, **headers: str) -> int:
     body = {"model": MODEL, "messages": MESSAGES}
-    answer = await door.http.post("/v1/chat/completions", json=body, headers=headers)
+    answer = await served.http.post("/v1/chat/completions", json=body, headers=headers)
     if answer.status_code == 401:
         assert answer.json()["error"]["code"] == "invalid_api_key"
     return answer.status_code
 
 
-async def over_websocket(door: Door, **headers: str) -> int:
+async def over_websocket(served: ServedGateway, **headers: str) -> int:
     try:
-        url = f"{door.url.replace('http', 'ws')}/v1/realtime"
+        url = f"{served.url.replace('http', 'ws')}/v1/realtime"
         async with connect(url, additional_headers=headers) as websocket:
             assert json.loads(await websocket.recv())["type"] == "session.created"
     except InvalidStatus as error:
@@ -121,8 +121,8 @@ async def over_websocket(door: Door, **headers: str) -> int:
     return 200
 
 
-async def over_grpc(door: Door, **headers: str) -> int:
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+async def over_grpc(served: ServedGateway, **headers: str) -> int:
+    async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
         stub: Any = speech_pb2_grpc.SpeechServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
             metadata = tuple(headers.items())
@@ -136,22 +136,22 @@ async def over_grpc(door: Door, **headers: str) -> int:
 ENDPOINTS = (over_http, over_websocket, over_grpc)
 
 
-async def statuses(door: Door, **headers: str) -> list[int]:
-    return [await ask(door, **headers) for ask in ENDPOINTS]
+async def statuses(served: ServedGateway, **headers: str) -> list[int]:
+    return [await ask(served, **headers) for ask in ENDPOINTS]
 
 
 async def test_a_token_stands_for_a_key_at_every_endpoint(
     jwks: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="gateway.requests")
-    async with authenticating(AuthConfig(jwt=jwt_of(jwks))) as door:
+    async with authenticating(AuthConfig(jwt=jwt_of(jwks))) as served:
         for given in (token(), token(EC_KEY, "two", "ES256", sub="bob@example")):
-            assert await statuses(door, authorization=f"Bearer {given}") == [200] * 3
-            key = antiphon.AsyncClient(door.gateway.grpc_address, api_key=given)
+            assert await statuses(served, authorization=f"Bearer {given}") == [200] * 3
+            key = antiphon.AsyncClient(served.gateway.grpc_address, api_key=given)
             async with key as client:
                 assert (await client.generate("Hi").collect()).text
-        assert await statuses(door) == [401] * 3
-        assert (await door.http.get("/health")).status_code == 200
+        assert await statuses(served) == [401] * 3
+        assert (await served.http.get("/health")).status_code == 200
     named = {json.loads(each.message).get("key") for each in caplog.records}
     assert named == {"jwt:alice", "jwt:bob@example", None}
 
@@ -190,15 +190,15 @@ WRONG: dict[str, Callable[[], str]] = {
 
 
 async def test_what_is_no_token_of_the_issuer_is_refused(jwks: Path) -> None:
-    async with authenticating(AuthConfig(jwt=jwt_of(jwks))) as door:
+    async with authenticating(AuthConfig(jwt=jwt_of(jwks))) as served:
         for fault, make in WRONG.items():
             given = f"Bearer {make()}"
             # Of a WebSocket's handshake a line may have 8 KiB, and gRPC's metadata twice that.
             early = 431 if len(given) > 16_384 else 401
-            assert await statuses(door, authorization=given) == [401, early, early], fault
+            assert await statuses(served, authorization=given) == [401, early, early], fault
         # Within the leeway it holds.
         late = f"Bearer {token(exp=time.time() - 5, nbf=time.time() + 5)}"
-        assert await over_http(door, authorization=late) == 200
+        assert await over_http(served, authorization=late) == 200
 
 
 async def test_keys_of_an_issuer_are_parsed_when_their_file_is_read(
@@ -217,9 +217,9 @@ async def test_keys_of_an_issuer_are_parsed_when_their_file_is_read(
 async def test_a_key_is_used_with_its_own_algorithm_alone(jwks: Path) -> None:
     write_jwks(jwks, public(RSA_KEY, "one", alg="RS256"), public(EC_KEY, "two"))
     algorithms = ("RS256", "RS512", "ES256")
-    async with authenticating(AuthConfig(jwt=jwt_of(jwks, algorithms=algorithms))) as door:
-        assert await over_http(door, authorization=f"Bearer {token()}") == 200
-        assert await over_http(door, authorization=f"Bearer {token(algorithm='RS512')}") == 401
+    async with authenticating(AuthConfig(jwt=jwt_of(jwks, algorithms=algorithms))) as served:
+        assert await over_http(served, authorization=f"Bearer {token()}") == 200
+        assert await over_http(served, authorization=f"Bearer {token(algorithm='RS512')}") == 401
 
 
 def jwks_with(**fields: Any) -> bytes:
@@ -238,24 +238,24 @@ BROKEN_JWKS = (
 
 
 async def test_rotated_keys_are_read_and_a_broken_file_leaves_what_held(jwks: Path) -> None:
-    async with authenticating(AuthConfig(jwt=jwt_of(jwks))) as door:
+    async with authenticating(AuthConfig(jwt=jwt_of(jwks))) as served:
         old, new = f"Bearer {token()}", f"Bearer {token(OTHER_KEY, 'next')}"
-        assert await over_http(door, authorization=new) == 401
+        assert await over_http(served, authorization=new) == 401
         write_jwks(jwks, public(OTHER_KEY, "next"), public(RSA_KEY, "one"))
-        assert await over_http(door, authorization=new) == 200
-        assert await over_http(door, authorization=old) == 200
+        assert await over_http(served, authorization=new) == 200
+        assert await over_http(served, authorization=old) == 200
         write_jwks(jwks, public(OTHER_KEY, "next"))
-        assert await statuses(door, authorization=old) == [401] * 3
+        assert await statuses(served, authorization=old) == [401] * 3
         for broken in BROKEN_JWKS:
             write(jwks, broken)
-            assert await statuses(door, authorization=new) == [200] * 3
+            assert await statuses(served, authorization=new) == [200] * 3
 
 
 async def test_a_conversation_ends_when_its_token_expires(jwks: Path) -> None:
     auth = AuthConfig(jwt=jwt_of(jwks, leeway_s=0.0))
-    async with authenticating(auth) as door:
+    async with authenticating(auth) as served:
         given = token(exp=time.time() + 2)
-        url = f"{door.url.replace('http', 'ws')}/v1/realtime"
+        url = f"{served.url.replace('http', 'ws')}/v1/realtime"
         headers = {"authorization": f"Bearer {given}"}
         async with connect(url, additional_headers=headers) as websocket:
             await websocket.wait_closed()
@@ -319,12 +319,12 @@ async def test_a_trusted_proxy_names_its_callers_at_every_endpoint(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", logger="gateway.requests")
-    async with authenticating(AuthConfig(trusted_proxy=PROXY)) as door:
-        assert await statuses(door, **{HEADER: "alice"}) == [200] * 3
-        assert await statuses(door) == [401] * 3
+    async with authenticating(AuthConfig(trusted_proxy=PROXY)) as served:
+        assert await statuses(served, **{HEADER: "alice"}) == [200] * 3
+        assert await statuses(served) == [401] * 3
         for wrong in ("a" * 257, "a\tb"):
-            assert await over_http(door, **{HEADER: wrong}) == 401
-        twice = await door.http.get("/v1/models", headers=[(HEADER, "alice"), (HEADER, "bob")])
+            assert await over_http(served, **{HEADER: wrong}) == 401
+        twice = await served.http.get("/v1/models", headers=[(HEADER, "alice"), (HEADER, "bob")])
         assert twice.status_code == 400
     assert "proxy:alice" in {json.loads(each.message).get("key") for each in caplog.records}
 
@@ -333,22 +333,22 @@ async def test_the_header_of_anyone_else_is_refused(tmp_path: Path) -> None:
     key, path = new_key(), tmp_path / "keys.yaml"
     path.write_bytes(msgspec.yaml.encode({"keys": [{"name": "app", "sha256": digest_of(key)}]}))
     auth = AuthConfig(trusted_proxy=ELSEWHERE)
-    async with authenticating(auth, keys_file=str(path)) as door:
+    async with authenticating(auth, keys_file=str(path)) as served:
         own = {"authorization": f"Bearer {key}"}
-        assert await statuses(door, **own) == [200] * 3
+        assert await statuses(served, **own) == [200] * 3
         # Also beside a key that holds, and whatever forwarding headers say.
         for more in ({}, own, {"x-forwarded-for": "10.0.0.1", "forwarded": "for=10.0.0.1"}):
-            assert await statuses(door, **{HEADER: "alice", **more}) == [401] * 3
+            assert await statuses(served, **{HEADER: "alice", **more}) == [401] * 3
 
 
 async def test_each_named_caller_has_limits_of_its_own() -> None:
     auth = AuthConfig(trusted_proxy=PROXY, limits=IdentityLimits(requests_per_minute=1))
-    async with authenticating(auth) as door:
-        assert await over_http(door, **{HEADER: "alice"}) == 200
-        assert await over_http(door, **{HEADER: "alice"}) == 429
-        assert await over_http(door, **{HEADER: "bob"}) == 200
+    async with authenticating(auth) as served:
+        assert await over_http(served, **{HEADER: "alice"}) == 200
+        assert await over_http(served, **{HEADER: "alice"}) == 429
+        assert await over_http(served, **{HEADER: "bob"}) == 200
         metadata = ((HEADER, "alice"),)
-        async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+        async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
             call = channel.unary_stream("/antiphon.v1.SpeechService/Generate")
             code = await call(b"", metadata=metadata).code()
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED

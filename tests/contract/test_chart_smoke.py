@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_stages import TALKER, Session
-from gateway_door import MODEL, Door, open_door
 from reading_model import Reader
+from served_gateway import MODEL, ServedGateway, serve_gateway
 
 from antiphon.segment import FinishReason
 from antiphon_gateway.keys.key_file import digest_of, new_key
@@ -37,8 +37,8 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
     return process.returncode, (out + err).decode()
 
 
-async def test_smoke_hears_an_answer(door: Door) -> None:
-    status, said = await ended(await start(door.url))
+async def test_smoke_hears_an_answer(served: ServedGateway) -> None:
+    status, said = await ended(await start(served.url))
     assert status == 0, said
     assert f"serves {MODEL}, stages " in said
     assert "bytes of audio" in said
@@ -51,33 +51,33 @@ async def test_smoke_hears_what_is_read_aloud(reader: Reader) -> None:
 
 
 async def test_smoke_waits_until_all_stages_serve_and_tells_what_is_missing() -> None:
-    async with open_door() as door:
-        ready = door.gateway.fleet.readiness()
+    async with serve_gateway() as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        await door.fakes[TALKER].set_serving(False)
+        await served.fakes[TALKER].set_serving(False)
         assert not await anext(ready)
-        process = await start(door.url)
+        process = await start(served.url)
         assert process.stdout is not None
         told = (await process.stdout.readline()).decode()
         assert told.startswith("not ready: "), told
         assert TALKER in told
-        await door.fakes[TALKER].set_serving(True)
+        await served.fakes[TALKER].set_serving(True)
         status, said = await ended(process)
         assert status == 0, said
         await ready.aclose()
 
 
 async def test_smoke_fails_when_the_release_is_not_ready_in_time() -> None:
-    async with open_door() as door:
-        ready = door.gateway.fleet.readiness()
+    async with serve_gateway() as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        await door.fakes[TALKER].set_serving(False)
+        await served.fakes[TALKER].set_serving(False)
         assert not await anext(ready)
-        status, said = await ended(await start(door.url, seconds=0))
+        status, said = await ended(await start(served.url, seconds=0))
         assert status == 1
         assert "was not ready in time; it last said: " in said
         # What is served without the stage is enough where only that is wanted.
-        status, said = await ended(await start(door.url, output="text"))
+        status, said = await ended(await start(served.url, output="text"))
         assert (status, "said: " in said) == (0, True), said
         await ready.aclose()
 
@@ -88,9 +88,9 @@ async def mute(session: Session) -> None:
     await session.report()
 
 
-async def test_smoke_fails_when_there_is_no_audio(door: Door) -> None:
-    door.fakes["code2wav"].script = mute
-    status, said = await ended(await start(door.url))
+async def test_smoke_fails_when_there_is_no_audio(served: ServedGateway) -> None:
+    served.fakes["code2wav"].script = mute
+    status, said = await ended(await start(served.url))
     assert status == 1
     assert "audio" in said.splitlines()[-1]
 
@@ -99,9 +99,9 @@ async def test_smoke_asks_with_its_key(tmp_path: Path) -> None:
     key = new_key()
     path = tmp_path / "keys"
     path.write_bytes(msgspec.yaml.encode({"keys": [{"name": "smoke", "sha256": digest_of(key)}]}))
-    async with open_door(keys_file=str(path)) as door:
-        status, said = await ended(await start(door.url))
+    async with serve_gateway(keys_file=str(path)) as served:
+        status, said = await ended(await start(served.url))
         assert status == 1
         assert "set gateway.keys.testKey" in said
-        status, said = await ended(await start(door.url, key=key))
+        status, said = await ended(await start(served.url, key=key))
         assert status == 0, said

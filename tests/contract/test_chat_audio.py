@@ -18,7 +18,7 @@ from fake_stages import (
     Session,
     samples_of,
 )
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
 
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
@@ -35,9 +35,9 @@ async def no_frames(session: Session) -> None:
     await session.report()
 
 
-async def test_chat_speaks_as_wav_when_asked(door: Door) -> None:
+async def test_chat_speaks_as_wav_when_asked(served: ServedGateway) -> None:
     before = int(time.time())
-    completion = await door.openai.chat.completions.create(
+    completion = await served.openai.chat.completions.create(
         model=MODEL,
         messages=MESSAGES,
         modalities=["text", "audio"],
@@ -55,14 +55,14 @@ async def test_chat_speaks_as_wav_when_asked(door: Door) -> None:
     assert samples.astype("<i2").tobytes() == PCM16
 
 
-async def test_chat_speaks_as_pcm16_when_asked(door: Door) -> None:
-    response = await door.chat(**SPOKEN)
+async def test_chat_speaks_as_pcm16_when_asked(served: ServedGateway) -> None:
+    response = await served.chat(**SPOKEN)
     audio = response.json()["choices"][0]["message"]["audio"]
     assert base64.b64decode(audio["data"]) == PCM16
 
 
-async def test_chat_counts_frames_as_audio_tokens(door: Door) -> None:
-    usage = (await door.chat(**SPOKEN)).json()["usage"]
+async def test_chat_counts_frames_as_audio_tokens(served: ServedGateway) -> None:
+    usage = (await served.chat(**SPOKEN)).json()["usage"]
     assert usage["completion_tokens"] == 5 + sum(FRAMES)
     assert usage["completion_tokens_details"] == {
         "audio_tokens": sum(FRAMES), "text_tokens": 5, "reasoning_tokens": 0,
@@ -70,9 +70,11 @@ async def test_chat_counts_frames_as_audio_tokens(door: Door) -> None:
 
 
 @pytest.mark.parametrize("format_", ["wav", "pcm16"])
-async def test_chat_audio_is_empty_when_the_talker_says_nothing(door: Door, format_: str) -> None:
-    door.fakes[CODE2WAV].script = no_frames
-    response = await door.chat(
+async def test_chat_audio_is_empty_when_the_talker_says_nothing(
+    served: ServedGateway, format_: str
+) -> None:
+    served.fakes[CODE2WAV].script = no_frames
+    response = await served.chat(
         modalities=["text", "audio"], audio={"voice": "ethan", "format": format_}
     )
     data = base64.b64decode(response.json()["choices"][0]["message"]["audio"]["data"])
@@ -83,7 +85,7 @@ async def test_chat_audio_is_empty_when_the_talker_says_nothing(door: Door, form
         assert (len(samples), rate) == (0, SAMPLE_RATE_HZ)
 
 
-async def test_chat_clips_what_is_too_loud(door: Door) -> None:
+async def test_chat_clips_what_is_too_loud(served: ServedGateway) -> None:
     async def loud(session: Session) -> None:
         await session.opened()
         tensors = {
@@ -93,14 +95,14 @@ async def test_chat_clips_what_is_too_loud(door: Door) -> None:
         await session.chunk("audio", tensors, finish=FinishReason.STOP)
         await session.report()
 
-    door.fakes[CODE2WAV].script = loud
-    data = (await door.chat(**SPOKEN)).json()["choices"][0]["message"]["audio"]["data"]
+    served.fakes[CODE2WAV].script = loud
+    data = (await served.chat(**SPOKEN)).json()["choices"][0]["message"]["audio"]["data"]
     got = np.frombuffer(base64.b64decode(data), "<i2")
     assert got.tolist() == [-32767, -32767, 0, 32767, 32767, 8192]
 
 
-async def test_chat_opens_all_stages_alike_when_audio_is_wanted(door: Door) -> None:
-    response = await door.chat(
+async def test_chat_opens_all_stages_alike_when_audio_is_wanted(served: ServedGateway) -> None:
+    response = await served.chat(
         **SPOKEN,
         seed=3,
         talker={"temperature": 0.5, "top_k": 4, "max_tokens": 11},
@@ -108,7 +110,7 @@ async def test_chat_opens_all_stages_alike_when_audio_is_wanted(door: Door) -> N
         chunk_policy={"first": 1, "ramp": [2, 3], "steady": 4},
     )
     assert response.status_code == 200
-    sessions = door.fakes.sessions()
+    sessions = served.fakes.sessions()
     assert len({s.opening.session_id for s in sessions}) == 1
     segment = sessions[0].segment
     assert all(session.segment == segment for session in sessions)
@@ -124,11 +126,11 @@ async def test_chat_opens_all_stages_alike_when_audio_is_wanted(door: Door) -> N
     assert not segment.sampling[THINKER].HasField("temperature")
 
 
-async def test_chat_routes_each_edge_to_its_consumer(door: Door) -> None:
-    await door.chat(**SPOKEN)
+async def test_chat_routes_each_edge_to_its_consumer(served: ServedGateway) -> None:
+    await served.chat(**SPOKEN)
     routes = {
         (session.role, route.edge): route.destinations[0]
-        for session in door.fakes.sessions()
+        for session in served.fakes.sessions()
         for route in session.opening.routes
     }
     assert {key for key, to in routes.items() if to.HasField("reply")} == {
@@ -136,18 +138,18 @@ async def test_chat_routes_each_edge_to_its_consumer(door: Door) -> None:
     }  # fmt: skip
     stages = {key: to.stage for key, to in routes.items() if to.HasField("stage")}
     assert {key: to.address for key, to in stages.items()} == {
-        (THINKER, "prompt"): door.fakes[TALKER].address,
-        (THINKER, "tokens"): door.fakes[TALKER].address,
-        (TALKER, "codes"): door.fakes[CODE2WAV].address,
+        (THINKER, "prompt"): served.fakes[TALKER].address,
+        (THINKER, "tokens"): served.fakes[TALKER].address,
+        (TALKER, "codes"): served.fakes[CODE2WAV].address,
     }
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_chat_answers_with_audio_alone_when_nothing_else_is_asked_for(
-    door: Door, stream: bool
+    served: ServedGateway, stream: bool
 ) -> None:
     spoken = {"modalities": ["audio"], "audio": {"voice": "ethan", "format": "pcm16"}}
-    response = await door.chat(**spoken, stream=stream, stream_options={"include_usage": True}
+    response = await served.chat(**spoken, stream=stream, stream_options={"include_usage": True}
                                if stream else None)  # fmt: skip
     assert response.status_code == 200
     if stream:
@@ -164,45 +166,45 @@ async def test_chat_answers_with_audio_alone_when_nothing_else_is_asked_for(
         assert (message["content"], message["audio"]["transcript"]) == (None, "")
     assert len(base64.b64decode(data)) == 2 * (sum(FRAMES) * 1920 - 555)
     assert usage["completion_tokens_details"]["audio_tokens"] == sum(FRAMES)
-    segment = door.fakes[THINKER].sessions[0].segment
+    segment = served.fakes[THINKER].sessions[0].segment
     assert list(segment.outputs) == ["audio"]
 
 
-async def test_chat_tells_all_stages_that_its_segment_is_the_last(door: Door) -> None:
-    await door.chat(**SPOKEN)
-    assert all(session.segment.last for session in door.fakes.sessions())
-    heard = door.fakes[THINKER].sessions[0].input
+async def test_chat_tells_all_stages_that_its_segment_is_the_last(served: ServedGateway) -> None:
+    await served.chat(**SPOKEN)
+    assert all(session.segment.last for session in served.fakes.sessions())
+    heard = served.fakes[THINKER].sessions[0].input
     assert heard is not None
     assert heard.finished
 
 
-async def test_chat_talker_seed_overrides_the_seed(door: Door) -> None:
-    await door.chat(**SPOKEN, seed=3, talker={"seed": 8})
-    sampling = door.fakes[TALKER].sessions[0].segment.sampling
+async def test_chat_talker_seed_overrides_the_seed(served: ServedGateway) -> None:
+    await served.chat(**SPOKEN, seed=3, talker={"seed": 8})
+    sampling = served.fakes[TALKER].sessions[0].segment.sampling
     assert (sampling[THINKER].seed, sampling[TALKER].seed) == (3, 8)
 
 
-async def test_chat_draws_one_seed_for_all_stages(door: Door) -> None:
-    await door.chat(**SPOKEN)
-    sampling = door.fakes[TALKER].sessions[0].segment.sampling
+async def test_chat_draws_one_seed_for_all_stages(served: ServedGateway) -> None:
+    await served.chat(**SPOKEN)
+    sampling = served.fakes[TALKER].sessions[0].segment.sampling
     assert len({sampling[role].seed for role in ROLES}) == 1
 
 
 @pytest.mark.parametrize("voice", ["Ethan", {"id": "ethan"}])
-async def test_chat_takes_a_voice_by_name_or_id(door: Door, voice: object) -> None:
-    response = await door.chat(
+async def test_chat_takes_a_voice_by_name_or_id(served: ServedGateway, voice: object) -> None:
+    response = await served.chat(
         modalities=["text", "audio"], audio={"voice": voice, "format": "wav"}
     )
     assert response.status_code == 200
-    assert door.fakes[TALKER].sessions[0].segment.voice == "ethan"
+    assert served.fakes[TALKER].sessions[0].segment.voice == "ethan"
 
 
-async def test_chat_says_length_when_the_audio_was_cut(door: Door) -> None:
+async def test_chat_says_length_when_the_audio_was_cut(served: ServedGateway) -> None:
     async def cut(session: Session) -> None:
         await session.opened()
         await session.audio(1, 0, FinishReason.LENGTH)
         await session.report(FinishReason.LENGTH)
 
-    door.fakes[CODE2WAV].script = cut
-    response = await door.chat(**SPOKEN)
+    served.fakes[CODE2WAV].script = cut
+    response = await served.chat(**SPOKEN)
     assert response.json()["choices"][0]["finish_reason"] == "length"

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from fake_stages import CODE2WAV, FRAMES, ROLES, TEXTS, THINKER, Session, think
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 from antiphon.errors import Internal
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 TEXT = "".join(TEXTS)
 
 
-def drawn_with(door: Door, role: str = THINKER) -> set[tuple[int, int]]:
+def drawn_with(served: ServedGateway, role: str = THINKER) -> set[tuple[int, int]]:
     """Seed and choice of each of the stage's sessions."""
-    segments = [session.segment for session in door.fakes[role].sessions]
+    segments = [session.segment for session in served.fakes[role].sessions]
     return {(each.sampling[role].seed, each.choice) for each in segments}
 
 
-async def test_choices_are_answers_of_their_own(door: Door) -> None:
-    answer = await door.openai.chat.completions.create(
+async def test_choices_are_answers_of_their_own(served: ServedGateway) -> None:
+    answer = await served.openai.chat.completions.create(
         model=MODEL, messages=MESSAGES, n=3, seed=(1 << 63) - 1, **SPOKEN
     )
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -36,7 +36,7 @@ async def test_choices_are_answers_of_their_own(door: Door) -> None:
     assert len({each.data for each in audio}) == 1
     # Each has a session of its own, which knows its number; the prompt counts once.
     for role in ROLES:
-        assert drawn_with(door, role) == {((1 << 63) - 1, number) for number in range(3)}
+        assert drawn_with(served, role) == {((1 << 63) - 1, number) for number in range(3)}
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (
         20,
@@ -45,26 +45,26 @@ async def test_choices_are_answers_of_their_own(door: Door) -> None:
     # Every one of them can be referred to.
     for each in audio:
         messages = [{"role": "assistant", "audio": {"id": each.id}}, *MESSAGES]
-        assert (await door.chat(messages=messages)).status_code == 200
+        assert (await served.chat(messages=messages)).status_code == 200
 
 
-async def test_choices_are_drawn_apart_when_no_seed_is_given(door: Door) -> None:
-    assert (await door.chat(n=2)).status_code == 200
-    assert (await door.chat(n=2)).status_code == 200
-    drawn = drawn_with(door)
+async def test_choices_are_drawn_apart_when_no_seed_is_given(served: ServedGateway) -> None:
+    assert (await served.chat(n=2)).status_code == 200
+    assert (await served.chat(n=2)).status_code == 200
+    drawn = drawn_with(served)
     assert len(drawn) == 4
     assert {choice for _, choice in drawn} == {0, 1}
     assert len({seed for seed, _ in drawn}) == 2, "a seed for each request"
 
 
-async def test_a_single_answer_is_the_first_of_several_with_its_seed(door: Door) -> None:
-    assert (await door.chat(seed=4)).status_code == 200
-    assert drawn_with(door) == {(4, 0)}
-    assert (await door.chat(seed=4, n=2)).status_code == 200
-    assert drawn_with(door) == {(4, 0), (4, 1)}
+async def test_a_single_answer_is_the_first_of_several_with_its_seed(served: ServedGateway) -> None:
+    assert (await served.chat(seed=4)).status_code == 200
+    assert drawn_with(served) == {(4, 0)}
+    assert (await served.chat(seed=4, n=2)).status_code == 200
+    assert drawn_with(served) == {(4, 0), (4, 1)}
 
 
-async def test_choices_are_streamed_together(door: Door) -> None:
+async def test_choices_are_streamed_together(served: ServedGateway) -> None:
     """None waits for another: each says its first words before any may go on."""
     begun = 0
     all_begun = asyncio.Event()
@@ -77,8 +77,8 @@ async def test_choices_are_streamed_together(door: Door) -> None:
         await all_begun.wait()
         await think(session)
 
-    door.fakes[THINKER].script = together
-    stream = await door.openai.chat.completions.create(
+    served.fakes[THINKER].script = together
+    stream = await served.openai.chat.completions.create(
         model=MODEL, messages=MESSAGES, n=2, stream=True,
         stream_options={"include_usage": True}, **SPOKEN,
     )  # fmt: skip
@@ -102,11 +102,11 @@ async def test_choices_are_streamed_together(door: Door) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_choices_end_when_one_fails(door: Door, stream: bool) -> None:
+async def test_choices_end_when_one_fails(served: ServedGateway, stream: bool) -> None:
     begun = asyncio.Event()
 
     async def fail_second(session: Session) -> None:
-        if len(door.fakes[THINKER].sessions) < 2:
+        if len(served.fakes[THINKER].sessions) < 2:
             await session.opened()
             await session.text("begun")
             await asyncio.Event().wait()
@@ -116,9 +116,9 @@ async def test_choices_end_when_one_fails(door: Door, stream: bool) -> None:
         await begun.wait()
         await session.error(Internal("enough"))
 
-    door.fakes[THINKER].script = fail_second
+    served.fakes[THINKER].script = fail_second
     if stream:
-        events = await door.openai.chat.completions.create(
+        events = await served.openai.chat.completions.create(
             model=MODEL, messages=MESSAGES, n=2, stream=True
         )
         begun.set()
@@ -127,34 +127,34 @@ async def test_choices_end_when_one_fails(door: Door, stream: bool) -> None:
                 pass
     else:
         begun.set()
-        response = await door.chat(n=2)
+        response = await served.chat(n=2)
         assert (response.status_code, response.json()["error"]["message"]) == (500, "enough")
-    await door.gateway.calls.wait_idle()
-    for session in door.fakes[THINKER].sessions:
+    await served.gateway.calls.wait_idle()
+    for session in served.fakes[THINKER].sessions:
         await session.ended.wait()
 
 
 async def test_choices_take_a_call_each() -> None:
-    async with open_door(max_calls=3) as door:
-        refused = await door.chat(n=4)
+    async with serve_gateway(max_calls=3) as served:
+        refused = await served.chat(n=4)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n"), "never served"
-        await door.gateway.calls.wait_idle()
-        assert (await door.chat(n=3)).status_code == 200
+        await served.gateway.calls.wait_idle()
+        assert (await served.chat(n=3)).status_code == 200
 
 
-async def test_choices_are_given_up_when_the_client_leaves(door: Door) -> None:
+async def test_choices_are_given_up_when_the_client_leaves(served: ServedGateway) -> None:
     async def wait(session: Session) -> None:
         await session.opened()
         await session.audio(1, 0)
         await asyncio.Event().wait()
 
-    door.fakes[CODE2WAV].script = wait
-    stream = await door.openai.chat.completions.create(
+    served.fakes[CODE2WAV].script = wait
+    stream = await served.openai.chat.completions.create(
         model=MODEL, messages=MESSAGES, n=3, stream=True, **SPOKEN
     )
     await anext(aiter(stream))
     await stream.close()
-    await door.gateway.calls.wait_idle()
+    await served.gateway.calls.wait_idle()
     for role in ROLES:
-        for session in door.fakes[role].sessions:
+        for session in served.fakes[role].sessions:
             await session.ended.wait()

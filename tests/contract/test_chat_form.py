@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fake_stages import THINKER, Session
-from gateway_door import MESSAGES, MODEL, Door, open_door
 from pydantic import BaseModel
+from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 
 import antiphon
 from antiphon.conversation import from_tensors
@@ -30,18 +30,18 @@ NAMED = {"type": "json_schema", "json_schema": {"name": "bell", "schema": SCHEMA
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def constraining() -> AsyncIterator[Door]:
-    async with open_door() as door:
-        door.gateway.fleet[THINKER].require().constrains_text = True
-        yield door
+async def constraining() -> AsyncIterator[ServedGateway]:
+    async with serve_gateway() as served:
+        served.gateway.fleet[THINKER].require().constrains_text = True
+        yield served
 
 
-def asked(door: Door) -> Any:
-    sampling = door.fakes[THINKER].sessions[-1].segment.sampling[THINKER]
+def asked(served: ServedGateway) -> Any:
+    sampling = served.fakes[THINKER].sessions[-1].segment.sampling[THINKER]
     return json.loads(sampling.json_schema) if sampling.HasField("json_schema") else None
 
 
-async def test_response_format_reaches_the_stage_as_a_schema(constraining: Door) -> None:
+async def test_response_format_reaches_the_stage_as_a_schema(constraining: ServedGateway) -> None:
     async def write(session: Session) -> None:
         await session.opened()
         await session.text('{"name": "Tom", "tons": 7.5}', FinishReason.STOP)
@@ -68,7 +68,7 @@ async def test_response_format_reaches_the_stage_as_a_schema(constraining: Door)
     ],
 )
 async def test_response_format_is_what_openai_calls_it(
-    constraining: Door, given: dict[str, Any], schema: Any
+    constraining: ServedGateway, given: dict[str, Any], schema: Any
 ) -> None:
     constraining.fakes.reset()
     response = await constraining.chat(response_format=given)
@@ -87,7 +87,7 @@ async def test_response_format_is_what_openai_calls_it(
     ],
 )
 async def test_response_format_that_is_none_is_refused_by_its_name(
-    constraining: Door, given: Any
+    constraining: ServedGateway, given: Any
 ) -> None:
     constraining.fakes.reset()
     response = await constraining.chat(response_format=given)
@@ -96,7 +96,9 @@ async def test_response_format_that_is_none_is_refused_by_its_name(
     assert not constraining.fakes[THINKER].sessions
 
 
-async def test_response_format_that_the_engine_cannot_keep_to_names_it(constraining: Door) -> None:
+async def test_response_format_that_the_engine_cannot_keep_to_names_it(
+    constraining: ServedGateway,
+) -> None:
     async def refuse(session: Session) -> None:
         await session.opened()
         await session.error(InvalidArgument("json_schema: no such type", field="json_schema"))
@@ -114,45 +116,49 @@ async def test_response_format_that_the_engine_cannot_keep_to_names_it(constrain
 
 @pytest.mark.parametrize("given", [NAMED, {"type": "json_object"}])
 async def test_response_format_is_refused_where_no_engine_keeps_to_it(
-    door: Door, given: Any
+    served: ServedGateway, given: Any
 ) -> None:
-    response = await door.chat(response_format=given)
+    response = await served.chat(response_format=given)
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["param"], error["code"]) == ("response_format", "not_implemented")
     assert "engine: vllm" in error["message"]
-    assert not door.fakes[THINKER].sessions
-    assert (await door.chat(response_format={"type": "text"})).status_code == 200
+    assert not served.fakes[THINKER].sessions
+    assert (await served.chat(response_format={"type": "text"})).status_code == 200
 
 
-async def test_template_variables_reach_the_stage_that_has_the_template(door: Door) -> None:
+async def test_template_variables_reach_the_stage_that_has_the_template(
+    served: ServedGateway,
+) -> None:
     given = {"enable_thinking": False, "tone": "low", "depth": 2, "share": 0.5, "end": None}
-    answer = await door.openai.chat.completions.create(
+    answer = await served.openai.chat.completions.create(
         model=MODEL, messages=MESSAGES, extra_body={"chat_template_kwargs": given}
     )
     assert answer.choices[0].message.content
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     assert from_tensors(chunk.tensors).template == given
-    assert (await door.chat(chat_template_kwargs={})).status_code == 200
+    assert (await served.chat(chat_template_kwargs={})).status_code == 200
 
 
 async def test_template_variables_over_grpc_reach_the_stage_that_has_the_template(
-    door: Door,
+    served: ServedGateway,
 ) -> None:
     given = {"enable_thinking": False, "tone": "löw", "depth": 2, "share": 0.5, "end": None}
-    async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+    async with antiphon.AsyncClient(served.gateway.grpc_address) as client:
         await client.generate("Hi", chat_template_kwargs=given).collect()
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     assert from_tensors(chunk.tensors).template == given
 
 
-async def test_template_variables_are_refused_where_text_is_read_aloud(door: Door) -> None:
-    told = door.gateway.fleet[THINKER].require()
+async def test_template_variables_are_refused_where_text_is_read_aloud(
+    served: ServedGateway,
+) -> None:
+    told = served.gateway.fleet[THINKER].require()
     told.reads_aloud = True
     try:
-        response = await door.chat(chat_template_kwargs={"tone": "low"})
+        response = await served.chat(chat_template_kwargs={"tone": "low"})
     finally:
         told.reads_aloud = False
     assert response.status_code == 400

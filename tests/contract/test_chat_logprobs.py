@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_stages import THINKER, Session
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
 
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
@@ -57,9 +57,9 @@ async def tell(session: Session, pieces: Sequence[tuple[str, list[TokenLogprob]]
     await session.report(output_positions=len(pieces))
 
 
-def asked_of(door: Door) -> int | None:
+def asked_of(served: ServedGateway) -> int | None:
     """How many likely tokens the thinker was asked for; None: not at all."""
-    sampling = door.fakes[THINKER].sessions[-1].segment.sampling[THINKER]
+    sampling = served.fakes[THINKER].sessions[-1].segment.sampling[THINKER]
     return sampling.top_logprobs if sampling.HasField("top_logprobs") else None
 
 
@@ -68,12 +68,12 @@ def plain(entries: Any) -> list[dict[str, Any]]:
     return [entry.model_dump(exclude={"top_logprobs"}) for entry in entries]
 
 
-async def test_chat_has_the_logprobs_of_its_text_when_asked(door: Door) -> None:
-    door.fakes[THINKER].script = tell
-    completion = await door.openai.chat.completions.create(
+async def test_chat_has_the_logprobs_of_its_text_when_asked(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = tell
+    completion = await served.openai.chat.completions.create(
         model=MODEL, messages=MESSAGES, logprobs=True, top_logprobs=2
     )
-    assert asked_of(door) == 2
+    assert asked_of(served) == 2
     (choice,) = completion.choices
     assert choice.message.content == "Heyé!"
     assert choice.logprobs is not None
@@ -86,9 +86,9 @@ async def test_chat_has_the_logprobs_of_its_text_when_asked(door: Door) -> None:
     assert [each.model_dump() for each in last] == [IM_END, never]
 
 
-async def test_chat_streams_logprobs_with_the_text_that_they_are_of(door: Door) -> None:
-    door.fakes[THINKER].script = tell
-    stream = await door.openai.chat.completions.create(
+async def test_chat_streams_logprobs_with_the_text_that_they_are_of(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = tell
+    stream = await served.openai.chat.completions.create(
         model=MODEL, messages=MESSAGES, logprobs=True, top_logprobs=2, stream=True
     )
     told = [
@@ -105,9 +105,9 @@ async def test_chat_streams_logprobs_with_the_text_that_they_are_of(door: Door) 
     ]
 
 
-async def test_chat_stream_helper_adds_logprobs_up(door: Door) -> None:
-    door.fakes[THINKER].script = tell
-    async with door.openai.chat.completions.stream(
+async def test_chat_stream_helper_adds_logprobs_up(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = tell
+    async with served.openai.chat.completions.stream(
         model=MODEL, messages=MESSAGES, logprobs=True
     ) as stream:
         completion = await stream.get_final_completion()
@@ -117,10 +117,10 @@ async def test_chat_stream_helper_adds_logprobs_up(door: Door) -> None:
     assert plain(logprobs.content) == EXPECTED
 
 
-async def test_chat_has_logprobs_of_the_transcript_when_spoken(door: Door) -> None:
-    door.fakes[THINKER].script = tell
+async def test_chat_has_logprobs_of_the_transcript_when_spoken(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = tell
     spoken = {**SPOKEN, "logprobs": True, "top_logprobs": 2}
-    (choice,) = (await door.chat(**spoken)).json()["choices"]
+    (choice,) = (await served.chat(**spoken)).json()["choices"]
     assert choice["message"]["content"] is None
     assert choice["message"]["audio"]["transcript"] == "Heyé!"
     assert [entry["token"] for entry in choice["logprobs"]["content"]] == [
@@ -128,45 +128,47 @@ async def test_chat_has_logprobs_of_the_transcript_when_spoken(door: Door) -> No
     ]
 
 
-async def test_chat_asks_for_no_others_when_only_logprobs_is_given(door: Door) -> None:
+async def test_chat_asks_for_no_others_when_only_logprobs_is_given(served: ServedGateway) -> None:
     async def alone(session: Session) -> None:
         await tell(session, [("Hi", [TokenLogprob(5, b"Hi", -0.5)])])
 
-    door.fakes[THINKER].script = alone
-    (choice,) = (await door.chat(logprobs=True)).json()["choices"]
-    assert asked_of(door) == 0
+    served.fakes[THINKER].script = alone
+    (choice,) = (await served.chat(logprobs=True)).json()["choices"]
+    assert asked_of(served) == 0
     assert choice["logprobs"] == {
         "content": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}],
         "refusal": None,
     }
 
 
-async def test_chat_has_an_empty_list_when_the_answer_has_no_text(door: Door) -> None:
+async def test_chat_has_an_empty_list_when_the_answer_has_no_text(served: ServedGateway) -> None:
     async def silent(session: Session) -> None:
         await tell(session, [("", [])])
 
-    door.fakes[THINKER].script = silent
-    (choice,) = (await door.chat(logprobs=True)).json()["choices"]
+    served.fakes[THINKER].script = silent
+    (choice,) = (await served.chat(logprobs=True)).json()["choices"]
     assert choice["logprobs"] == {"content": [], "refusal": None}
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": False}, {"top_logprobs": 0}])
 async def test_chat_asks_for_nothing_when_no_logprobs_are_wanted(
-    door: Door, fields: dict[str, Any]
+    served: ServedGateway, fields: dict[str, Any]
 ) -> None:
-    (choice,) = (await door.chat(**fields)).json()["choices"]
-    assert asked_of(door) is None
+    (choice,) = (await served.chat(**fields)).json()["choices"]
+    assert asked_of(served) is None
     assert choice["logprobs"] is None
 
 
-async def test_chat_is_an_error_when_the_thinkers_logprobs_cannot_be_read(door: Door) -> None:
+async def test_chat_is_an_error_when_the_thinkers_logprobs_cannot_be_read(
+    served: ServedGateway,
+) -> None:
     async def lie(session: Session) -> None:
         await session.opened()
         tensors = logprobs_to_tensors([END]) | {"logprob_bytes": np.zeros(1, np.uint8)}
         ids, utf8 = np.zeros(1, np.int32), np.frombuffer(b"a", np.uint8)
         await session.chunk("text", {"ids": ids, "utf8": utf8, **tensors})
 
-    door.fakes[THINKER].script = lie
-    response = await door.chat(logprobs=True)
+    served.fakes[THINKER].script = lie
+    response = await served.chat(logprobs=True)
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "data_loss"

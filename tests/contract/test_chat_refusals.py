@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 from fake_stages import THINKER
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -184,9 +184,9 @@ def case_name(value: Any) -> str:
 
 @pytest.mark.parametrize(("fields", "param"), WRONG, ids=case_name)
 async def test_chat_refuses_a_wrong_request_naming_the_field(
-    door: Door, fields: dict[str, Any], param: str
+    served: ServedGateway, fields: dict[str, Any], param: str
 ) -> None:
-    response = await door.chat(**fields)
+    response = await served.chat(**fields)
     assert response.status_code == 400
     error = response.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
@@ -199,18 +199,18 @@ async def test_chat_refuses_a_wrong_request_naming_the_field(
 
 @pytest.mark.parametrize(("fields", "param"), NOT_YET, ids=case_name)
 async def test_chat_refuses_what_it_cannot_do_yet_naming_the_field(
-    door: Door, fields: dict[str, Any], param: str
+    served: ServedGateway, fields: dict[str, Any], param: str
 ) -> None:
-    response = await door.chat(**fields)
+    response = await served.chat(**fields)
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (param, "not_implemented")
     assert param in error["message"]
 
 
-async def test_chat_lists_the_voices_when_the_voice_is_unknown(door: Door) -> None:
+async def test_chat_lists_the_voices_when_the_voice_is_unknown(served: ServedGateway) -> None:
     with pytest.raises(openai.BadRequestError, match="chelsie, ethan"):
-        await door.openai.chat.completions.create(
+        await served.openai.chat.completions.create(
             model=MODEL,
             messages=MESSAGES,
             modalities=["text", "audio"],
@@ -218,15 +218,17 @@ async def test_chat_lists_the_voices_when_the_voice_is_unknown(door: Door) -> No
         )
 
 
-async def test_chat_is_a_404_when_the_model_is_unknown(door: Door) -> None:
+async def test_chat_is_a_404_when_the_model_is_unknown(served: ServedGateway) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
-        await door.openai.chat.completions.create(model="gpt-9", messages=MESSAGES)
+        await served.openai.chat.completions.create(model="gpt-9", messages=MESSAGES)
     assert (caught.value.param, caught.value.code) == ("model", "not_found")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"model": "\xff"}', b"[]", b"5"])
-async def test_chat_is_a_400_when_the_body_is_not_a_json_object(door: Door, body: bytes) -> None:
-    response = await door.http.post("/v1/chat/completions", content=body)
+async def test_chat_is_a_400_when_the_body_is_not_a_json_object(
+    served: ServedGateway, body: bytes
+) -> None:
+    response = await served.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_argument"
 
@@ -241,16 +243,16 @@ NESTS: dict[str, bytes] = {
 @pytest.mark.parametrize("where", NESTS)
 @pytest.mark.parametrize("depth", [2_000, 100_000])
 async def test_chat_is_a_400_when_the_body_is_nested_too_deeply(
-    door: Door, where: str, depth: int
+    served: ServedGateway, where: str, depth: int
 ) -> None:
     nest = b"[" * depth + b"]" * depth
     body = b'{"model": "fake-omni", ' + NESTS[where] % nest + b"}"
-    response = await door.http.post("/v1/chat/completions", content=body)
+    response = await served.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400, response.text
 
 
-async def test_chat_takes_what_has_no_effect(door: Door) -> None:
-    response = await door.chat(
+async def test_chat_takes_what_has_no_effect(served: ServedGateway) -> None:
+    response = await served.chat(
         user="u" * 512,
         metadata={"k" * 64: "v" * 512} | {str(n): "v" for n in range(15)},
         parallel_tool_calls=True,
@@ -262,8 +264,8 @@ async def test_chat_takes_what_has_no_effect(door: Door) -> None:
     assert response.status_code == 200, response.text
 
 
-async def test_an_error_quotes_no_more_than_a_person_reads(door: Door) -> None:
-    response = await door.chat(options={"f" * 400_000: 1})
+async def test_an_error_quotes_no_more_than_a_person_reads(served: ServedGateway) -> None:
+    response = await served.chat(options={"f" * 400_000: 1})
     assert response.status_code == 400
     error = response.json()["error"]
     assert len(error["message"]) <= 8192
@@ -271,46 +273,48 @@ async def test_an_error_quotes_no_more_than_a_person_reads(door: Door) -> None:
     assert len(error["param"]) <= 256
 
 
-async def test_chat_names_a_missing_model(door: Door) -> None:
-    response = await door.http.post("/v1/chat/completions", json={"messages": MESSAGES})
+async def test_chat_names_a_missing_model(served: ServedGateway) -> None:
+    response = await served.http.post("/v1/chat/completions", json={"messages": MESSAGES})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "model")
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_chat_is_a_413_when_the_body_is_too_large(door: Door, announced: bool) -> None:
+async def test_chat_is_a_413_when_the_body_is_too_large(
+    served: ServedGateway, announced: bool
+) -> None:
     async def pieces() -> Any:
         for _ in range(40):
             yield b" " * (1 << 16)
 
     body: Any = b" " * (40 << 16) if announced else pieces()
-    response = await door.http.post("/v1/chat/completions", content=body)
+    response = await served.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 413
     assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_a_refused_chat_touches_no_stage(door: Door) -> None:
-    await door.chat(modalities=BOTH, audio={"voice": "nobody", "format": "wav"})
-    assert not any(stage.sessions for stage in door.fakes.by_role.values())
+async def test_a_refused_chat_touches_no_stage(served: ServedGateway) -> None:
+    await served.chat(modalities=BOTH, audio={"voice": "nobody", "format": "wav"})
+    assert not any(stage.sessions for stage in served.fakes.by_role.values())
 
 
-async def test_stream_is_refused_before_it_starts(door: Door) -> None:
-    response = await door.chat(**{**SPOKEN, "audio": {"voice": "nobody", "format": "pcm16"}},
+async def test_stream_is_refused_before_it_starts(served: ServedGateway) -> None:
+    response = await served.chat(**{**SPOKEN, "audio": {"voice": "nobody", "format": "pcm16"}},
                                stream=True)  # fmt: skip
     assert response.status_code == 400
 
 
 async def test_text_that_cannot_fit_into_the_context_is_refused_before_any_stage_is_asked(
-    door: Door,
+    served: ServedGateway,
 ) -> None:
-    told = door.gateway.fleet[THINKER].require()
+    told = served.gateway.fleet[THINKER].require()
     before = told.max_input_text_bytes
-    sessions = len(door.fakes[THINKER].sessions)
+    sessions = len(served.fakes[THINKER].sessions)
     told.max_input_text_bytes = 20
     try:
         said = [{"role": "system", "content": "ö" * 5}, {"role": "user", "content": "x" * 11}]
-        refused = await door.chat(messages=said)
+        refused = await served.chat(messages=said)
         said[1]["content"] = "x" * 10
-        taken = await door.chat(messages=said)
+        taken = await served.chat(messages=said)
     finally:
         told.max_input_text_bytes = before
     assert refused.status_code == 400
@@ -319,4 +323,4 @@ async def test_text_that_cannot_fit_into_the_context_is_refused_before_any_stage
     assert "21 bytes" in error["message"]
     assert "at most 20" in error["message"]
     assert taken.status_code == 200
-    assert len(door.fakes[THINKER].sessions) == sessions + 1
+    assert len(served.fakes[THINKER].sessions) == sessions + 1

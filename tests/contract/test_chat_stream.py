@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 from fake_stages import CODE2WAV, FRAMES, TALKER, THINKER, Session, samples_of, stall
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 from antiphon.errors import Internal, InvalidArgument
 from antiphon.segment import FinishReason
@@ -41,9 +41,9 @@ async def pour_without_end(session: Session) -> None:
         await session.text("x" * 262_144)
 
 
-async def events_of(door: Door, **fields: Any) -> list[Any]:
+async def events_of(served: ServedGateway, **fields: Any) -> list[Any]:
     """All server-sent events of a stream; the last one must be [DONE]."""
-    response = await door.chat(stream=True, **fields)
+    response = await served.chat(stream=True, **fields)
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/event-stream")
     lines = [line for line in response.text.split("\n\n") if line]
@@ -52,8 +52,8 @@ async def events_of(door: Door, **fields: Any) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-async def test_stream_order_when_text_only(door: Door) -> None:
-    events = await events_of(door)
+async def test_stream_order_when_text_only(served: ServedGateway) -> None:
+    events = await events_of(served)
     deltas = [event["choices"][0]["delta"] for event in events]
     assert deltas == [
         {"role": "assistant", "content": ""},
@@ -68,8 +68,8 @@ async def test_stream_order_when_text_only(door: Door) -> None:
     assert not any("usage" in event for event in events)
 
 
-async def test_stream_order_when_spoken(door: Door) -> None:
-    events = await events_of(door, **SPOKEN, stream_options={"include_usage": True})
+async def test_stream_order_when_spoken(served: ServedGateway) -> None:
+    events = await events_of(served, **SPOKEN, stream_options={"include_usage": True})
     usage = events.pop()
     assert usage["choices"] == []
     assert usage["usage"]["completion_tokens_details"]["audio_tokens"] == sum(FRAMES)
@@ -85,9 +85,9 @@ async def test_stream_order_when_spoken(door: Door) -> None:
     assert b"".join(base64.b64decode(piece.get("data", "")) for piece in pieces) == PCM16
 
 
-async def test_stream_base64_joins_up_when_chunks_have_odd_sizes(door: Door) -> None:
-    door.fakes[CODE2WAV].script = odd_sizes
-    events = await events_of(door, **SPOKEN)
+async def test_stream_base64_joins_up_when_chunks_have_odd_sizes(served: ServedGateway) -> None:
+    served.fakes[CODE2WAV].script = odd_sizes
+    events = await events_of(served, **SPOKEN)
     deltas = [event["choices"][0]["delta"] for event in events]
     pieces = [d["audio"]["data"] for d in deltas if "data" in d.get("audio", {})]
     assert all(len(base64.b64decode(piece)) % 6 == 0 for piece in pieces[:-1])
@@ -96,8 +96,8 @@ async def test_stream_base64_joins_up_when_chunks_have_odd_sizes(door: Door) -> 
     assert len(joined) == (1 + 2 + 4 + 5) * 2
 
 
-async def test_stream_works_with_the_async_client(door: Door) -> None:
-    stream = await door.openai.chat.completions.create(
+async def test_stream_works_with_the_async_client(served: ServedGateway) -> None:
+    stream = await served.openai.chat.completions.create(
         model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}
     )
     chunks = [chunk async for chunk in stream]
@@ -107,10 +107,10 @@ async def test_stream_works_with_the_async_client(door: Door) -> None:
     assert chunks[-1].usage.total_tokens == 25
 
 
-async def test_stream_works_with_the_stream_helper_when_spoken(door: Door) -> None:
+async def test_stream_works_with_the_stream_helper_when_spoken(served: ServedGateway) -> None:
     def listen() -> Any:
         with (
-            openai.OpenAI(base_url=f"{door.url}/v1", api_key="none") as client,
+            openai.OpenAI(base_url=f"{served.url}/v1", api_key="none") as client,
             client.chat.completions.stream(model=MODEL, messages=MESSAGES, **SPOKEN) as stream,
         ):
             return stream.get_final_completion()
@@ -123,7 +123,7 @@ async def test_stream_works_with_the_stream_helper_when_spoken(door: Door) -> No
     assert completion.choices[0].finish_reason == "stop"
 
 
-async def test_stream_sends_text_before_the_answer_is_complete(door: Door) -> None:
+async def test_stream_sends_text_before_the_answer_is_complete(served: ServedGateway) -> None:
     go_on = asyncio.Event()
 
     async def pause(session: Session) -> None:
@@ -133,8 +133,10 @@ async def test_stream_sends_text_before_the_answer_is_complete(door: Door) -> No
         await session.text("two", finish=FinishReason.STOP)
         await session.report()
 
-    door.fakes[THINKER].script = pause
-    stream = await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
+    served.fakes[THINKER].script = pause
+    stream = await served.openai.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True
+    )
     texts: list[str] = []
     async for chunk in stream:
         texts.append(chunk.choices[0].delta.content or "")
@@ -143,28 +145,30 @@ async def test_stream_sends_text_before_the_answer_is_complete(door: Door) -> No
     assert "".join(texts) == "Onetwo"
 
 
-async def test_stream_is_a_400_when_the_thinker_refuses_the_prompt(door: Door) -> None:
+async def test_stream_is_a_400_when_the_thinker_refuses_the_prompt(served: ServedGateway) -> None:
     async def refuse(session: Session) -> None:
         await session.opened()
         await session.error(InvalidArgument("the prompt is too long", field="messages"))
 
-    door.fakes[THINKER].script = refuse
-    door.fakes[TALKER].script = door.fakes[CODE2WAV].script = stall
-    response = await door.chat(stream=True, **SPOKEN)
+    served.fakes[THINKER].script = refuse
+    served.fakes[TALKER].script = served.fakes[CODE2WAV].script = stall
+    response = await served.chat(stream=True, **SPOKEN)
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["param"], error["code"]) == ("messages", "invalid_argument")
     assert error["type"] == "invalid_request_error"
 
 
-async def test_stream_ends_with_an_error_event_when_a_stage_fails_midway(door: Door) -> None:
+async def test_stream_ends_with_an_error_event_when_a_stage_fails_midway(
+    served: ServedGateway,
+) -> None:
     async def break_off(session: Session) -> None:
         await session.opened()
         await session.text("Hel")
         await session.error(Internal("the engine broke"))
 
-    door.fakes[THINKER].script = break_off
-    response = await door.chat(stream=True)
+    served.fakes[THINKER].script = break_off
+    response = await served.chat(stream=True)
     assert response.status_code == 200
     last = response.text.rstrip().split("\n\n")[-1]
     error = json.loads(last.removeprefix("data: "))["error"]
@@ -172,21 +176,23 @@ async def test_stream_ends_with_an_error_event_when_a_stage_fails_midway(door: D
     assert "[DONE]" not in response.text
 
 
-async def test_stream_raises_in_the_client_when_a_stage_fails_midway(door: Door) -> None:
+async def test_stream_raises_in_the_client_when_a_stage_fails_midway(served: ServedGateway) -> None:
     async def break_off(session: Session) -> None:
         await session.opened()
         await session.text("Hel")
         await session.error(Internal("the engine broke"))
 
-    door.fakes[THINKER].script = break_off
-    stream = await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
+    served.fakes[THINKER].script = break_off
+    stream = await served.openai.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True
+    )
     with pytest.raises(openai.APIError, match="the engine broke"):
         async for _ in stream:
             pass
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_disconnect_frees_all_stages(door: Door, stream: bool) -> None:
+async def test_disconnect_frees_all_stages(served: ServedGateway, stream: bool) -> None:
     begun = asyncio.Event()
 
     async def endless(session: Session) -> None:
@@ -195,22 +201,22 @@ async def test_disconnect_frees_all_stages(door: Door, stream: bool) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    door.fakes[THINKER].script = endless
+    served.fakes[THINKER].script = endless
     body = {"model": MODEL, "messages": MESSAGES, "stream": stream, **SPOKEN}
-    async with httpx.AsyncClient(base_url=door.url) as leaving:
+    async with httpx.AsyncClient(base_url=served.url) as leaving:
         asking = asyncio.create_task(leaving.post("/v1/chat/completions", json=body))
         await begun.wait()
-        await door.fakes.wait_begun()
+        await served.fakes.wait_begun()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    for session in door.fakes.sessions():
+    for session in served.fakes.sessions():
         await session.ended.wait()
-    assert door.fakes[THINKER].sessions[0].cancelled.is_set()
-    await door.gateway.calls.wait_idle()
+    assert served.fakes[THINKER].sessions[0].cancelled.is_set()
+    await served.gateway.calls.wait_idle()
 
 
 async def test_stream_stops_reading_from_the_stages_when_the_client_does_not_read(
-    door: Door,
+    served: ServedGateway,
 ) -> None:
     all_written = asyncio.Event()
     ended = asyncio.Event()
@@ -224,22 +230,22 @@ async def test_stream_stops_reading_from_the_stages_when_the_client_does_not_rea
         finally:
             ended.set()
 
-    door.fakes[THINKER].script = pour
+    served.fakes[THINKER].script = pour
     body = {"model": MODEL, "messages": MESSAGES, "stream": True}
-    async with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
+    async with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
         assert response.status_code == 200
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(all_written.wait(), 1)
     await ended.wait()
-    await door.gateway.calls.wait_idle()
+    await served.gateway.calls.wait_idle()
 
 
 async def test_stages_are_freed_when_the_client_takes_nothing_for_too_long() -> None:
     # Longer than any pause of this process, which is the client as well.
-    async with open_door(send_timeout_s=3) as door:
-        door.fakes[THINKER].script = pour_without_end
+    async with serve_gateway(send_timeout_s=3) as served:
+        served.fakes[THINKER].script = pour_without_end
         body = {"model": MODEL, "messages": MESSAGES, "stream": True}
-        async with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        async with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
             assert response.status_code == 200
-            await door.fakes[THINKER].sessions[0].ended.wait()
-            await door.gateway.calls.wait_idle()
+            await served.fakes[THINKER].sessions[0].ended.wait()
+            await served.gateway.calls.wait_idle()

@@ -7,7 +7,7 @@ import msgspec
 import openai
 import pytest
 from fake_stages import THINKER, Session, think
-from gateway_door import MESSAGES, MODEL, Door, open_door
+from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 
 from antiphon.conversation import from_tensors
 from antiphon.segment import FinishReason
@@ -16,8 +16,8 @@ from antiphon.v1 import session_pb2
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_chat_answers_text_when_modalities_are_absent(door: Door) -> None:
-    completion = await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES)
+async def test_chat_answers_text_when_modalities_are_absent(served: ServedGateway) -> None:
+    completion = await served.openai.chat.completions.create(model=MODEL, messages=MESSAGES)
     (choice,) = completion.choices
     assert choice.message.role == "assistant"
     assert choice.message.content == "Hello wörld!"
@@ -26,35 +26,37 @@ async def test_chat_answers_text_when_modalities_are_absent(door: Door) -> None:
     assert (completion.object, completion.model) == ("chat.completion", MODEL)
 
 
-async def test_chat_answers_the_sync_client(door: Door) -> None:
+async def test_chat_answers_the_sync_client(served: ServedGateway) -> None:
     def ask() -> str | None:
-        with openai.OpenAI(base_url=f"{door.url}/v1", api_key="none") as client:
+        with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
             answer = client.chat.completions.create(model=MODEL, messages=MESSAGES)
             return answer.choices[0].message.content
 
     assert await asyncio.to_thread(ask) == "Hello wörld!"
 
 
-async def test_chat_touches_only_the_thinker_when_audio_is_not_wanted(door: Door) -> None:
-    assert (await door.chat()).status_code == 200
-    assert not door.fakes["talker"].sessions
-    assert not door.fakes["code2wav"].sessions
-    (session,) = door.fakes[THINKER].sessions
+async def test_chat_touches_only_the_thinker_when_audio_is_not_wanted(
+    served: ServedGateway,
+) -> None:
+    assert (await served.chat()).status_code == 200
+    assert not served.fakes["talker"].sessions
+    assert not served.fakes["code2wav"].sessions
+    (session,) = served.fakes[THINKER].sessions
     assert [route.edge for route in session.opening.routes] == ["text"]
     assert session.opening.routes[0].destinations[0].HasField("reply")
     assert list(session.segment.outputs) == ["text"]
     assert session.segment.voice == ""
 
 
-async def test_chat_half_closes_the_session_when_it_is_complete(door: Door) -> None:
-    await door.chat()
-    (session,) = door.fakes[THINKER].sessions
+async def test_chat_half_closes_the_session_when_it_is_complete(served: ServedGateway) -> None:
+    await served.chat()
+    (session,) = served.fakes[THINKER].sessions
     await session.half_closed.wait()
     assert not session.cancelled.is_set()
 
 
-async def test_chat_reports_usage(door: Door) -> None:
-    completion = await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES)
+async def test_chat_reports_usage(served: ServedGateway) -> None:
+    completion = await served.openai.chat.completions.create(model=MODEL, messages=MESSAGES)
     usage: Any = completion.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (20, 5, 25)
     details = usage.prompt_tokens_details
@@ -63,8 +65,8 @@ async def test_chat_reports_usage(door: Door) -> None:
     assert (spoken.audio_tokens, spoken.text_tokens, spoken.reasoning_tokens) == (0, 5, 0)
 
 
-async def test_chat_sends_the_whole_conversation_to_the_thinker(door: Door) -> None:
-    response = await door.chat(
+async def test_chat_sends_the_whole_conversation_to_the_thinker(served: ServedGateway) -> None:
+    response = await served.chat(
         messages=[
             {"role": "system", "content": "Be kind."},
             {"role": "developer", "content": "Be brief.", "name": "dev"},
@@ -77,7 +79,7 @@ async def test_chat_sends_the_whole_conversation_to_the_thinker(door: Door) -> N
         ]
     )
     assert response.status_code == 200
-    sent = door.fakes[THINKER].sessions[0].input
+    sent = served.fakes[THINKER].sessions[0].input
     assert sent is not None
     assert (sent.edge, sent.segment_finished, sent.finish_reason) == (
         "input", True, FinishReason.STOP,
@@ -92,8 +94,8 @@ async def test_chat_sends_the_whole_conversation_to_the_thinker(door: Door) -> N
     ]
 
 
-async def test_chat_passes_sampling_on(door: Door) -> None:
-    await door.chat(
+async def test_chat_passes_sampling_on(served: ServedGateway) -> None:
+    await served.chat(
         temperature=0.5,
         top_p=0.25,
         top_k=5,
@@ -103,7 +105,7 @@ async def test_chat_passes_sampling_on(door: Door) -> None:
         max_completion_tokens=9,
         stop=["a", "b"],
     )
-    sampling = door.fakes[THINKER].sessions[0].segment.sampling
+    sampling = served.fakes[THINKER].sessions[0].segment.sampling
     assert list(sampling) == [THINKER]
     assert sampling[THINKER] == session_pb2.Sampling(
         temperature=0.5,
@@ -116,10 +118,12 @@ async def test_chat_passes_sampling_on(door: Door) -> None:
     )
 
 
-async def test_chat_leaves_sampling_to_the_model_but_for_a_drawn_seed(door: Door) -> None:
-    await door.chat(stop="end")
-    await door.chat()
-    first, second = (s.segment.sampling[THINKER] for s in door.fakes[THINKER].sessions)
+async def test_chat_leaves_sampling_to_the_model_but_for_a_drawn_seed(
+    served: ServedGateway,
+) -> None:
+    await served.chat(stop="end")
+    await served.chat()
+    first, second = (s.segment.sampling[THINKER] for s in served.fakes[THINKER].sessions)
     assert {field.name for field, _ in first.ListFields()} == {"seed", "stop"}
     assert list(first.stop) == ["end"]
     assert {field.name for field, _ in second.ListFields()} == {"seed"}
@@ -127,41 +131,41 @@ async def test_chat_leaves_sampling_to_the_model_but_for_a_drawn_seed(door: Door
     assert max(first.seed, second.seed) < 1 << 63
 
 
-async def test_chat_says_length_when_the_text_was_cut(door: Door) -> None:
+async def test_chat_says_length_when_the_text_was_cut(served: ServedGateway) -> None:
     async def cut(session: Session) -> None:
         await session.opened()
         await session.text("He", finish=FinishReason.LENGTH)
         await session.report(FinishReason.LENGTH, output_positions=2)
 
-    door.fakes[THINKER].script = cut
-    choice = (await door.chat()).json()["choices"][0]
+    served.fakes[THINKER].script = cut
+    choice = (await served.chat()).json()["choices"][0]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["content"] == "He"
 
 
-async def test_chat_answers_when_the_reply_is_empty(door: Door) -> None:
+async def test_chat_answers_when_the_reply_is_empty(served: ServedGateway) -> None:
     async def silent(session: Session) -> None:
         await session.opened()
         await session.chunk("text", finish=FinishReason.STOP)
         await session.report(output_positions=1)
 
-    door.fakes[THINKER].script = silent
-    assert (await door.chat()).json()["choices"][0]["message"]["content"] == ""
+    served.fakes[THINKER].script = silent
+    assert (await served.chat()).json()["choices"][0]["message"]["content"] == ""
 
 
-async def test_chat_completes_when_a_stage_ends_without_a_report(door: Door) -> None:
+async def test_chat_completes_when_a_stage_ends_without_a_report(served: ServedGateway) -> None:
     async def unreported(session: Session) -> None:
         await session.opened()
         await session.text("Hi", finish=FinishReason.STOP)
 
-    fake = door.fakes[THINKER]
+    fake = served.fakes[THINKER]
     fake.script, fake.ends_itself = unreported, True
-    response = await door.chat()
+    response = await served.chat()
     assert response.json()["choices"][0]["message"]["content"] == "Hi"
 
 
-async def test_chat_accepts_fields_that_ask_for_nothing(door: Door) -> None:
-    response = await door.chat(
+async def test_chat_accepts_fields_that_ask_for_nothing(served: ServedGateway) -> None:
+    response = await served.chat(
         n=1,
         user="u",
         metadata={"a": "b"},
@@ -184,22 +188,24 @@ async def test_chat_accepts_fields_that_ask_for_nothing(door: Door) -> None:
 
 
 async def test_chat_takes_the_deployments_delivery_unless_the_request_says() -> None:
-    async with open_door(delivery={"text": "whole"}) as door:
-        assert (await door.chat()).status_code == 200
-        assert (await door.chat(delivery="stream")).status_code == 200
-        first, second = (dict(s.segment.delivery) for s in door.fakes[THINKER].sessions)
+    async with serve_gateway(delivery={"text": "whole"}) as served:
+        assert (await served.chat()).status_code == 200
+        assert (await served.chat(delivery="stream")).status_code == 200
+        first, second = (dict(s.segment.delivery) for s in served.fakes[THINKER].sessions)
     assert first == {"text": session_pb2.DELIVERY_WHOLE}
     assert second["text"] == session_pb2.DELIVERY_STREAM
 
 
-async def test_chat_answers_many_at_once(door: Door) -> None:
-    responses = await asyncio.gather(*(door.chat() for _ in range(20)))
+async def test_chat_answers_many_at_once(served: ServedGateway) -> None:
+    responses = await asyncio.gather(*(served.chat() for _ in range(20)))
     assert {response.status_code for response in responses} == {200}
-    sessions = door.fakes[THINKER].sessions
+    sessions = served.fakes[THINKER].sessions
     assert len({session.opening.session_id for session in sessions}) == 20
 
 
-async def test_text_is_whole_when_the_thinker_answers_before_the_talker_opens(door: Door) -> None:
+async def test_text_is_whole_when_the_thinker_answers_before_the_talker_opens(
+    served: ServedGateway,
+) -> None:
     late = asyncio.Event()
 
     async def open_late(session: Session) -> None:
@@ -211,8 +217,8 @@ async def test_text_is_whole_when_the_thinker_answers_before_the_talker_opens(do
         await think(session)
         late.set()
 
-    door.fakes[THINKER].script, door.fakes["talker"].script = think_first, open_late
-    response = await door.chat(
+    served.fakes[THINKER].script, served.fakes["talker"].script = think_first, open_late
+    response = await served.chat(
         modalities=["text", "audio"], audio={"voice": "ethan", "format": "wav"}
     )
     assert response.json()["choices"][0]["message"]["audio"]["transcript"] == "Hello wörld!"

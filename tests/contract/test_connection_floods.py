@@ -16,9 +16,9 @@ import grpc
 import httpx
 import pytest
 from fake_stages import FakeStages
-from gateway_door import MESSAGES, MODEL, SPOKEN, deployment_of
 from gateway_process import gateway_process
 from raw_http2 import PREFACE, SETTINGS, frame
+from served_gateway import MESSAGES, MODEL, SPOKEN, deployment_of
 
 import antiphon
 from antiphon.deployment.schema import dump_deployment

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from converse_client import said, until
 from fake_stages import THINKER, FakeStages
-from gateway_door import Door, deployment_of
 from paused_thinker import Pause
 from realtime_client import Realtime, realtime
+from served_gateway import ServedGateway, deployment_of
 from websockets.exceptions import ConnectionClosed
 
 import antiphon
@@ -29,9 +29,9 @@ OWN = {"type": "realtime", "antiphon": {"stopping": True}}
 class Stopping:
     """A gateway that can be told to stop while its clients go on."""
 
-    def __init__(self, gateway: Gateway, door: Door, pause: Pause) -> None:
+    def __init__(self, gateway: Gateway, served: ServedGateway, pause: Pause) -> None:
         self.gateway = gateway
-        self.door = door
+        self.served = served
         self.pause = pause
         self._leaving: asyncio.Task[None] | None = None
 
@@ -52,13 +52,13 @@ async def stoppable(drain_s: float = LONG_S) -> AsyncIterator[Stopping]:
         gateway = Gateway(deployment_of(fakes, drain_s=drain_s))
         await gateway.__aenter__()
         await gateway.wait_ready()
-        door = Door(fakes, gateway)
-        stopping = Stopping(gateway, door, pause)
+        served = ServedGateway(fakes, gateway)
+        stopping = Stopping(gateway, served, pause)
         try:
             yield stopping
         finally:
             await stopping.stopped()
-            await door.close()
+            await served.close()
 
 
 async def answering(client: Realtime, pause: Pause) -> None:
@@ -82,7 +82,7 @@ async def ended(client: Realtime) -> dict[str, Any]:
 
 @pytest.mark.parametrize("asked", [True, False])
 async def test_an_idle_realtime_conversation_is_told_and_ends_at_once(asked: bool) -> None:
-    async with stoppable() as stopping, realtime(stopping.door) as client:
+    async with stoppable() as stopping, realtime(stopping.served) as client:
         if asked:
             await client.send("session.update", session=OWN)
             await client.until("session.updated")
@@ -98,7 +98,7 @@ async def test_an_idle_realtime_conversation_is_told_and_ends_at_once(asked: boo
 
 
 async def test_a_realtime_answer_is_finished_before_its_conversation_ends() -> None:
-    async with stoppable() as stopping, realtime(stopping.door) as client:
+    async with stoppable() as stopping, realtime(stopping.served) as client:
         await client.send("session.update", session=OWN)
         await client.until("session.updated")
         await answering(client, stopping.pause)
@@ -119,7 +119,7 @@ async def test_a_realtime_answer_is_finished_before_its_conversation_ends() -> N
 
 
 async def test_a_realtime_answer_that_outlasts_the_drain_fails_by_type() -> None:
-    async with stoppable(0.1) as stopping, realtime(stopping.door) as client:
+    async with stoppable(0.1) as stopping, realtime(stopping.served) as client:
         await answering(client, stopping.pause)
         stopping.stop()
         done = (await client.until("response.done"))["response"]

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from converse_client import until, until_failed
 from fake_stages import USUAL, twice
-from gateway_door import Door, open_door
 from realtime_client import Realtime, realtime
+from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
 
@@ -24,14 +24,14 @@ HELD = "antiphon_gateway_conversation_bytes"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def keeping() -> AsyncIterator[Door]:
+async def keeping() -> AsyncIterator[ServedGateway]:
     """One whose conversations hold two seconds and a half together, and retrieve one."""
     limits = {
         "max_conversation_bytes": 5 * SECOND_BYTES // 2,
         "max_retrieved_bytes": 3 * SECOND_BYTES // 2,
     }
-    async with open_door(**limits) as door:
-        yield door
+    async with serve_gateway(**limits) as served:
+        yield served
 
 
 async def append(client: Realtime, seconds: int = 1) -> None:
@@ -45,7 +45,9 @@ async def commit(client: Realtime) -> str:
     return item_id
 
 
-async def test_conversations_share_what_they_may_hold_and_give_it_back(keeping: Door) -> None:
+async def test_conversations_share_what_they_may_hold_and_give_it_back(
+    keeping: ServedGateway,
+) -> None:
     assert await keeping.metric(HELD) == 0
     async with realtime(keeping) as one, realtime(keeping) as other:
         for client in (one, other):
@@ -71,7 +73,7 @@ async def test_conversations_share_what_they_may_hold_and_give_it_back(keeping: 
     assert await keeping.metric(HELD) == 0
 
 
-async def test_item_that_is_given_counts_as_audio_does(keeping: Door) -> None:
+async def test_item_that_is_given_counts_as_audio_does(keeping: ServedGateway) -> None:
     part = {"type": "input_audio", "audio": base64.b64encode(bytes(3 * SECOND_BYTES)).decode()}
     item = {"type": "message", "role": "user", "content": [part]}
     async with realtime(keeping) as client:
@@ -80,7 +82,7 @@ async def test_item_that_is_given_counts_as_audio_does(keeping: Door) -> None:
         await client.say("Still here")
 
 
-async def test_large_item_is_retrieved_without_its_recording(keeping: Door) -> None:
+async def test_large_item_is_retrieved_without_its_recording(keeping: ServedGateway) -> None:
     async with realtime(keeping) as client:
         await client.end_turns_itself()
         for seconds, whole in ((1, True), (2, False)):
@@ -97,7 +99,7 @@ async def test_large_item_is_retrieved_without_its_recording(keeping: Door) -> N
             await client.until("conversation.item.deleted")
 
 
-async def test_conversations_are_counted(door: Door) -> None:
+async def test_conversations_are_counted(served: ServedGateway) -> None:
     names = (
         'turns_total{api="realtime"}',
         'responses_total{api="realtime",status="completed"}',
@@ -106,14 +108,14 @@ async def test_conversations_are_counted(door: Door) -> None:
     )
 
     async def counted() -> list[float]:
-        return [await door.metric(f"antiphon_gateway_{name}") for name in names]
+        return [await served.metric(f"antiphon_gateway_{name}") for name in names]
 
     for role, script in USUAL.items():
-        door.fakes[role].script = twice(script)
+        served.fakes[role].script = twice(script)
     before = np.array(await counted())
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.end_turns_itself()
-        assert await door.metric("antiphon_gateway_conversations") == 1
+        assert await served.metric("antiphon_gateway_conversations") == 1
         await append(client)
         await commit(client)
         for _ in range(2):
@@ -126,7 +128,7 @@ async def test_conversations_are_counted(door: Door) -> None:
 
 
 async def test_conversations_over_grpc_are_counted(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     names = (
         'turns_total{api="grpc"}',
@@ -136,7 +138,7 @@ async def test_conversations_over_grpc_are_counted(
     )
 
     async def counted() -> list[float]:
-        return [await door.metric(f"antiphon_gateway_{name}") for name in names]
+        return [await served.metric(f"antiphon_gateway_{name}") for name in names]
 
     before = np.array(await counted())
     async with client.converse() as call:
@@ -150,7 +152,7 @@ async def test_conversations_over_grpc_are_counted(
 
 
 async def test_audio_that_finds_no_room_stays_in_the_buffer() -> None:
-    async with open_door(max_parts=1) as full, realtime(full) as client:
+    async with serve_gateway(max_parts=1) as full, realtime(full) as client:
         await client.end_turns_itself()
         await client.say("Hi")
         said = client.events[-1]["item"]["id"]

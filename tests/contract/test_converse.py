@@ -22,7 +22,7 @@ from fake_stages import (
     stall,
     twice,
 )
-from gateway_door import Door
+from served_gateway import ServedGateway
 from spoken_audio import RATE_HZ, sentence, spoken
 
 import antiphon
@@ -49,7 +49,7 @@ SPOKEN_TURN = [
 
 
 async def test_conversation_tells_a_spoken_turn_in_order(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     async with client.converse(voice="ETHAN") as call:
         assert call.opened.settings == antiphon.HeldSettings("", True, "ethan", {}, None)
@@ -77,10 +77,10 @@ async def test_conversation_tells_a_spoken_turn_in_order(
 
 
 async def test_conversation_carries_two_turns_on_one_session(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     for role in ROLES:
-        door.fakes[role].script = twice(USUAL[role])
+        served.fakes[role].script = twice(USUAL[role])
     settings = {"": antiphon.SamplingRequest(max_tokens=9, seed=4)}
     async with client.converse() as call:
         await call.update(instructions="Be kind", sampling=settings)
@@ -90,20 +90,22 @@ async def test_conversation_carries_two_turns_on_one_session(
             await said(call, text)
             await call.respond()
             await until(call, antiphon.ResponseDone)
-        assert asked(door) == [
+        assert asked(served) == [
             ("system", ["Be kind"]),
             ("user", ["One"]),
             ("assistant", [SAID]),
             ("user", ["Two"]),
         ]
     for role in ROLES:
-        (one,) = door.fakes[role].sessions
+        (one,) = served.fakes[role].sessions
         await one.ended.wait()
-    sampling = door.fakes[THINKER].sessions[0].segment.sampling[THINKER]
+    sampling = served.fakes[THINKER].sessions[0].segment.sampling[THINKER]
     assert (sampling.max_tokens, sampling.seed) == (9, 4)
 
 
-async def test_conversation_hears_audio_in_pieces(door: Door, client: antiphon.AsyncClient) -> None:
+async def test_conversation_hears_audio_in_pieces(
+    served: ServedGateway, client: antiphon.AsyncClient
+) -> None:
     wish = antiphon.TranscriptOptions("en", "A greeting.")
     async with client.converse(spoken=False, transcripts=wish) as call:
         assert call.opened.settings.transcripts == wish
@@ -124,7 +126,7 @@ async def test_conversation_hears_audio_in_pieces(door: Door, client: antiphon.A
         assert (await until(call, antiphon.SettingsUpdated)).settings.transcripts is None
         await call.respond()
         assert (await until(call, antiphon.ResponseDone)).response.text == SAID
-        chunk = door.fakes[THINKER].sessions[-1].input
+        chunk = served.fakes[THINKER].sessions[-1].input
         assert chunk is not None
         (heard,) = from_tensors(chunk.tensors).recordings
         assert len(heard) == 8_000
@@ -137,10 +139,10 @@ async def test_conversation_hears_audio_in_pieces(door: Door, client: antiphon.A
 
 
 async def test_interrupted_answer_is_cut_to_what_was_heard(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     for role in ROLES:
-        door.fakes[role].script = begin
+        served.fakes[role].script = begin
     async with client.converse() as call:
         await said(call, "Tell me a story")
         await call.respond()
@@ -163,19 +165,19 @@ async def test_interrupted_answer_is_cut_to_what_was_heard(
         await said(call, "Stop")
         await call.respond()
         assert (await until(call, antiphon.ResponseDone)).response.status == "completed"
-        assert asked(door)[1:] == [("assistant", ["Once"]), ("user", ["Stop"])]
-    assert len(door.fakes[TALKER].sessions) == 1
+        assert asked(served)[1:] == [("assistant", ["Once"]), ("user", ["Stop"])]
+    assert len(served.fakes[TALKER].sessions) == 1
 
 
 async def test_failed_response_leaves_the_conversation(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     async def give_up(session: Session) -> None:
         await session.opened()
         await session.audio(1, 0)
         await session.error(Unavailable("the device is gone"))
 
-    door.fakes[CODE2WAV].script = give_up
+    served.fakes[CODE2WAV].script = give_up
     async with client.converse() as call:
         await said(call, "Hi")
         await call.respond()
@@ -183,13 +185,13 @@ async def test_failed_response_leaves_the_conversation(
         assert failed.status == "failed"
         assert isinstance(failed.error, Unavailable)
         assert (failed.error.stage, failed.error.retryable) == (CODE2WAV, True)
-        door.fakes[CODE2WAV].script = USUAL[CODE2WAV]
+        served.fakes[CODE2WAV].script = USUAL[CODE2WAV]
         await call.respond()
         assert (await until(call, antiphon.ResponseDone)).response.status == "completed"
 
 
 async def test_response_out_of_band_answers_what_is_given(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     async with client.converse(spoken=False) as call:
         first = await said(call, "One")
@@ -200,18 +202,18 @@ async def test_response_out_of_band_answers_what_is_given(
         )
         done = (await until(call, antiphon.ResponseDone)).response
         assert done.out_of_band
-        assert asked(door) == [("system", ["Be quick"]), ("user", ["One"]), ("user", ["Two"])]
+        assert asked(served) == [("system", ["Be quick"]), ("user", ["One"]), ("user", ["Two"])]
         await call.respond()
         await until(call, antiphon.ResponseDone)
-        assert asked(door) == [("system", ["Count."]), ("user", ["One"])]
+        assert asked(served) == [("system", ["Count."]), ("user", ["One"])]
 
 
-async def test_blocking_conversation_is_the_same(door: Door) -> None:
+async def test_blocking_conversation_is_the_same(served: ServedGateway) -> None:
     for role in ROLES:
-        door.fakes[role].script = twice(USUAL[role])
+        served.fakes[role].script = twice(USUAL[role])
 
     def talk() -> list[antiphon.TalkEvent]:
-        with antiphon.Client(door.gateway.grpc_address) as client, client.converse() as call:
+        with antiphon.Client(served.gateway.grpc_address) as client, client.converse() as call:
             call.update(instructions="Be kind")
             call.send_audio(SECOND)
             call.commit_audio()
@@ -229,15 +231,17 @@ async def test_blocking_conversation_is_the_same(door: Door) -> None:
     events = await asyncio.to_thread(talk)
     done = [e.response for e in events if isinstance(e, antiphon.ResponseDone)]
     assert [(each.status, each.text) for each in done] == [("completed", SAID)] * 2
-    assert asked(door)[1:] == [("user", ["audio"]), ("assistant", [SAID]), ("user", ["And?"])]
+    assert asked(served)[1:] == [("user", ["audio"]), ("assistant", [SAID]), ("user", ["And?"])]
 
 
-async def test_blocking_conversation_is_interrupted_from_another_thread(door: Door) -> None:
+async def test_blocking_conversation_is_interrupted_from_another_thread(
+    served: ServedGateway,
+) -> None:
     for role in ROLES:
-        door.fakes[role].script = begin
+        served.fakes[role].script = begin
 
     def talk() -> antiphon.ConversationReply:
-        with antiphon.Client(door.gateway.grpc_address) as client, client.converse() as call:
+        with antiphon.Client(served.gateway.grpc_address) as client, client.converse() as call:
             call.add("Tell me a story")
             call.respond()
             for event in call:
@@ -255,23 +259,23 @@ async def test_blocking_conversation_is_interrupted_from_another_thread(door: Do
 
 
 async def test_conversation_that_is_left_frees_the_stages(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     for role in ROLES:
-        door.fakes[role].script = begin
+        served.fakes[role].script = begin
     async with client.converse() as call:
         await said(call, "Hi")
         await call.respond()
         await until(call, antiphon.ResponseAudioDelta)
     for role in ROLES:
-        await door.fakes[role].sessions[-1].ended.wait()
+        await served.fakes[role].sessions[-1].ended.wait()
 
 
 async def test_speech_is_a_turn_that_stops_the_answer_and_is_answered(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     for role in ROLES:
-        door.fakes[role].script = begin
+        served.fakes[role].script = begin
     word = spoken([sentence("slow", 0.8)], before_s=0.5, after_s=0.8, snr_db=30)
     turns = antiphon.VoiceTurns(silence_s=0.4)
     async with client.converse(turns=turns) as call:
@@ -295,17 +299,17 @@ async def test_speech_is_a_turn_that_stops_the_answer_and_is_answered(
         accepted = next(event for event in after if isinstance(event, antiphon.AudioAccepted))
         assert begun.item_id == ended.item_id == accepted.item_id
         assert begun.start_s < ended.end_s
-        assert asked(door)[-1] == ("user", ["audio"])
+        assert asked(served)[-1] == ("user", ["audio"])
         await call.update(turns=None)
         assert (await until(call, antiphon.SettingsUpdated)).settings.turns is None
 
 
 async def test_client_that_has_finished_is_told_all_that_it_asked_for(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     """An answer that waits for a cancelled one, and what was said."""
     for role in ROLES:
-        door.fakes[role].script = begin
+        served.fakes[role].script = begin
     async with client.converse() as call:
         await said(call, "Tell me a story")
         await call.respond()
@@ -315,7 +319,7 @@ async def test_client_that_has_finished_is_told_all_that_it_asked_for(
         call.finish()
         done = [e.response.status async for e in call if isinstance(e, antiphon.ResponseDone)]
     assert done == ["cancelled", "completed"]
-    door.fakes.reset()
+    served.fakes.reset()
     async with client.converse(transcripts=antiphon.TranscriptOptions()) as call:
         await call.send_audio(SECOND)
         await call.commit_audio()
@@ -325,13 +329,13 @@ async def test_client_that_has_finished_is_told_all_that_it_asked_for(
 
 
 async def test_blocking_conversation_ends_a_wait_that_is_longer_than_its_reader_has_patience(
-    door: Door,
+    served: ServedGateway,
 ) -> None:
     """However long its opening might have taken: a longer wait that began before is not over."""
-    door.fakes[THINKER].script = stall
+    served.fakes[THINKER].script = stall
 
     def talk() -> None:
-        with antiphon.Client(door.gateway.grpc_address) as client:
+        with antiphon.Client(served.gateway.grpc_address) as client:
             longer = client.generate("Hi", idle_timeout_s=10.0)
             with ThreadPoolExecutor(1) as others:
                 other = others.submit(list, longer)

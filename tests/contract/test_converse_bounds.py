@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from converse_client import read_to_end, said, until
 from fake_stages import THINKER, Session, stall
-from gateway_door import Door, open_door
+from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
 from antiphon.errors import (
@@ -58,8 +58,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-async def test_command_that_cannot_be_is_told_and_the_conversation_goes_on(door: Door) -> None:
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+async def test_command_that_cannot_be_is_told_and_the_conversation_goes_on(
+    served: ServedGateway,
+) -> None:
+    async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
         call = speech_stub(channel).Converse()
         await call.write(converse_pb2.ConverseRequest(open=converse_pb2.OpenConversation()))
         assert (await call.read()).HasField("begun")  # type: ignore[union-attr]
@@ -86,9 +88,9 @@ async def test_command_that_cannot_be_is_told_and_the_conversation_goes_on(door:
     ids=["empty", "no_message", "another", "nothing"],
 )
 async def test_conversation_that_does_not_begin_with_open_is_refused(
-    door: Door, data: bytes | None, field: str
+    served: ServedGateway, data: bytes | None, field: str
 ) -> None:
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+    async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
         call = channel.stream_stream("/antiphon.v1.SpeechService/Converse")()
         if data is not None:
             await call.write(data)
@@ -100,7 +102,7 @@ async def test_conversation_that_does_not_begin_with_open_is_refused(
 
 
 async def test_conversation_of_another_model_is_refused(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     with pytest.raises(NotFound):
         async with client.converse(model="other"):
@@ -110,8 +112,8 @@ async def test_conversation_of_another_model_is_refused(
 async def test_conversations_share_their_places_with_websockets() -> None:
     once = antiphon.Retry(attempts=1)
     async with (
-        open_door(max_conversations=1) as door,
-        antiphon.AsyncClient(door.gateway.grpc_address, retry=once) as client,
+        serve_gateway(max_conversations=1) as served,
+        antiphon.AsyncClient(served.gateway.grpc_address, retry=once) as client,
     ):
         async with client.converse() as call:
             await said(call, "Hi")
@@ -121,11 +123,11 @@ async def test_conversations_share_their_places_with_websockets() -> None:
             assert refused.value.retry_after_s > 0
             upgrade = {"connection": "upgrade", "upgrade": "websocket"}
             key = {"sec-websocket-key": "MDEyMzQ1Njc4OWFiY2RlZg==", "sec-websocket-version": "13"}
-            denied = await door.http.get("/v1/realtime", headers=upgrade | key)
+            denied = await served.http.get("/v1/realtime", headers=upgrade | key)
             assert denied.status_code == 429
         patient = antiphon.Retry(attempts=100, pause_s=0.05, longest_pause_s=0.05)
         async with (
-            antiphon.AsyncClient(door.gateway.grpc_address, retry=patient) as other,
+            antiphon.AsyncClient(served.gateway.grpc_address, retry=patient) as other,
             other.converse() as call,
         ):
             await said(call, "Hi")
@@ -133,8 +135,8 @@ async def test_conversations_share_their_places_with_websockets() -> None:
 
 async def test_conversation_ends_when_it_lasts_too_long() -> None:
     async with (
-        open_door(max_conversation_s=1.0) as door,
-        antiphon.AsyncClient(door.gateway.grpc_address) as client,
+        serve_gateway(max_conversation_s=1.0) as served,
+        antiphon.AsyncClient(served.gateway.grpc_address) as client,
         client.converse() as call,
     ):
         with pytest.raises(DeadlineExceeded, match="max_conversation_s"):
@@ -145,8 +147,8 @@ async def test_conversation_ends_when_it_lasts_too_long() -> None:
 
 async def test_conversation_ends_when_nothing_comes_first() -> None:
     async with (
-        open_door(body_timeout_s=0.5) as door,
-        grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
+        serve_gateway(body_timeout_s=0.5) as served,
+        grpc.aio.insecure_channel(served.gateway.grpc_address) as channel,
     ):
         call = speech_stub(channel).Converse()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -162,10 +164,10 @@ async def test_conversation_whose_client_takes_nothing_frees_the_stages() -> Non
 
     options = [("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
     async with (
-        open_door(send_timeout_s=0.5, max_conversations=1) as door,
-        grpc.aio.insecure_channel(door.gateway.grpc_address, options) as channel,
+        serve_gateway(send_timeout_s=0.5, max_conversations=1) as served,
+        grpc.aio.insecure_channel(served.gateway.grpc_address, options) as channel,
     ):
-        door.fakes[THINKER].script = endless
+        served.fakes[THINKER].script = endless
         call = speech_stub(channel).Converse()
         settings = converse_pb2.ConversationSettings(spoken=False)
         opening = converse_pb2.OpenConversation(settings=settings)
@@ -177,12 +179,12 @@ async def test_conversation_whose_client_takes_nothing_frees_the_stages() -> Non
         await call.write(converse_pb2.ConverseRequest(create_item=created))
         await call.write(converse_pb2.ConverseRequest(create_response={}))
         # Nothing is read: the gateway gives it up, and the stage's session ends.
-        await door.fakes.wait_begun(THINKER)
-        await door.fakes[THINKER].sessions[-1].ended.wait()
+        await served.fakes.wait_begun(THINKER)
+        await served.fakes[THINKER].sessions[-1].ended.wait()
         # Its place is free for another, although it is still connected.
         patient = antiphon.Retry(attempts=100, pause_s=0.05, longest_pause_s=0.05)
         async with (
-            antiphon.AsyncClient(door.gateway.grpc_address, retry=patient) as other,
+            antiphon.AsyncClient(served.gateway.grpc_address, retry=patient) as other,
             other.converse() as free,
         ):
             await said(free, "Hi")
@@ -199,15 +201,15 @@ async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_kee
     keys_file.write_bytes(msgspec.yaml.encode({"keys": [entry]}))
     options = [("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
     async with (
-        open_door(
+        serve_gateway(
             send_timeout_s=0.5,
             max_conversations=1,
             max_conversation_bytes=3 * size,
             keys_file=str(keys_file),
-        ) as door,
-        grpc.aio.insecure_channel(door.gateway.grpc_address, options) as channel,
+        ) as served,
+        grpc.aio.insecure_channel(served.gateway.grpc_address, options) as channel,
     ):
-        door.fakes[THINKER].script = stall
+        served.fakes[THINKER].script = stall
         call = speech_stub(channel).Converse(metadata=[("authorization", f"Bearer {key}")])
         await call.write(converse_pb2.ConverseRequest(open=converse_pb2.OpenConversation()))
         item = converse_pb2.ConversationItem(
@@ -218,23 +220,23 @@ async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_kee
         for _ in ("begun", "added"):
             await call.read()
         await call.write(converse_pb2.ConverseRequest(create_response={}))
-        await door.fakes.wait_begun(THINKER)
-        assert await door.metric("antiphon_gateway_conversation_bytes") > size
+        await served.fakes.wait_begun(THINKER)
+        assert await served.metric("antiphon_gateway_conversation_bytes") > size
         # More than lies on the way to a client that reads nothing.
         await call.write(converse_pb2.ConverseRequest(retrieve_item={"item_id": "long"}))
         patient = antiphon.Retry(attempts=100, pause_s=0.05, longest_pause_s=0.05)
         async with (
-            antiphon.AsyncClient(door.gateway.grpc_address, retry=patient, api_key=key) as other,
+            antiphon.AsyncClient(served.gateway.grpc_address, retry=patient, api_key=key) as other,
             other.converse() as free,
         ):
-            assert await door.metric("antiphon_gateway_conversation_bytes") == 0
+            assert await served.metric("antiphon_gateway_conversation_bytes") == 0
             await said(free, "Hi")
 
         # It is told why, once it listens.
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await read_to_end(call)
         assert isinstance(error_from_rpc(ended.value), DeadlineExceeded)
-        await door.fakes[THINKER].sessions[0].ended.wait()
+        await served.fakes[THINKER].sessions[0].ended.wait()
 
 
 async def test_conversation_is_entered_before_it_is_used(client: antiphon.AsyncClient) -> None:

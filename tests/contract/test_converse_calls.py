@@ -9,7 +9,7 @@ import pytest_asyncio
 from calling_stages import CALLS, TOOLS, CallInPieces, say_and_call, with_tools
 from converse_client import said, until, until_failed
 from fake_stages import ROLES, THINKER, USUAL, FakeStages, twice
-from gateway_door import Door, deployment_of
+from served_gateway import ServedGateway, deployment_of
 
 import antiphon
 from antiphon.conversation import from_tensors
@@ -29,7 +29,7 @@ OFFERED = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def caller() -> AsyncIterator[Door]:
+async def caller() -> AsyncIterator[ServedGateway]:
     """A gateway whose thinker says something and calls two functions, in each turn."""
     async with FakeStages() as fakes:
         with_tools(fakes)
@@ -37,12 +37,14 @@ async def caller() -> AsyncIterator[Door]:
             fakes[role].script = twice(say_and_call if role == THINKER else USUAL[role])
         async with Gateway(deployment_of(fakes)) as gateway:
             await gateway.wait_ready()
-            door = Door(fakes, gateway)
-            yield door
-            await door.close()
+            served = ServedGateway(fakes, gateway)
+            yield served
+            await served.close()
 
 
-async def test_conversation_calls_functions_and_is_told_what_came_of_them(caller: Door) -> None:
+async def test_conversation_calls_functions_and_is_told_what_came_of_them(
+    caller: ServedGateway,
+) -> None:
     async with (
         antiphon.AsyncClient(caller.gateway.grpc_address) as client,
         client.converse(functions=OFFERED, function_choice="required", spoken=False) as call,
@@ -84,7 +86,7 @@ async def test_conversation_calls_functions_and_is_told_what_came_of_them(caller
         assert (await until_failed(call)).error.field == "settings.functions.choice"
 
 
-async def test_arguments_come_as_they_are_written(caller: Door) -> None:
+async def test_arguments_come_as_they_are_written(caller: ServedGateway) -> None:
     calling = CallInPieces()
     caller.fakes[THINKER].script = calling
     async with (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, describe
-from gateway_door import deployment_of
 from replicated_stages import Replicas
+from served_gateway import deployment_of
 
 from antiphon.deployment.schema import Deployment, DiscoveryConfig, GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from fake_stages import ROLES, FakeStages
-from gateway_door import SPOKEN, Door
+from served_gateway import SPOKEN, ServedGateway
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server.servicer import segment_request
@@ -56,20 +56,20 @@ def numbers_of(keys: list[int]) -> npt.NDArray[np.float64]:
     ids=str,
 )
 async def test_all_draws_of_a_request_have_numbers_of_their_own(
-    door: Door, asked: dict[str, Any]
+    served: ServedGateway, asked: dict[str, Any]
 ) -> None:
-    assert (await door.chat(**SPOKEN, n=3, **asked)).status_code == 200
-    drawn = keys(door.fakes)
+    assert (await served.chat(**SPOKEN, n=3, **asked)).status_code == 200
+    drawn = keys(served.fakes)
     assert len(drawn) == len(ROLES) * 3
     numbers = numbers_of(drawn)
     assert len(np.unique(numbers)) == numbers.size
 
 
-async def test_the_same_request_is_drawn_alike_whatever_its_company(door: Door) -> None:
+async def test_the_same_request_is_drawn_alike_whatever_its_company(served: ServedGateway) -> None:
     async def asked(**fields: Any) -> set[int]:
-        door.fakes.reset()
-        assert (await door.chat(**SPOKEN, seed=7, **fields)).status_code == 200
-        return set(keys(door.fakes))
+        served.fakes.reset()
+        assert (await served.chat(**SPOKEN, seed=7, **fields)).status_code == 200
+        return set(keys(served.fakes))
 
     alone, three = await asked(), await asked(n=3)
     assert await asked() == alone

@@ -19,9 +19,9 @@ from fake_stages import (
     Session,
     think,
 )
-from gateway_door import SPOKEN
 from google.protobuf.message import Message
 from replicated_stages import open_replicas
+from served_gateway import SPOKEN
 
 from antiphon.errors import (
     AntiphonError,

@@ -1,4 +1,4 @@
-"""API keys take turns, whatever door they come by; what is refused costs no stage anything."""
+"""API keys take turns, whatever endpoint they come by; what is refused costs no stage anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import websockets
 from fake_stages import ROLES, THINKER, Session
-from gateway_door import MODEL, SPOKEN, Door, open_door
+from served_gateway import MODEL, SPOKEN, ServedGateway, serve_gateway
 from slotted_stages import QUEUE, Gate, WaitingRequests, waiting_requests
 
 import antiphon
@@ -22,7 +22,7 @@ from antiphon_gateway.keys.key_file import digest_of, new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-DOORS = ("http", "grpc", "realtime", "converse")
+ENDPOINTS = ("http", "grpc", "realtime", "converse")
 
 
 @pytest.fixture
@@ -36,26 +36,26 @@ def write(path: Path, entries: list[dict[str, str]]) -> None:
 
 
 @asynccontextmanager
-async def keyed_door(
+async def keyed_gateway(
     path: Path, priorities: dict[str, str], **settings: Any
-) -> AsyncIterator[tuple[Door, dict[str, str], Gate]]:
-    """A door with one call, and keys by name; whoever thinks waits at the gate."""
+) -> AsyncIterator[tuple[ServedGateway, dict[str, str], Gate]]:
+    """An endpoint with one call, and keys by name; whoever thinks waits at the gate."""
     keys = {name: new_key() for name in priorities}
     entries = [
         {"name": name, "sha256": digest_of(key), "priority": priorities[name]}
         for name, key in keys.items()
     ]
     write(path, entries)
-    async with open_door(max_calls=1, keys_file=str(path), **(QUEUE | settings)) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        yield door, keys, gate
+    async with serve_gateway(max_calls=1, keys_file=str(path), **(QUEUE | settings)) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        yield served, keys, gate
 
 
-def ask(door: Door, key: str, text: str, **fields: Any) -> asyncio.Task[httpx.Response]:
+def ask(served: ServedGateway, key: str, text: str, **fields: Any) -> asyncio.Task[httpx.Response]:
     body = {"model": MODEL, "messages": [{"role": "user", "content": text}], **fields}
     headers = {"authorization": f"Bearer {key}"}
     return asyncio.create_task(
-        door.http.post("/v1/chat/completions", json=body, headers=headers, timeout=60)
+        served.http.post("/v1/chat/completions", json=body, headers=headers, timeout=60)
     )
 
 
@@ -66,13 +66,15 @@ async def said_in(session: Session) -> str:
     return str(messages).split("said:")[-1].split(".")[0]
 
 
-async def ask_at(name: str, door: Door, key: str, entered: AsyncExitStack) -> asyncio.Task[Any]:
-    """Ask by the door of that name."""
+async def ask_at(
+    name: str, served: ServedGateway, key: str, entered: AsyncExitStack
+) -> asyncio.Task[Any]:
+    """Ask by the endpoint of that name."""
     said = f"said:{name}."
     if name == "http":
-        return ask(door, key, said)
+        return ask(served, key, said)
     if name == "realtime":
-        url = f"ws://{door.gateway.http_address}/v1/realtime?model={MODEL}"
+        url = f"ws://{served.gateway.http_address}/v1/realtime?model={MODEL}"
         headers = {"authorization": f"Bearer {key}"}
         socket = await entered.enter_async_context(
             websockets.connect(url, additional_headers=headers)
@@ -91,7 +93,7 @@ async def ask_at(name: str, door: Door, key: str, entered: AsyncExitStack) -> as
 
         return asyncio.create_task(until_done())
     client = await entered.enter_async_context(
-        antiphon.AsyncClient(door.gateway.grpc_address, api_key=key, key_in_clear=True)
+        antiphon.AsyncClient(served.gateway.grpc_address, api_key=key, key_in_clear=True)
     )
     if name == "grpc":
         return asyncio.create_task(client.generate(said).collect())
@@ -106,18 +108,21 @@ async def ask_at(name: str, door: Door, key: str, entered: AsyncExitStack) -> as
     return asyncio.create_task(converse())
 
 
-async def test_no_key_waits_for_more_than_a_turn_of_each_other_one_at_any_door(
+async def test_no_key_waits_for_more_than_a_turn_of_each_other_one_at_any_endpoint(
     tmp_path: Path, waiting: WaitingRequests
 ) -> None:
-    names = dict.fromkeys(("flood", *DOORS), "normal")
-    async with keyed_door(tmp_path / "keys", names) as (door, keys, gate), AsyncExitStack() as held:
-        asking: list[asyncio.Task[Any]] = [ask(door, keys["flood"], "said:first.")]
+    names = dict.fromkeys(("flood", *ENDPOINTS), "normal")
+    async with (
+        keyed_gateway(tmp_path / "keys", names) as (served, keys, gate),
+        AsyncExitStack() as held,
+    ):
+        asking: list[asyncio.Task[Any]] = [ask(served, keys["flood"], "said:first.")]
         await gate.begun.get()
         for number in range(6):
-            asking.append(ask(door, keys["flood"], "said:flood."))
+            asking.append(ask(served, keys["flood"], "said:flood."))
             await waiting.until(number + 1)
-        for number, name in enumerate(DOORS):
-            asking.append(await ask_at(name, door, keys[name], held))
+        for number, name in enumerate(ENDPOINTS):
+            asking.append(await ask_at(name, served, keys[name], held))
             await waiting.until(number + 7)
         order = []
         for _ in asking[1:]:
@@ -126,26 +131,26 @@ async def test_no_key_waits_for_more_than_a_turn_of_each_other_one_at_any_door(
         gate.let_through()
         await asyncio.gather(*asking)
         assert order[5:] == ["flood"] * 5
-        assert sorted(order[:5]) == sorted(("flood", *DOORS))
+        assert sorted(order[:5]) == sorted(("flood", *ENDPOINTS))
 
 
 async def test_a_lower_priority_gives_way_and_the_stages_hear_of_no_refusal(
     tmp_path: Path, waiting: WaitingRequests
 ) -> None:
     names = {"shop": "normal", "ward": "high"}
-    async with keyed_door(tmp_path / "keys", names, max_waiting=1) as (door, keys, gate):
-        running = ask(door, keys["shop"], "said:first.", **SPOKEN)
+    async with keyed_gateway(tmp_path / "keys", names, max_waiting=1) as (served, keys, gate):
+        running = ask(served, keys["shop"], "said:first.", **SPOKEN)
         await gate.begun.get()
-        flexible = ask(door, keys["ward"], "said:flexible.", **SPOKEN, service_tier="flex")
+        flexible = ask(served, keys["ward"], "said:flexible.", **SPOKEN, service_tier="flex")
         await waiting.until(1)
-        urgent = ask(door, keys["ward"], "said:urgent.", **SPOKEN)
+        urgent = ask(served, keys["ward"], "said:urgent.", **SPOKEN)
         shed = await flexible
-        refused = await ask(door, keys["shop"], "said:late.", **SPOKEN)
+        refused = await ask(served, keys["shop"], "said:late.", **SPOKEN)
         for each, told in ((shed, "of a higher priority"), (refused, "gateway.max_waiting")):
             assert (each.status_code, each.json()["error"]["code"]) == (429, "resource_exhausted")
             assert told in each.json()["error"]["message"]
             assert 1 <= int(each.headers["retry-after"]) <= 60
-        assert [len(door.fakes[role].sessions) for role in ROLES] == [1, 1, 1]
+        assert [len(served.fakes[role].sessions) for role in ROLES] == [1, 1, 1]
         gate.let_through(2)
         assert [(await each).status_code for each in (running, urgent)] == [200, 200]
         for priority, outcome in (
@@ -155,4 +160,4 @@ async def test_a_lower_priority_gives_way_and_the_stages_hear_of_no_refusal(
             ("high", "admitted"),
         ):
             labels = f'{{outcome="{outcome}",priority="{priority}"}}'
-            assert await door.metric(f"antiphon_gateway_admissions_total{labels}") == 1
+            assert await served.metric(f"antiphon_gateway_admissions_total{labels}") == 1

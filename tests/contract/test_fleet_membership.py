@@ -11,7 +11,7 @@ import grpc
 import pytest
 import pytest_asyncio
 from fake_stages import THINKER, FakeStage, describe, think
-from gateway_door import deployment_of
+from served_gateway import deployment_of
 from slotted_stages import Gate
 
 from antiphon.conversation import ConversationMessage, TextPart

@@ -6,9 +6,9 @@ import time
 
 import pytest
 from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, FakeStages, Session
-from gateway_door import SPOKEN, deployment_of
 from metrics_page import Page, read_page
 from replicated_stages import Replicas, open_replicas
+from served_gateway import SPOKEN, deployment_of
 
 from antiphon.errors import Internal, ResourceExhausted
 from antiphon_gateway.fleet.picker import PickReason

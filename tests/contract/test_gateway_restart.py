@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from converse_client import said, until
 from fake_stages import CODE2WAV, FRAMES, TEXTS, FakeStages, Session, make_waves, samples_of
-from gateway_door import deployment_of
 from gateway_process import gateway_process
+from served_gateway import deployment_of
 
 import antiphon
 from antiphon.client.events import AudioDelta, TextDelta

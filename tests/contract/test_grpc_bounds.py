@@ -1,4 +1,4 @@
-"""What a client may do to the gRPC door without a call."""
+"""What a client may do to the gRPC endpoint without a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from itertools import chain, count, islice, repeat
 
 import grpc
 import pytest
-from gateway_door import Door, open_door
 from raw_http2 import (
     DATA,
     END_HEADERS,
@@ -21,6 +20,7 @@ from raw_http2 import (
     frame,
     header_block,
 )
+from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
@@ -41,10 +41,10 @@ HELLO = PREFACE + frame(SETTINGS, 0, 0, b"")
 
 @asynccontextmanager
 async def connection(
-    door: Door, first: bytes = b"", own: str = "127.0.0.1"
+    served: ServedGateway, first: bytes = b"", own: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection from the address `own` that sends something at first."""
-    host, _, port = door.gateway.grpc_address.rpartition(":")
+    host, _, port = served.gateway.grpc_address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), local_addr=(own, 0))
     try:
         writer.write(first)
@@ -63,8 +63,8 @@ async def frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, bytes
         return
 
 
-async def ask(door: Door) -> None:
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+async def ask(served: ServedGateway) -> None:
+    async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
         message = speech_pb2.Message(role="user", parts=[speech_pb2.Part(text="Hi")])
         request = speech_pb2.GenerateRequest(messages=[message])
         async for _ in speech_pb2_grpc.SpeechServiceStub(channel).Generate(
@@ -74,33 +74,36 @@ async def ask(door: Door) -> None:
 
 
 async def test_a_connection_that_says_nothing_is_closed() -> None:
-    async with open_door(head_timeout_s=0.2) as door, connection(door) as (reader, _):
+    async with serve_gateway(head_timeout_s=0.2) as served, connection(served) as (reader, _):
         assert await reader.read() == b""
-        await ask(door)
+        await ask(served)
 
 
 @pytest.mark.parametrize("sent", [1, len(PREFACE), len(HELLO) - 1])
 async def test_a_handshake_that_stops_is_cut(sent: int) -> None:
-    async with open_door(head_timeout_s=0.2) as door, connection(door, HELLO[:sent]) as (reader, _):
+    async with (
+        serve_gateway(head_timeout_s=0.2) as served,
+        connection(served, HELLO[:sent]) as (reader, _),
+    ):
         # Closed after the settings that a server sends by itself.
         kinds = [kind async for kind, _ in frames(reader)]
         assert set(kinds) <= {SETTINGS, GOAWAY, WINDOW_UPDATE}
-        await ask(door)
+        await ask(served)
 
 
 async def test_one_address_has_a_bound_of_its_own() -> None:
     async with (
-        open_door(max_grpc_connections=4, max_grpc_connections_per_address=2) as door,
+        serve_gateway(max_grpc_connections=4, max_grpc_connections_per_address=2) as served,
         AsyncExitStack() as stack,
     ):
         for _ in range(2):
-            reader, _ = await stack.enter_async_context(connection(door, HELLO, "127.0.0.2"))
+            reader, _ = await stack.enter_async_context(connection(served, HELLO, "127.0.0.2"))
             assert (await anext(frames(reader)))[0] == SETTINGS
-        async with connection(door, HELLO, "127.0.0.2") as (third, _):
+        async with connection(served, HELLO, "127.0.0.2") as (third, _):
             assert await third.read(1) == b""
         refused = 'antiphon_gateway_refused_total{bound="max_grpc_connections_per_address"}'
-        assert await door.metric(refused) == 1
-        await ask(door)
+        assert await served.metric(refused) == 1
+        await ask(served)
 
 
 @pytest.mark.parametrize(
@@ -117,17 +120,17 @@ async def test_what_counts_as_one_address(address: str, network: str) -> None:
 
 
 async def test_connections_beyond_the_bound_are_closed_and_the_others_are_served() -> None:
-    async with open_door(max_grpc_connections=3) as door:
+    async with serve_gateway(max_grpc_connections=3) as served:
         async with AsyncExitStack() as stack:
             for _ in range(3):
-                reader, _ = await stack.enter_async_context(connection(door, HELLO))
+                reader, _ = await stack.enter_async_context(connection(served, HELLO))
                 assert (await anext(frames(reader)))[0] == SETTINGS
-            async with connection(door, HELLO) as (fourth, _):
+            async with connection(served, HELLO) as (fourth, _):
                 assert await fourth.read(1) == b""
             refused = 'antiphon_gateway_refused_total{bound="max_grpc_connections"}'
-            assert await door.metric(refused) == 1
-            assert await door.metric("antiphon_gateway_grpc_connections") == 3
-        await ask(door)
+            assert await served.metric(refused) == 1
+            assert await served.metric("antiphon_gateway_grpc_connections") == 3
+        await ask(served)
 
 
 FLOODS: dict[str, Iterator[bytes]] = {
@@ -161,7 +164,10 @@ FLOODS: dict[str, Iterator[bytes]] = {
 
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_a_flood_of_frames_ends_its_connection_alone(kind: str) -> None:
-    async with open_door() as door, connection(door, HELLO, "127.0.0.2") as (reader, writer):
+    async with (
+        serve_gateway() as served,
+        connection(served, HELLO, "127.0.0.2") as (reader, writer),
+    ):
         reading = asyncio.create_task(reader.read())
         flood = FLOODS[kind]
         with suppress(ConnectionError):
@@ -170,10 +176,10 @@ async def test_a_flood_of_frames_ends_its_connection_alone(kind: str) -> None:
                 await writer.drain()
         with suppress(ConnectionError):
             await reading
-        await ask(door)
+        await ask(served)
         # gRPC itself closes the connection of some.
         if kind not in ("pings", "acknowledged-settings", "empty-data"):
-            assert await door.metric('antiphon_gateway_refused_total{bound="grpc_frames"}') == 1
+            assert await served.metric('antiphon_gateway_refused_total{bound="grpc_frames"}') == 1
 
 
 def front_of(count: Callable[[Refused], None]) -> GrpcFront:
@@ -260,10 +266,10 @@ async def test_bytes_that_come_before_grpc_is_connected_are_kept() -> None:
 
 async def test_pings_without_end_end_the_connection() -> None:
     ping = frame(PING, 0, 0, bytes(8))
-    async with open_door() as door, connection(door, HELLO + ping * 100) as (reader, _):
+    async with serve_gateway() as served, connection(served, HELLO + ping * 100) as (reader, _):
         told = [payload async for kind, payload in frames(reader) if kind == GOAWAY]
         assert int.from_bytes(told[-1][4:8]) == ENHANCE_YOUR_CALM
-        await ask(door)
+        await ask(served)
 
 
 async def test_the_limit_of_open_files_is_raised(caplog: pytest.LogCaptureFixture) -> None:

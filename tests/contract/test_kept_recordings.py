@@ -15,7 +15,7 @@ from fake_stages import (
     think,
     twice,
 )
-from gateway_door import deployment_of
+from served_gateway import deployment_of
 
 import antiphon
 from antiphon.chunk import Tensor

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from fake_stages import CODE2WAV, THINKER, Session, think
-from gateway_door import MODEL, Door
+from served_gateway import MODEL, ServedGateway
 
 from antiphon.errors import AntiphonError, Cancelled
 from antiphon.segment import FinishReason
@@ -48,14 +48,14 @@ class Line:
         yield
 
 
-async def test_truncation_that_meets_the_end_of_an_answer_is_kept(door: Door) -> None:
+async def test_truncation_that_meets_the_end_of_an_answer_is_kept(served: ServedGateway) -> None:
     """It comes when the answer is whole and its last events wait for their turn."""
     over, stuck, taken = asyncio.Event(), asyncio.Event(), asyncio.Event()
     lines: list[Line] = []
     told: asyncio.Queue[ConversationEvent] = asyncio.Queue()
 
     async def say(session: Session) -> None:
-        if len(door.fakes[THINKER].sessions) > 1:
+        if len(served.fakes[THINKER].sessions) > 1:
             await think(session)
             return
         await session.opened()
@@ -88,8 +88,8 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(door: Door) ->
         lines.append(Line())
         yield lines[-1]
 
-    door.fakes[THINKER].script, door.fakes[CODE2WAV].script = say, speak
-    conversations = door.gateway._conversations
+    served.fakes[THINKER].script, served.fakes[CODE2WAV].script = say, speak
+    conversations = served.gateway._conversations
     question = ConversationItem("", "user", (WrittenContent("Tell me a story"),))
     with conversations.admit(MODEL) as admitted:
         async with conversations.begin(admitted, admitted.settings, send, logged, logged) as live:
@@ -116,7 +116,9 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(door: Door) ->
             assert retrieved.item.contents == (SpokenContent("Once", 0.4),)
 
 
-async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(door: Door) -> None:
+async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(
+    served: ServedGateway,
+) -> None:
     """It is no error of the answer that its last event finds nobody."""
     written = asyncio.Event()
     line, errors = Line(), list[AntiphonError]()
@@ -134,7 +136,7 @@ async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(door: Door
         finally:
             written.set()
 
-    conversations = door.gateway._conversations
+    conversations = served.gateway._conversations
     question = ConversationItem("", "user", (WrittenContent("Tell me a story"),))
     with conversations.admit(MODEL) as admitted:
         async with conversations.begin(admitted, admitted.settings, send, logged, logged) as live:

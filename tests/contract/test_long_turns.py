@@ -9,8 +9,8 @@ import tracemalloc
 import numpy as np
 import pytest
 from fake_stages import THINKER, Session, think
-from gateway_door import open_door
 from realtime_client import Realtime, realtime
+from served_gateway import serve_gateway
 
 from antiphon.wire.chunks import chunk_from_proto
 
@@ -57,8 +57,8 @@ async def answer_in_text(client: Realtime) -> None:
 async def test_nothing_of_a_long_turn_is_copied_when_it_ends() -> None:
     thinker = Listener(SAMPLES)
     room = {"listen_after_s": 0.2, "max_body_bytes": 4 << 20}
-    async with open_door(**room) as door, realtime(door) as client:
-        door.fakes[THINKER].script = thinker
+    async with serve_gateway(**room) as served, realtime(served) as client:
+        served.fakes[THINKER].script = thinker
         await answer_in_text(client)
         for _ in range(SECONDS):
             await client.send("input_audio_buffer.append", audio=PIECE)
@@ -82,8 +82,8 @@ async def test_a_turn_is_brought_to_the_stages_in_pieces_that_do_not_depend_on_t
     """A message costs the same for 20 ms as for 400."""
     thinker = Listener(4 * 16_000)
     fiftieth = base64.b64encode(SECOND[: len(SECOND) // 50]).decode()
-    async with open_door(listen_after_s=1.0) as door, realtime(door) as client:
-        door.fakes[THINKER].script = thinker
+    async with serve_gateway(listen_after_s=1.0) as served, realtime(served) as client:
+        served.fakes[THINKER].script = thinker
         await answer_in_text(client)
         for _ in range(200):
             await client.send("input_audio_buffer.append", audio=fiftieth)

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from fake_stages import MAX_INPUT_AUDIO_S, THINKER
 from fuzz_files import mutated
-from gateway_door import Door, open_door
 from media_files import FFMPEG, muxed, needs_ffmpeg
+from served_gateway import ServedGateway, serve_gateway
 from test_audio_input import FIELD, ask
 from test_vision_input import IMAGE_FIELD, data_url
 from test_vision_input import ask as ask_parts
@@ -61,15 +61,15 @@ def described(file: bytes, at: int, value: int) -> bytes:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def wide() -> AsyncIterator[Door]:
+async def wide() -> AsyncIterator[ServedGateway]:
     """A gateway that takes bodies of 8 MB."""
-    async with open_door(max_body_bytes=8 << 20) as door:
-        yield door
+    async with serve_gateway(max_body_bytes=8 << 20) as served:
+        yield served
 
 
 @pytest.mark.parametrize("kind", SOUND)
 async def test_sound_beyond_a_bound_is_refused_before_a_sample_is_decoded(
-    wide: Door, kind: str
+    wide: ServedGateway, kind: str
 ) -> None:
     make, said = SOUND[kind]
     response = await ask(wide, make())
@@ -82,7 +82,7 @@ async def test_sound_beyond_a_bound_is_refused_before_a_sample_is_decoded(
 
 @needs_ffmpeg()
 @pytest.mark.parametrize("kind", MUXED)
-async def test_sound_for_ffmpeg_is_refused_by_its_header(wide: Door, kind: str) -> None:
+async def test_sound_for_ffmpeg_is_refused_by_its_header(wide: ServedGateway, kind: str) -> None:
     make, said = MUXED[kind]
     response = await ask(wide, make(), name=kind.partition("-")[0])
     assert response.status_code == 400, response.text
@@ -122,7 +122,7 @@ IMAGES = {
 
 @pytest.mark.parametrize("kind", IMAGES)
 async def test_an_image_beyond_a_bound_is_refused_before_a_pixel_is_decoded(
-    seeing: Door, kind: str
+    seeing: ServedGateway, kind: str
 ) -> None:
     file, media_type = IMAGES[kind]
     part = {"type": "image_url", "image_url": {"url": data_url(file, media_type)}}
@@ -135,7 +135,9 @@ async def test_an_image_beyond_a_bound_is_refused_before_a_pixel_is_decoded(
 
 
 @pytest.mark.parametrize(("width", "height"), [(8_000, 8_000), (1, 1)])
-async def test_an_image_within_the_bounds_goes_on(seeing: Door, width: int, height: int) -> None:
+async def test_an_image_within_the_bounds_goes_on(
+    seeing: ServedGateway, width: int, height: int
+) -> None:
     for file, media_type in (
         (files.png_of(width, height), "image/png"),
         (files.jpeg_of(width, height), "image/jpeg"),
@@ -230,13 +232,13 @@ async def test_what_an_encoder_complains_of_is_not_written() -> None:
 
 
 async def test_a_form_of_bare_line_feeds_logs_nothing_of_the_parser(
-    door: Door, caplog: pytest.LogCaptureFixture
+    served: ServedGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     body = b"--x\nContent-Disposition: form-data; name=model\n\nm\n--x--\n" * 3
     kind = {"content-type": "multipart/form-data; boundary=x"}
-    response = await door.http.post("/v1/audio/transcriptions", content=body, headers=kind)
+    response = await served.http.post("/v1/audio/transcriptions", content=body, headers=kind)
     assert response.status_code == 400
     part = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--x--\r\n'
     trailing = part + b"junk\n" * 50
-    await door.http.post("/v1/audio/transcriptions", content=trailing, headers=kind)
+    await served.http.post("/v1/audio/transcriptions", content=trailing, headers=kind)
     assert [each for each in caplog.records if each.name.startswith("python_multipart")] == []

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from fake_stages import THINKER
-from gateway_door import Door, open_door
+from served_gateway import ServedGateway, serve_gateway
 from test_audio_input import FIELD, ask, tone, wav
 
 from antiphon_gateway.fair_slots import FairSlots
@@ -88,36 +88,36 @@ async def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 async def test_a_client_that_leaves_takes_its_decoder_with_it(children: Children) -> None:
-    async with open_door(decoder_processes=1) as door:
+    async with serve_gateway(decoder_processes=1) as served:
         for _ in range(2):
-            asking = asyncio.create_task(ask(door, WEBM))
+            asking = asyncio.create_task(ask(served, WEBM))
             pid = await children.started()
             asking.cancel()
             await children.ended(pid)
-        assert not door.fakes[THINKER].sessions
+        assert not served.fakes[THINKER].sessions
 
 
 async def test_a_deadline_ends_the_decoder(children: Children) -> None:
-    async with open_door(decoder_processes=1, request_timeout_s=3.0) as door:
+    async with serve_gateway(decoder_processes=1, request_timeout_s=3.0) as served:
         # The decode server takes its time to start, and is no part of what is tried.
         flac = files.sound_file("FLAC", "PCM_16", 1, 16_000, 0.1)
-        await door.gateway.calls.media.decoder.decode(flac, 16_000, 1.0, "")
-        response, pid = await asyncio.gather(ask(door, WEBM), children.started())
+        await served.gateway.calls.media.decoder.decode(flac, 16_000, 1.0, "")
+        response, pid = await asyncio.gather(ask(served, WEBM), children.started())
         assert response.status_code == 504, response.text
         await children.ended(pid)
 
 
 async def test_a_gateway_that_stops_leaves_no_decoder(children: Children) -> None:
-    async with open_door() as door:
-        asking = asyncio.create_task(ask(door, WEBM))
+    async with serve_gateway() as served:
+        asking = asyncio.create_task(ask(served, WEBM))
         pid = await children.started()
     await children.ended(pid)
     assert (await asyncio.gather(asking, return_exceptions=True))[0]
 
 
 async def test_a_decoder_that_is_killed_is_told_as_retryable(children: Children) -> None:
-    async with open_door() as door:
-        asking = asyncio.create_task(ask(door, WEBM))
+    async with serve_gateway() as served:
+        asking = asyncio.create_task(ask(served, WEBM))
         os.kill(await children.started(), signal.SIGKILL)
         response = await asking
         assert response.status_code == 503, response.text
@@ -125,10 +125,10 @@ async def test_a_decoder_that_is_killed_is_told_as_retryable(children: Children)
 
 
 async def test_small_recordings_do_not_wait_for_decoders(children: Children) -> None:
-    async with open_door(decoder_processes=1) as door:
-        asking = [asyncio.create_task(ask(door, WEBM)) for _ in range(3)]
+    async with serve_gateway(decoder_processes=1) as served:
+        asking = [asyncio.create_task(ask(served, WEBM)) for _ in range(3)]
         await children.started()
-        response = await ask(door, wav(tone(16_000), 16_000))
+        response = await ask(served, wav(tone(16_000), 16_000))
         assert response.status_code == 200, response.text
         for each in asking:
             each.cancel()
@@ -137,10 +137,10 @@ async def test_small_recordings_do_not_wait_for_decoders(children: Children) -> 
 @media_files.needs_ffmpeg()
 @pytest.mark.parametrize("kind", ["webm", "m4a-index-end", "adts"])
 async def test_a_file_that_ends_in_the_middle_is_read_as_far_as_it_goes_or_refused(
-    door: Door, kind: str
+    served: ServedGateway, kind: str
 ) -> None:
     data = media_files.muxed(kind, 1.0)
-    response = await ask(door, data[: len(data) // 2])
+    response = await ask(served, data[: len(data) // 2])
     if kind == "m4a-index-end":
         assert (response.status_code, response.json()["error"]["param"]) == (400, FIELD)
     else:
@@ -149,8 +149,8 @@ async def test_a_file_that_ends_in_the_middle_is_read_as_far_as_it_goes_or_refus
 
 @media_files.needs_ffmpeg()
 @pytest.mark.parametrize("kind", ["webm-live", "adts"])
-async def test_a_container_that_is_too_long_is_refused(door: Door, kind: str) -> None:
-    response = await ask(door, media_files.muxed(kind, 3.0))
+async def test_a_container_that_is_too_long_is_refused(served: ServedGateway, kind: str) -> None:
+    response = await ask(served, media_files.muxed(kind, 3.0))
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, FIELD)
     assert "seconds of audio" in error["message"]

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from fake_stages import TALKER, FakeStages
-from gateway_door import SPOKEN, Door, deployment_of
+from served_gateway import SPOKEN, ServedGateway, deployment_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon_gateway.server import Gateway
@@ -24,7 +24,7 @@ LONG_S = 60.0
 
 
 @asynccontextmanager
-async def misread(method: str) -> AsyncIterator[tuple[Door, CutWire]]:
+async def misread(method: str) -> AsyncIterator[tuple[ServedGateway, CutWire]]:
     """A gateway whose first call of that method has another name for the talker."""
     async with asyncio.timeout(LONG_S), FakeStages() as fakes:
         wire = CutWire(fakes[TALKER].address)
@@ -34,29 +34,29 @@ async def misread(method: str) -> AsyncIterator[tuple[Door, CutWire]]:
         deployment.stages[TALKER] = StageConfig(addresses=(wire.address,))
         try:
             async with Gateway(deployment) as gateway:
-                door = Door(fakes, gateway)
+                served = ServedGateway(fakes, gateway)
                 try:
-                    yield door, wire
+                    yield served, wire
                 finally:
-                    await door.close()
+                    await served.close()
         finally:
             await wire.close()
 
 
 @pytest.mark.parametrize("method", ["Health/Watch", "Health/Check", "StageService/Describe"])
 async def test_a_stage_becomes_ready_although_a_method_was_misread(method: str) -> None:
-    async with misread(method) as (door, wire):
-        await door.gateway.wait_ready()
+    async with misread(method) as (served, wire):
+        await served.gateway.wait_ready()
         while not wire.damaged:
-            await door.gateway.fleet.wait_changed()
-        await door.gateway.wait_ready()
-        assert (await door.chat(**SPOKEN)).status_code == 200
+            await served.gateway.fleet.wait_changed()
+        await served.gateway.wait_ready()
+        assert (await served.chat(**SPOKEN)).status_code == 200
 
 
 async def test_sessions_reach_a_stage_again_although_their_method_was_misread() -> None:
-    async with misread("RunSession") as (door, wire):
-        await door.gateway.wait_ready()
-        await door.chat(**SPOKEN)
+    async with misread("RunSession") as (served, wire):
+        await served.gateway.wait_ready()
+        await served.chat(**SPOKEN)
         assert wire.damaged
-        await door.gateway.wait_ready()
-        assert (await door.chat(**SPOKEN)).status_code == 200
+        await served.gateway.wait_ready()
+        assert (await served.chat(**SPOKEN)).status_code == 200

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 from fake_stages import TEXTS, THINKER
-from gateway_door import MODEL, Door
 from reading_model import Reader
+from served_gateway import MODEL, ServedGateway
 from test_transcriptions import SAID, file
 
 from antiphon.conversation import TextPart, from_tensors
@@ -39,23 +39,23 @@ ASSISTANT: Hello there
 </chat_history>"""
 
 
-async def posted(door: Door, body: dict[str, Any]) -> httpx.Response:
+async def posted(served: ServedGateway, body: dict[str, Any]) -> httpx.Response:
     url = "/v1/chat/completions"
-    response = await door.http.post(url, json=body, headers=KEY | USER)
+    response = await served.http.post(url, json=body, headers=KEY | USER)
     assert response.status_code == 200, response.text
     return response
 
 
-async def test_open_webui_finds_the_model_and_chats(door: Door) -> None:
+async def test_open_webui_finds_the_model_and_chats(served: ServedGateway) -> None:
     # The connection is verified, and the list of models made; both ask the same.
     for headers in (KEY | {"Content-Type": "application/json"}, KEY | USER):
-        listed = (await door.http.get("/v1/models", headers=headers)).json()
+        listed = (await served.http.get("/v1/models", headers=headers)).json()
         assert listed["data"][0]["id"] == MODEL
 
     # A chat is streamed, with the usage at its end.
     messages = [{"role": "user", "content": "Hi"}]
     asked: dict[str, Any] = {"stream": True, "model": MODEL, "messages": messages}
-    response = await posted(door, {**asked, "stream_options": {"include_usage": True}})
+    response = await posted(served, {**asked, "stream_options": {"include_usage": True}})
     assert response.headers["content-type"].startswith("text/event-stream")
     lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
     assert lines.pop() == "[DONE]"
@@ -68,7 +68,7 @@ async def test_open_webui_finds_the_model_and_chats(door: Door) -> None:
     for limit in ({"max_completion_tokens": 1000}, {"max_tokens": 1000}, {}):
         task = [{"role": "user", "content": TITLE}]
         answer = (
-            await posted(door, {"model": MODEL, "messages": task, "stream": False, **limit})
+            await posted(served, {"model": MODEL, "messages": task, "stream": False, **limit})
         ).json()
         assert answer["choices"][0]["message"]["content"] == "".join(TEXTS)
 
@@ -77,8 +77,8 @@ async def test_open_webui_finds_the_model_and_chats(door: Door) -> None:
     said = {"role": "assistant", "content": "".join(TEXTS)}
     system = {"role": "system", "content": "Be kind."}
     following = [system, *messages, said, {"role": "user", "content": parts}]
-    await posted(door, {**asked, "messages": following})
-    chunk = door.fakes[THINKER].sessions[-1].input
+    await posted(served, {**asked, "messages": following})
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     roles = [(each.role, each.parts) for each in from_tensors(chunk.tensors).messages]
     assert roles == [
@@ -89,8 +89,8 @@ async def test_open_webui_finds_the_model_and_chats(door: Door) -> None:
     ]
 
 
-async def test_open_webui_has_speech_written_down(door: Door) -> None:
-    response = await door.http.post(
+async def test_open_webui_has_speech_written_down(served: ServedGateway) -> None:
+    response = await served.http.post(
         "/v1/audio/transcriptions",
         headers=KEY | USER,
         data={"model": MODEL, "language": "en"},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fake_stages import TALKER, FakeStages
-from gateway_door import MESSAGES, MODEL, Door, deployment_of, open_door
+from served_gateway import MESSAGES, MODEL, ServedGateway, deployment_of, serve_gateway
 
 from antiphon.deployment.schema import deployment_of as read_deployment
 from antiphon.errors import InvalidArgument
@@ -21,15 +21,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 PAGE = "https://app.example"
 
 
-async def document(door: Door) -> dict[str, Any]:
-    response = await door.http.get("/openapi.json")
+async def document(served: ServedGateway) -> dict[str, Any]:
+    response = await served.http.get("/openapi.json")
     assert response.headers["content-type"] == "application/json"
     found: dict[str, Any] = response.json()
     return found
 
 
-async def test_document_has_every_route_and_no_loose_end(door: Door) -> None:
-    api = await document(door)
+async def test_document_has_every_route_and_no_loose_end(served: ServedGateway) -> None:
+    api = await document(served)
     assert api["openapi"].startswith("3.1")
     routes = {f"{m} {p}" for p, methods in api["paths"].items() for m in methods}
     assert routes == {
@@ -38,15 +38,17 @@ async def test_document_has_every_route_and_no_loose_end(door: Door) -> None:
         "get /health", "get /metrics",
     }  # fmt: skip
     known = {f"#/components/schemas/{name}" for name in api["components"]["schemas"]}
-    referred = set(re.findall(r'"\$ref": ?"([^"]+)"', (await door.http.get("/openapi.json")).text))
+    referred = set(
+        re.findall(r'"\$ref": ?"([^"]+)"', (await served.http.get("/openapi.json")).text)
+    )
     assert referred <= known
     for path in api["paths"]:
         if "get" in api["paths"][path]:
-            assert (await door.http.get(path.format(name=MODEL))).status_code == 200
+            assert (await served.http.get(path.format(name=MODEL))).status_code == 200
 
 
-async def test_document_has_a_field_for_each_stage_that_samples(door: Door) -> None:
-    schemas = (await document(door))["components"]["schemas"]
+async def test_document_has_a_field_for_each_stage_that_samples(served: ServedGateway) -> None:
+    schemas = (await document(served))["components"]["schemas"]
     for body in ("ChatRequest", "SpeechBody"):
         assert TALKER in schemas[body]["properties"]
         assert "code2wav" not in schemas[body]["properties"]
@@ -54,8 +56,8 @@ async def test_document_has_a_field_for_each_stage_that_samples(door: Door) -> N
     assert {"model", "messages"} == set(schemas["ChatRequest"]["required"])
 
 
-async def test_document_says_that_a_form_has_a_file(door: Door) -> None:
-    api = await document(door)
+async def test_document_says_that_a_form_has_a_file(served: ServedGateway) -> None:
+    api = await document(served)
     body = api["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]
     assert list(body) == ["multipart/form-data"]
     kind = api["components"]["schemas"]["TranscriptionForm"]
@@ -70,12 +72,12 @@ async def test_document_is_there_before_any_stage_is() -> None:
         for stage in fakes.by_role.values():
             await stage.die()
         async with Gateway(deployment) as gateway:
-            door = Door(fakes, gateway)
+            served = ServedGateway(fakes, gateway)
             try:
-                schemas = (await document(door))["components"]["schemas"]
-                assert (await door.http.get("/docs")).status_code == 200
+                schemas = (await document(served))["components"]["schemas"]
+                assert (await served.http.get("/docs")).status_code == 200
             finally:
-                await door.close()
+                await served.close()
     assert TALKER not in schemas["ChatRequest"]["properties"]
 
 
@@ -102,15 +104,15 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-async def test_page_shows_the_document_and_needs_nothing_else(door: Door) -> None:
-    response = await door.http.get("/docs")
+async def test_page_shows_the_document_and_needs_nothing_else(served: ServedGateway) -> None:
+    response = await served.http.get("/docs")
     assert response.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in response.headers["content-security-policy"]
     page = Page()
     page.feed(response.text)
     assert not page.open
     assert not page.fetched
-    schemas = (await document(door))["components"]["schemas"]
+    schemas = (await document(served))["components"]["schemas"]
     assert sorted(page.ids) == sorted(schemas)
     within = {link.removeprefix("#") for link in page.links if link.startswith("#")}
     assert within <= set(page.ids)
@@ -120,12 +122,12 @@ async def test_page_shows_the_document_and_needs_nothing_else(door: Door) -> Non
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def open_to_page() -> AsyncIterator[Door]:
-    async with open_door(cors_origins=(PAGE,)) as door:
-        yield door
+async def open_to_page() -> AsyncIterator[ServedGateway]:
+    async with serve_gateway(cors_origins=(PAGE,)) as served:
+        yield served
 
 
-async def test_pages_of_a_named_origin_may_ask(open_to_page: Door) -> None:
+async def test_pages_of_a_named_origin_may_ask(open_to_page: ServedGateway) -> None:
     http = open_to_page.http
     asked = {
         "origin": PAGE,
@@ -144,8 +146,8 @@ async def test_pages_of_a_named_origin_may_ask(open_to_page: Door) -> None:
         assert "x-request-id" in answer.headers["access-control-expose-headers"]
 
 
-async def test_other_pages_may_not_ask(open_to_page: Door, door: Door) -> None:
-    for http, origin in ((open_to_page.http, "https://other.example"), (door.http, PAGE)):
+async def test_other_pages_may_not_ask(open_to_page: ServedGateway, served: ServedGateway) -> None:
+    for http, origin in ((open_to_page.http, "https://other.example"), (served.http, PAGE)):
         answer = await http.get("/v1/models", headers={"origin": origin})
         assert answer.status_code == 200
         assert "access-control-allow-origin" not in answer.headers

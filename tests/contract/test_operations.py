@@ -13,8 +13,8 @@ import httpx
 import openai
 import pytest
 from fake_stages import ROLES, TALKER, THINKER, FakeStages, Session
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, deployment_of, open_door
 from gateway_process import gateway_process
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, deployment_of, serve_gateway
 
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.errors import InvalidArgument, Unavailable
@@ -30,10 +30,10 @@ async def hang(session: Session) -> None:
     await asyncio.Event().wait()
 
 
-async def test_models_lists_the_served_model(door: Door) -> None:
-    models = await door.openai.models.list()
+async def test_models_lists_the_served_model(served: ServedGateway) -> None:
+    models = await served.openai.models.list()
     assert models.data[0].id == MODEL
-    retrieved = await door.openai.models.retrieve(MODEL)
+    retrieved = await served.openai.models.retrieve(MODEL)
     assert retrieved.id == MODEL
     told = retrieved.to_dict()
     assert told["voices"] == ["chelsie", "ethan"]
@@ -42,64 +42,64 @@ async def test_models_lists_the_served_model(door: Door) -> None:
     assert {"mp3", "opus", "flac", "wav", "pcm"} <= set(told["audio_formats"])
     assert 0 <= time.time() - retrieved.created < 24 * 3600
     with pytest.raises(openai.NotFoundError):
-        await door.openai.models.retrieve("other")
+        await served.openai.models.retrieve("other")
 
 
-async def test_voices_are_listed_as_chat_front_ends_read_them(door: Door) -> None:
-    listed = (await door.http.get("/v1/audio/voices")).json()["voices"]
+async def test_voices_are_listed_as_chat_front_ends_read_them(served: ServedGateway) -> None:
+    listed = (await served.http.get("/v1/audio/voices")).json()["voices"]
     assert listed == [{"id": name, "name": name} for name in ("chelsie", "ethan")]
-    assert (await door.http.get("/v1/audio/voices", params={"model": MODEL})).json()["voices"]
-    missing = await door.http.get("/v1/audio/voices", params={"model": "other"})
+    assert (await served.http.get("/v1/audio/voices", params={"model": MODEL})).json()["voices"]
+    missing = await served.http.get("/v1/audio/voices", params={"model": "other"})
     assert (missing.status_code, missing.json()["error"]["param"]) == (404, "model")
 
 
-async def test_version_is_told(door: Door) -> None:
-    assert (await door.http.get("/version")).json() == {"version": VERSION}
+async def test_version_is_told(served: ServedGateway) -> None:
+    assert (await served.http.get("/version")).json() == {"version": VERSION}
 
 
-async def test_health_tells_each_stage(door: Door) -> None:
-    response = await door.http.get("/health")
+async def test_health_tells_each_stage(served: ServedGateway) -> None:
+    response = await served.http.get("/health")
     assert response.status_code == 200
     assert response.json() == {
         "ready": True,
         "reason": "",
         "outputs": {"text": True, "audio": True},
         "stages": {
-            role: {"address": door.fakes[role].address, "ready": True, "reason": ""}
+            role: {"address": served.fakes[role].address, "ready": True, "reason": ""}
             for role in ROLES
         },
     }
 
 
 async def test_health_is_a_503_with_the_reason_when_a_stage_is_down() -> None:
-    async with open_door() as door:
-        ready = door.gateway.fleet.readiness()
+    async with serve_gateway() as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        await door.fakes[TALKER].die()
+        await served.fakes[TALKER].die()
         assert not await anext(ready)
         await ready.aclose()
-        response = await door.http.get("/health")
+        response = await served.http.get("/health")
         assert response.status_code == 503
         stages = response.json()["stages"]
         assert [stages[role]["ready"] for role in ROLES] == [True, False, True]
         assert stages[TALKER]["reason"]
         assert response.json()["outputs"] == {"text": True, "audio": False}
-        assert (await door.chat()).status_code == 200
-        assert (await door.chat(**SPOKEN)).status_code == 503
+        assert (await served.chat()).status_code == 200
+        assert (await served.chat(**SPOKEN)).status_code == 503
         for output, status in (("text", 200), ("audio", 503), ("smell", 503)):
-            assert (await door.http.get(f"/health?output={output}")).status_code == status
-        assert await door.metric(f'antiphon_gateway_stage_ready{{stage="{TALKER}"}}') == 0
-        assert await door.metric(f'antiphon_gateway_stage_ready{{stage="{THINKER}"}}') == 1
+            assert (await served.http.get(f"/health?output={output}")).status_code == status
+        assert await served.metric(f'antiphon_gateway_stage_ready{{stage="{TALKER}"}}') == 0
+        assert await served.metric(f'antiphon_gateway_stage_ready{{stage="{THINKER}"}}') == 1
 
 
 async def test_health_tells_no_output_when_what_all_need_is_down() -> None:
-    async with open_door() as door:
-        ready = door.gateway.fleet.readiness()
+    async with serve_gateway() as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        await door.fakes[THINKER].die()
+        await served.fakes[THINKER].die()
         assert not await anext(ready)
         await ready.aclose()
-        outputs = (await door.http.get("/health")).json()["outputs"]
+        outputs = (await served.http.get("/health")).json()["outputs"]
     assert outputs == {"text": False, "audio": False}
 
 
@@ -115,40 +115,40 @@ async def test_health_tells_when_another_role_answers() -> None:
 
 
 async def test_metrics_count_requests_errors_and_audio() -> None:
-    async with open_door() as door:
-        await door.chat(**SPOKEN)
-        await door.chat(model="other")
-        await door.gateway.calls.wait_idle()
+    async with serve_gateway() as served:
+        await served.chat(**SPOKEN)
+        await served.chat(model="other")
+        await served.gateway.calls.wait_idle()
         ok = 'antiphon_gateway_requests_total{api="http",status="200"}'
         wrong = 'antiphon_gateway_requests_total{api="http",status="404"}'
-        assert (await door.metric(ok), await door.metric(wrong)) == (1, 1)
+        assert (await served.metric(ok), await served.metric(wrong)) == (1, 1)
         error = 'antiphon_gateway_errors_total{code="not_found",stage=""}'
-        assert await door.metric(error) == 1
-        audio_s = await door.metric('antiphon_gateway_audio_seconds_total{api="http"}')
+        assert await served.metric(error) == 1
+        audio_s = await served.metric('antiphon_gateway_audio_seconds_total{api="http"}')
         assert audio_s == pytest.approx((6 * 1920 - 555) / 24_000)
         for name in ("ttft_seconds", "ttfa_seconds", "rtf_ratio"):
-            assert await door.metric(f'antiphon_gateway_{name}_count{{api="http"}}') == 1
-        assert await door.metric("antiphon_gateway_in_flight") == 0
+            assert await served.metric(f'antiphon_gateway_{name}_count{{api="http"}}') == 1
+        assert await served.metric("antiphon_gateway_in_flight") == 0
 
 
 async def test_requests_beyond_the_limit_are_a_429() -> None:
-    async with open_door(max_calls=1) as door:
-        door.fakes[THINKER].script = hang
-        async with door.http.stream(
+    async with serve_gateway(max_calls=1) as served:
+        served.fakes[THINKER].script = hang
+        async with served.http.stream(
             "POST",
             "/v1/chat/completions",
             json={"model": MODEL, "messages": MESSAGES, "stream": True},
         ) as running:
             assert running.status_code == 200
-            assert await door.metric("antiphon_gateway_in_flight") == 1
-            refused = await door.chat()
+            assert await served.metric("antiphon_gateway_in_flight") == 1
+            refused = await served.chat()
             assert refused.status_code == 429
             assert refused.headers["retry-after"] == "1"
             error = refused.json()["error"]
             assert (error["type"], error["code"]) == ("rate_limit_error", "resource_exhausted")
-        await door.gateway.calls.wait_idle()
-        door.fakes.reset()
-        assert (await door.chat()).status_code == 200
+        await served.gateway.calls.wait_idle()
+        served.fakes.reset()
+        assert (await served.chat()).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -156,40 +156,44 @@ async def test_requests_beyond_the_limit_are_a_429() -> None:
     [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/health", 405)],
 )
 async def test_unknown_paths_and_methods_are_errors_of_openai(
-    door: Door, method: str, path: str, status: int
+    served: ServedGateway, method: str, path: str, status: int
 ) -> None:
-    response = await door.http.request(method, path)
+    response = await served.http.request(method, path)
     assert response.status_code == status
     assert path in response.json()["error"]["message"]
 
 
-async def test_every_response_has_its_own_request_id(door: Door) -> None:
-    responses = [await door.chat(), await door.chat(messages=[]), await door.http.get("/nothing")]
+async def test_every_response_has_its_own_request_id(served: ServedGateway) -> None:
+    responses = [
+        await served.chat(),
+        await served.chat(messages=[]),
+        await served.http.get("/nothing"),
+    ]
     ids = {response.headers["x-request-id"] for response in responses}
     assert len(ids) == 3
 
 
 async def test_a_clients_request_id_is_kept_when_it_may_stand_in_a_log(
-    door: Door, caplog: pytest.LogCaptureFixture
+    served: ServedGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in ("/v1/models", "/nothing"):
-        kept = await door.http.get(path, headers={"x-request-id": "job-7.a_b"})
+        kept = await served.http.get(path, headers={"x-request-id": "job-7.a_b"})
         assert kept.headers["x-request-id"] == "job-7.a_b"
     assert json.loads(caplog.records[-1].getMessage())["id"] == "job-7.a_b"
     for wrong in ("", "x" * 129, "two words", 'a"b', "\xe9"):
-        made = await door.http.get(
+        made = await served.http.get(
             "/v1/models", headers=[(b"x-request-id", wrong.encode("latin-1"))]
         )
         assert made.headers["x-request-id"].startswith("req_")
 
 
 async def test_files_of_the_page_are_logged_for_debugging_alone(
-    door: Door, caplog: pytest.LogCaptureFixture
+    served: ServedGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="gateway.requests")
     caplog.clear()
     for path in ("/", "/page/app.js", "/page/none.js", "/v1/models"):
-        await door.http.get(path)
+        await served.http.get(path)
     records = [each for each in caplog.records if each.name == "gateway.requests"]
     named = {json.loads(each.getMessage())["request"]: each.levelname for each in records}
     assert named == {
@@ -200,42 +204,44 @@ async def test_files_of_the_page_are_logged_for_debugging_alone(
     }
 
 
-async def test_answers_have_ids_of_their_own_when_a_request_id_comes_again(door: Door) -> None:
+async def test_answers_have_ids_of_their_own_when_a_request_id_comes_again(
+    served: ServedGateway,
+) -> None:
     body = {"model": MODEL, "messages": MESSAGES}
     headers = {"x-request-id": "again"}
     answers = [
-        await door.http.post("/v1/chat/completions", json=body, headers=headers) for _ in range(2)
+        await served.http.post("/v1/chat/completions", json=body, headers=headers) for _ in range(2)
     ]
     assert len({answer.json()["id"] for answer in answers}) == 2
 
 
-async def test_a_405_tells_what_is_allowed(door: Door) -> None:
-    assert (await door.http.get("/v1/chat/completions")).headers["allow"] == "POST"
-    allowed = (await door.http.post("/v1/models")).headers["allow"]
+async def test_a_405_tells_what_is_allowed(served: ServedGateway) -> None:
+    assert (await served.http.get("/v1/chat/completions")).headers["allow"] == "POST"
+    allowed = (await served.http.post("/v1/models")).headers["allow"]
     assert set(allowed.split(", ")) == {"GET", "HEAD"}
 
 
-async def test_models_are_listed_with_a_slash_too(door: Door) -> None:
-    listed, again = await door.http.get("/v1/models"), await door.http.get("/v1/models/")
+async def test_models_are_listed_with_a_slash_too(served: ServedGateway) -> None:
+    listed, again = await served.http.get("/v1/models"), await served.http.get("/v1/models/")
     assert (again.status_code, again.json()) == (200, listed.json())
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_log_has_one_line_per_request_without_what_was_said(
-    door: Door, caplog: pytest.LogCaptureFixture, stream: bool
+    served: ServedGateway, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     caplog.clear()
-    response = await door.chat(
+    response = await served.chat(
         messages=[{"role": "user", "content": "secret words"}], stream=stream
     )
-    await door.gateway.calls.wait_idle()
-    await door.http.get("/health")
+    await served.gateway.calls.wait_idle()
+    await served.http.get("/health")
     (record,) = [r for r in caplog.records if r.name == "gateway.requests"]
     line = json.loads(record.getMessage())
     assert line["id"] == response.headers["x-request-id"]
     assert "error" not in line
     assert (line["status"], line["prompt_tokens"], line["completion_tokens"]) == ("200", 20, 5)
-    assert line["session"] == door.fakes[THINKER].sessions[0].opening.session_id
+    assert line["session"] == served.fakes[THINKER].sessions[0].opening.session_id
     assert not any("secret" in r.getMessage() or "Hello" in r.getMessage() for r in caplog.records)
 
 
@@ -261,15 +267,17 @@ async def test_running_requests_are_ended_with_unavailable_at_shutdown() -> None
     assert json.loads(last)["error"]["message"] == "the gateway is shutting down"
 
 
-async def test_gateway_refuses_to_start_when_an_address_is_wrong_or_taken(door: Door) -> None:
-    fakes = door.fakes
+async def test_gateway_refuses_to_start_when_an_address_is_wrong_or_taken(
+    served: ServedGateway,
+) -> None:
+    fakes = served.fakes
     with pytest.raises(InvalidArgument, match="http_listen"):
         Gateway(deployment_of(fakes, http_listen="nowhere"))
     with pytest.raises(InvalidArgument, match="stages"):
         Gateway(Deployment())
     with pytest.raises(InvalidArgument, match=r"stages\.talker\.addresses"):
         Gateway(Deployment(stages={"talker": StageConfig()}))
-    taken = Gateway(deployment_of(fakes, http_listen=door.gateway.http_address))
+    taken = Gateway(deployment_of(fakes, http_listen=served.gateway.http_address))
     with pytest.raises(Unavailable, match="http_listen"):
         await taken.__aenter__()
 

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 import soundfile
 from fake_stages import FakeStage, FakeStages, Session
-from gateway_door import MESSAGES, deployment_of
+from served_gateway import MESSAGES, deployment_of
 
 import antiphon
 from antiphon.errors import InvalidArgument
@@ -147,7 +147,7 @@ async def test_chat_is_answered_with_audio_alone_by_a_family_that_makes_no_text(
     assert segment.sampling[COMPOSER].temperature == 0.5
 
 
-async def test_both_doors_list_what_the_family_takes(band: Band) -> None:
+async def test_both_endpoints_list_what_the_family_takes(band: Band) -> None:
     _, gateway, http = band
     listed = (await http.get("/v1/models")).json()["data"][0]
     assert (listed["outputs"], listed["voices"], listed["sampling_stages"]) == (
@@ -208,7 +208,7 @@ WRONG_OPTIONS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG_OPTIONS)
-async def test_an_option_is_refused_by_name_at_both_doors(band: Band, name: str) -> None:
+async def test_an_option_is_refused_by_name_at_both_endpoints(band: Band, name: str) -> None:
     options, why = WRONG_OPTIONS[name]
     fakes, gateway, http = band
     before = len(fakes[COMPOSER].sessions)
@@ -330,10 +330,10 @@ async def test_models_tell_the_outputs_the_stages_that_sample_and_the_rate(band:
     assert (model["sampling_stages"], model["sample_rate_hz"]) == ([ARRANGER], 8000)
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
-async def test_load_is_made_of_what_the_gateway_tells(band: Band, door: str) -> None:
+@pytest.mark.parametrize("endpoint", ["http", "grpc"])
+async def test_load_is_made_of_what_the_gateway_tells(band: Band, endpoint: str) -> None:
     fakes, gateway, _ = band
-    address = f"http://{gateway.http_address}" if door == "http" else gateway.grpc_address
+    address = f"http://{gateway.http_address}" if endpoint == "http" else gateway.grpc_address
     arguments = ("--sessions", "1", "--seconds", "0.1", "--warm-up", "0", "--frames", "20")
     options = read_options(["gateway", "--target", address, *arguments])
     result = await load_service(options, target_at("gateway", address), io.StringIO())

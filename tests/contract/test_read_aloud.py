@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 import soundfile
 from fake_stages import FakeStages
-from gateway_door import MESSAGES, deployment_of, tell_anew
 from reading_model import PCM16, RATE_HZ, SPEAKER, VOCODER, Reader, break_off, post, read
+from served_gateway import MESSAGES, deployment_of, tell_anew
 
 from antiphon.conversation import from_tensors
 from antiphon.v1 import stage_pb2

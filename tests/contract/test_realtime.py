@@ -8,8 +8,8 @@ import base64
 import numpy as np
 import pytest
 from fake_stages import CODE2WAV, FRAMES, ROLES, TALKER, TEXTS, THINKER, USUAL, Session, twice
-from gateway_door import Door
 from realtime_client import Realtime, realtime
+from served_gateway import ServedGateway
 
 from antiphon.conversation import TextPart, from_tensors
 from antiphon.errors import ResourceExhausted, Unavailable
@@ -43,9 +43,9 @@ def kinds(client: Realtime, start: int) -> list[str]:
     return told
 
 
-def asked(door: Door) -> list[tuple[str, list[str]]]:
+def asked(served: ServedGateway) -> list[tuple[str, list[str]]]:
     """The roles and texts of the conversation that the thinker got last."""
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     return [
         (m.role, [part.text if isinstance(part, TextPart) else "audio" for part in m.parts])
@@ -53,8 +53,8 @@ def asked(door: Door) -> list[tuple[str, list[str]]]:
     ]
 
 
-async def test_spoken_turn_has_openais_events_in_order(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_spoken_turn_has_openais_events_in_order(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.say("Hi")
         start = len(client.events)
         await client.send("response.create")
@@ -72,10 +72,10 @@ async def test_spoken_turn_has_openais_events_in_order(door: Door) -> None:
     assert len(set(ids)) == len(ids)
 
 
-async def test_turns_share_a_session_and_carry_the_conversation(door: Door) -> None:
+async def test_turns_share_a_session_and_carry_the_conversation(served: ServedGateway) -> None:
     for role in ROLES:
-        door.fakes[role].script = twice(USUAL[role])
-    async with realtime(door) as client:
+        served.fakes[role].script = twice(USUAL[role])
+    async with realtime(served) as client:
         await client.send("session.update", session={"type": "realtime", "instructions": "Be kind"})
         assert (await client.until("session.updated"))["session"]["instructions"] == "Be kind"
         for text in ("One", "Two"):
@@ -83,20 +83,20 @@ async def test_turns_share_a_session_and_carry_the_conversation(door: Door) -> N
             await client.send("response.create")
             await client.until("response.done")
         spoken = "".join(TEXTS)
-        assert asked(door) == [
+        assert asked(served) == [
             ("system", ["Be kind"]),
             ("user", ["One"]),
             ("assistant", [spoken]),
             ("user", ["Two"]),
         ]
     for role in ROLES:
-        (one,) = door.fakes[role].sessions
+        (one,) = served.fakes[role].sessions
         await one.ended.wait()
         assert one.half_closed.is_set()
 
 
-async def test_committed_audio_is_an_item_that_the_thinker_hears(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_committed_audio_is_an_item_that_the_thinker_hears(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         await client.send("input_audio_buffer.append", audio=SECOND)
         await client.send("input_audio_buffer.clear")
@@ -110,8 +110,8 @@ async def test_committed_audio_is_an_item_that_the_thinker_hears(door: Door) -> 
         await client.send("response.create", response={"output_modalities": ["text"]})
         done = (await client.until("response.done"))["response"]
         assert done["output"][0]["content"] == [{"type": "output_text", "text": "".join(TEXTS)}]
-        assert asked(door) == [("user", ["audio"])]
-        chunk = door.fakes[THINKER].sessions[-1].input
+        assert asked(served) == [("user", ["audio"])]
+        chunk = served.fakes[THINKER].sessions[-1].input
         assert chunk is not None
         (heard,) = from_tensors(chunk.tensors).recordings
         assert len(heard) == 2 * 6_000 * 16_000 // 24_000
@@ -133,10 +133,12 @@ async def begin(session: Session) -> None:
     await USUAL[session.role](session)
 
 
-async def test_cancelled_response_ends_in_order_and_is_cut_to_what_was_heard(door: Door) -> None:
+async def test_cancelled_response_ends_in_order_and_is_cut_to_what_was_heard(
+    served: ServedGateway,
+) -> None:
     for role in ROLES:
-        door.fakes[role].script = begin
-    async with realtime(door) as client:
+        served.fakes[role].script = begin
+    async with realtime(served) as client:
         await client.say("Tell me a story")
         await client.send("response.create")
         await client.until_begun()
@@ -160,30 +162,30 @@ async def test_cancelled_response_ends_in_order_and_is_cut_to_what_was_heard(doo
         await client.say("Stop")
         await client.send("response.create")
         assert (await client.until("response.done"))["response"]["status"] == "completed"
-        assert asked(door)[1:] == [("assistant", ["Once"]), ("user", ["Stop"])]
-    assert len(door.fakes[TALKER].sessions) == 1
+        assert asked(served)[1:] == [("assistant", ["Once"]), ("user", ["Stop"])]
+    assert len(served.fakes[TALKER].sessions) == 1
 
 
-async def test_dead_stage_fails_the_response_and_not_the_connection(door: Door) -> None:
+async def test_dead_stage_fails_the_response_and_not_the_connection(served: ServedGateway) -> None:
     async def give_up(session: Session) -> None:
         await session.opened()
         await session.audio(1, 0)
         await session.error(Unavailable("the device is gone"))
 
-    door.fakes[CODE2WAV].script = give_up
-    async with realtime(door) as client:
+    served.fakes[CODE2WAV].script = give_up
+    async with realtime(served) as client:
         await client.say("Hi")
         await client.send("response.create")
         done = (await client.until("response.done"))["response"]
         assert done["status"] == "failed"
         assert done["status_details"]["error"]["code"] == "unavailable"
-        door.fakes[CODE2WAV].script = USUAL[CODE2WAV]
+        served.fakes[CODE2WAV].script = USUAL[CODE2WAV]
         await client.say("Again")
         await client.send("response.create")
         assert (await client.until("response.done"))["response"]["status"] == "completed"
 
 
-async def test_response_without_a_slot_fails_and_the_session_stays(door: Door) -> None:
+async def test_response_without_a_slot_fails_and_the_session_stays(served: ServedGateway) -> None:
     async def full(session: Session) -> None:
         await USUAL[CODE2WAV](session)
         await session.refuse_segment(ResourceExhausted("all 4 slots are taken"))
@@ -198,18 +200,18 @@ async def test_response_without_a_slot_fails_and_the_session_stays(door: Door) -
         await session.next_segment()
         await USUAL[session.role](session)
 
-    door.fakes[CODE2WAV].script = full
-    door.fakes[THINKER].script = door.fakes[TALKER].script = give_way
-    async with realtime(door) as client:
+    served.fakes[CODE2WAV].script = full
+    served.fakes[THINKER].script = served.fakes[TALKER].script = give_way
+    async with realtime(served) as client:
         await client.say("Hi")
         for status in ("completed", "failed", "completed"):
             await client.send("response.create")
             assert (await client.until("response.done"))["response"]["status"] == status
-    assert len(door.fakes[CODE2WAV].sessions) == 1
+    assert len(served.fakes[CODE2WAV].sessions) == 1
 
 
-async def test_response_out_of_band_leaves_no_trace(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_response_out_of_band_leaves_no_trace(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.say("Secret")
         part = {"type": "input_text", "text": "Classify this"}
         given = {"type": "message", "role": "user", "content": [part]}
@@ -226,7 +228,7 @@ async def test_response_out_of_band_leaves_no_trace(door: Door) -> None:
         assert created["metadata"] == done["metadata"] == {"topic": "mood"}
         assert done["conversation_id"] is None
         assert not {"conversation.item.added", "conversation.item.done"} & set(kinds(client, start))
-        assert asked(door) == [("user", ["Classify this"])]
+        assert asked(served) == [("user", ["Classify this"])]
 
 
 @pytest.mark.parametrize(
@@ -301,17 +303,17 @@ async def test_response_out_of_band_leaves_no_trace(door: Door) -> None:
     ],
 )
 async def test_bad_event_is_told_by_its_id_and_the_call_goes_on(
-    door: Door, event: dict[str, object], code: str, param: str | None
+    served: ServedGateway, event: dict[str, object], code: str, param: str | None
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.connection.send({**event, "event_id": "e1"})  # type: ignore[arg-type]
         error = (await client.until("error"))["error"]
         assert (error["code"], error["param"], error["event_id"]) == (code, param, "e1")
         await client.say("Still here")
 
 
-async def test_items_stand_where_the_client_puts_them(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_items_stand_where_the_client_puts_them(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.say("second")
         await client.say("first", previous_item_id="root")
         await client.say("gone")
@@ -319,11 +321,11 @@ async def test_items_stand_where_the_client_puts_them(door: Door) -> None:
         await client.until("conversation.item.deleted")
         await client.send("response.create", response={"output_modalities": ["text"]})
         await client.until("response.done")
-        assert asked(door) == [("user", ["first"]), ("user", ["second"])]
+        assert asked(served) == [("user", ["first"]), ("user", ["second"])]
 
 
-async def test_unknown_voice_is_answered_by_what_holds(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_unknown_voice_is_answered_by_what_holds(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         for voice, holds in (("marin", "chelsie"), ("Ethan", "ethan")):
             audio = {"output": {"voice": voice}}
             await client.send("session.update", session={"type": "realtime", "audio": audio})
@@ -333,13 +335,13 @@ async def test_unknown_voice_is_answered_by_what_holds(door: Door) -> None:
         await client.say("Hi")
         await client.send("response.create")
         await client.until("response.done")
-        assert door.fakes[TALKER].sessions[-1].segment.voice == "ethan"
+        assert served.fakes[TALKER].sessions[-1].segment.voice == "ethan"
 
 
-async def test_second_response_while_one_is_made_is_refused(door: Door) -> None:
+async def test_second_response_while_one_is_made_is_refused(served: ServedGateway) -> None:
     for role in ROLES:
-        door.fakes[role].script = begin
-    async with realtime(door) as client:
+        served.fakes[role].script = begin
+    async with realtime(served) as client:
         await client.say("Hi")
         await client.send("response.create")
         await client.until("response.output_audio.delta")
@@ -348,7 +350,7 @@ async def test_second_response_while_one_is_made_is_refused(door: Door) -> None:
         assert error["code"] == "conversation_already_has_active_response"
 
 
-async def test_client_that_leaves_frees_every_stage(door: Door) -> None:
+async def test_client_that_leaves_frees_every_stage(served: ServedGateway) -> None:
     stuck = asyncio.Event()
 
     async def begin_and_wait(session: Session) -> None:
@@ -358,12 +360,12 @@ async def test_client_that_leaves_frees_every_stage(door: Door) -> None:
         await stuck.wait()
 
     for role in ROLES:
-        door.fakes[role].script = begin_and_wait
-    async with realtime(door) as client:
+        served.fakes[role].script = begin_and_wait
+    async with realtime(served) as client:
         await client.say("Hi")
         await client.send("response.create")
         await client.until("response.output_audio.delta")
         client.connection._connection.transport.abort()
-    for session in door.fakes.sessions():
+    for session in served.fakes.sessions():
         await session.cancelled.wait()
-    await door.gateway.calls.wait_idle()
+    await served.gateway.calls.wait_idle()

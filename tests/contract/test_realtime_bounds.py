@@ -10,8 +10,8 @@ import numpy as np
 import openai
 import pytest
 from fake_stages import THINKER
-from gateway_door import MODEL, Door, open_door
 from realtime_client import realtime
+from served_gateway import MODEL, ServedGateway, serve_gateway
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -39,16 +39,16 @@ SECOND = base64.b64encode(np.zeros(24_000, "<i2").tobytes()).decode()
     ids=["open", "list", "null", "number", "kind", "bytes", "deep", "deeper", "large"],
 )
 async def test_frame_that_is_no_event_is_an_error_and_the_call_goes_on(
-    door: Door, frame: str | bytes
+    served: ServedGateway, frame: str | bytes
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.connection._connection.send(frame)
         assert (await client.until("error"))["error"]["code"] == "invalid_argument"
         await client.say("Still here")
 
 
-async def test_input_of_a_response_is_bounded_as_a_conversation_is(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_input_of_a_response_is_bounded_as_a_conversation_is(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         for _ in range(8):
             await client.send("input_audio_buffer.append", audio=SECOND)
@@ -64,22 +64,22 @@ async def test_input_of_a_response_is_bounded_as_a_conversation_is(door: Door) -
 
 
 async def test_conversation_takes_a_call_only_while_it_is_answered() -> None:
-    async with open_door(max_calls=1) as door, realtime(door) as client:
+    async with serve_gateway(max_calls=1) as served, realtime(served) as client:
         await client.say("Hi")
         await client.send("response.create")
         await client.until("response.done")
-        assert (await door.chat()).status_code == 200
+        assert (await served.chat()).status_code == 200
 
 
 async def test_response_whose_item_finds_no_room_frees_the_stages() -> None:
-    async with open_door(max_parts=2) as door, realtime(door) as client:
+    async with serve_gateway(max_parts=2) as served, realtime(served) as client:
         await client.say("One")
         await client.say("Two")
         await client.send("response.create", response={"output_modalities": ["text"]})
         done = (await client.until("response.done"))["response"]
         assert done["status"] == "failed"
         assert done["status_details"]["error"]["code"] == "resource_exhausted"
-        for session in door.fakes[THINKER].sessions:
+        for session in served.fakes[THINKER].sessions:
             await session.ended.wait()
         first = next(e for e in client.events if e["type"] == "conversation.item.added")
         await client.send("conversation.item.delete", item_id=first["item"]["id"])
@@ -87,8 +87,8 @@ async def test_response_whose_item_finds_no_room_frees_the_stages() -> None:
         assert (await client.until("response.done"))["response"]["status"] == "completed"
 
 
-async def test_client_that_pings_and_reads_nothing_is_cut_off(door: Door) -> None:
-    host, port = door.gateway.http_address.split(":")
+async def test_client_that_pings_and_reads_nothing_is_cut_off(served: ServedGateway) -> None:
+    host, port = served.gateway.http_address.split(":")
     reluctant = socket.socket()
     reluctant.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     reluctant.connect((host, int(port)))
@@ -108,25 +108,25 @@ async def test_client_that_pings_and_reads_nothing_is_cut_off(door: Door) -> Non
     with pytest.raises(ConnectionError):
         await flood()
     writer.close()
-    await door.gateway.calls.wait_idle()
+    await served.gateway.calls.wait_idle()
 
 
 async def test_unknown_model_is_refused_at_the_handshake(
-    door: Door, caplog: pytest.LogCaptureFixture
+    served: ServedGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises((InvalidStatus, openai.APIError)) as caught:
-        async with realtime(door, "other"):
+        async with realtime(served, "other"):
             raise AssertionError("came in")
     assert "404" in str(caught.value)
     # Nothing is wrong with the gateway.
     assert not [each for each in caplog.records if each.name == "uvicorn.error"]
 
 
-async def test_pages_of_other_origins_are_refused(door: Door) -> None:
-    async with realtime(door, Origin=door.url) as client:
+async def test_pages_of_other_origins_are_refused(served: ServedGateway) -> None:
+    async with realtime(served, Origin=served.url) as client:
         await client.say("Hi")
     with pytest.raises((InvalidStatus, openai.APIError)) as caught:
-        async with realtime(door, Origin="https://elsewhere.example"):
+        async with realtime(served, Origin="https://elsewhere.example"):
             raise AssertionError("came in")
     assert "403" in str(caught.value)
 
@@ -144,24 +144,24 @@ async def test_pages_of_the_origins_that_are_named_may_ask(
     allowed: tuple[str, ...], comes_in: bool
 ) -> None:
     page = "https://elsewhere.example"
-    async with open_door(cors_origins=allowed) as door:
-        answer = await door.http.get("/v1/models", headers={"origin": page})
+    async with serve_gateway(cors_origins=allowed) as served:
+        answer = await served.http.get("/v1/models", headers={"origin": page})
         assert ("access-control-allow-origin" in answer.headers) is comes_in
         if comes_in:
-            async with realtime(door, Origin=page) as client:
+            async with realtime(served, Origin=page) as client:
                 await client.say("Hi")
         else:
             with pytest.raises(InvalidStatus, match="403"):
-                async with realtime(door, Origin=page):
+                async with realtime(served, Origin=page):
                     raise AssertionError("came in")
 
 
-async def test_message_of_very_many_fragments_is_too_big(door: Door) -> None:
+async def test_message_of_very_many_fragments_is_too_big(served: ServedGateway) -> None:
     async def fragments() -> object:
         for _ in range(5000):
             yield ""
 
-    async with realtime(door) as client:
+    async with realtime(served) as client:
 
         async def flood() -> None:
             await client.connection._connection.send(fragments())  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ async def test_message_of_very_many_fragments_is_too_big(door: Door) -> None:
 
 
 async def test_event_of_very_many_values_is_refused_before_it_is_decoded() -> None:
-    async with open_door(max_body_values=100) as door, realtime(door) as client:
+    async with serve_gateway(max_body_values=100) as served, realtime(served) as client:
         part = {"type": "input_text", "text": "Hi"}
         item = {"type": "message", "role": "user", "content": [part] * 99}
         await client.send("conversation.item.create", item=item)
@@ -182,7 +182,7 @@ async def test_event_of_very_many_values_is_refused_before_it_is_decoded() -> No
         await client.say("Still here")
 
 
-async def test_a_burst_of_small_events_lets_others_run_after_each(door: Door) -> None:
+async def test_a_burst_of_small_events_lets_others_run_after_each(served: ServedGateway) -> None:
     burst, turns, counts = 3000, 0, True
 
     async def count() -> None:
@@ -191,7 +191,7 @@ async def test_a_burst_of_small_events_lets_others_run_after_each(door: Door) ->
             turns += 1
             await asyncio.sleep(0)
 
-    reader, writer = await asyncio.open_connection(*door.url.removeprefix("http://").split(":"))
+    reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
     try:
         writer.write(HANDSHAKE)
         await reader.readuntil(b"\r\n\r\n")
@@ -209,20 +209,22 @@ async def test_a_burst_of_small_events_lets_others_run_after_each(door: Door) ->
 
 
 async def test_text_that_is_no_utf_8_ends_the_connection_and_logs_no_traceback(
-    door: Door, caplog: pytest.LogCaptureFixture
+    served: ServedGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     for frames in (
         b"\x81\x82\0\0\0\0\xff\xfe",
         # In two fragments, of which the second is not UTF-8 by itself: it is one character.
         b"\x01\x81\0\0\0\0\xc3" + b"\x80\x82\0\0\0\0\xa4\xff",
     ):
-        reader, writer = await asyncio.open_connection(*door.url.removeprefix("http://").split(":"))
+        reader, writer = await asyncio.open_connection(
+            *served.url.removeprefix("http://").split(":")
+        )
         writer.write(HANDSHAKE)
         await reader.readuntil(b'"session.created"')
         writer.write(frames)
         answer = await reader.read()
         writer.close()
         assert b"\x03\xefnot UTF-8" in answer
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.say("Ünïcödé")
     assert not [each for each in caplog.records if each.levelname == "ERROR"]

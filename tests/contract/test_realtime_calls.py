@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from calling_stages import CALLS, TOOLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
 from fake_stages import ROLES, THINKER, USUAL, FakeStages, Session, twice
-from gateway_door import Door, deployment_of, open_door
 from realtime_client import Realtime, Told, realtime
+from served_gateway import ServedGateway, deployment_of, serve_gateway
 from test_realtime_order import FOLDER, Transcript
 
 import antiphon
@@ -32,18 +32,18 @@ NO_CALL = CallInPieces(fails=True)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def opened() -> AsyncIterator[Door]:
+async def opened() -> AsyncIterator[ServedGateway]:
     async with FakeStages() as fakes:
         with_tools(fakes)
         async with Gateway(deployment_of(fakes)) as gateway:
             await gateway.wait_ready()
-            door = Door(fakes, gateway)
-            yield door
-            await door.close()
+            served = ServedGateway(fakes, gateway)
+            yield served
+            await served.close()
 
 
 @pytest.fixture
-def caller(opened: Door) -> Door:
+def caller(opened: ServedGateway) -> ServedGateway:
     """A gateway whose thinker says something and calls two functions, in each turn."""
     opened.fakes.reset()
     with_tools(opened.fakes)
@@ -52,9 +52,9 @@ def caller(opened: Door) -> Door:
     return opened
 
 
-def heard(door: Door) -> Any:
+def heard(served: ServedGateway) -> Any:
     """What reached the thinker last."""
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     return from_tensors(chunk.tensors)
 
@@ -127,7 +127,7 @@ async def function_call_that_proves_to_be_none(told: Transcript) -> None:
     ids=lambda each: getattr(each, "__name__", ""),
 )
 async def test_events_of_calls_come_in_the_order_of_the_file(
-    caller: Door,
+    caller: ServedGateway,
     case: Callable[[Transcript], Awaitable[None]],
     script: Callable[[Session], Awaitable[None]],
     request: pytest.FixtureRequest,
@@ -142,7 +142,7 @@ async def test_events_of_calls_come_in_the_order_of_the_file(
     assert told.text() == path.read_text()
 
 
-async def test_turn_after_a_call_has_the_call_and_what_came_of_it(caller: Door) -> None:
+async def test_turn_after_a_call_has_the_call_and_what_came_of_it(caller: ServedGateway) -> None:
     async with realtime(caller) as client:
         await offer(client)
         await client.say("Look")
@@ -176,7 +176,7 @@ async def test_turn_after_a_call_has_the_call_and_what_came_of_it(caller: Door) 
 
 
 async def test_arguments_come_as_they_are_written_and_a_cancelled_call_is_deleted(
-    caller: Door,
+    caller: ServedGateway,
 ) -> None:
     calling = CallInPieces()
 
@@ -216,7 +216,7 @@ async def test_arguments_come_as_they_are_written_and_a_cancelled_call_is_delete
     assert [len(m.tool_calls) for m in heard(caller).messages if m.role == "assistant"] == [1, 0]
 
 
-async def test_session_tells_the_functions_that_it_has(caller: Door) -> None:
+async def test_session_tells_the_functions_that_it_has(caller: ServedGateway) -> None:
     async with realtime(caller) as client:
         updated = await offer(client, tool_choice=NAMED)
         assert updated["tools"] == OFFERED
@@ -238,7 +238,7 @@ async def test_session_tells_the_functions_that_it_has(caller: Door) -> None:
     ],
 )
 async def test_response_may_have_functions_of_its_own(
-    caller: Door, asked: dict[str, Any], offered: list[str], choice: ToolChoice
+    caller: ServedGateway, asked: dict[str, Any], offered: list[str], choice: ToolChoice
 ) -> None:
     async with realtime(caller) as client:
         await offer(client)
@@ -250,7 +250,7 @@ async def test_response_may_have_functions_of_its_own(
     assert conversation.tool_choice == choice
 
 
-async def test_call_that_the_client_writes_is_an_item(caller: Door) -> None:
+async def test_call_that_the_client_writes_is_an_item(caller: ServedGateway) -> None:
     call = {"type": "function_call", "call_id": "mine", "name": "look", "arguments": '{"at": 1}'}
     async with realtime(caller) as client:
         await client.say("Look")
@@ -299,7 +299,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("kind", "fields", "param"), WRONG.values(), ids=WRONG)
 async def test_what_is_wrong_is_told_and_the_conversation_goes_on(
-    caller: Door, kind: str, fields: dict[str, Any], param: str
+    caller: ServedGateway, kind: str, fields: dict[str, Any], param: str
 ) -> None:
     async with realtime(caller) as client:
         await client.say("Look")
@@ -313,7 +313,7 @@ async def test_functions_that_cannot_be_called_are_refused_when_they_are_offered
     def refusal(event: Told) -> str:
         return str(event["error"]["message"])
 
-    async with open_door(max_tools=1) as door, realtime(door) as client:
+    async with serve_gateway(max_tools=1) as served, realtime(served) as client:
         await client.send("session.update", session={"type": "realtime", "tools": OFFERED})
         assert "gateway.max_tools" in refusal(await client.until("error"))
         await client.send("session.update", session={"type": "realtime", "tools": OFFERED[:1]})
@@ -322,13 +322,15 @@ async def test_functions_that_cannot_be_called_are_refused_when_they_are_offered
         await client.say("Hi")
         await client.send("response.create")
         assert (await client.until("response.done"))["response"]["status"] == "completed"
-        async with antiphon.AsyncClient(door.gateway.grpc_address) as other:
+        async with antiphon.AsyncClient(served.gateway.grpc_address) as other:
             with pytest.raises(NotImplementedYet, match="takes no tools"):
                 async with other.converse(functions=[antiphon.Function("look")]):
                     raise AssertionError("came in")
 
 
-async def test_malformed_call_fails_the_response_and_not_the_conversation(caller: Door) -> None:
+async def test_malformed_call_fails_the_response_and_not_the_conversation(
+    caller: ServedGateway,
+) -> None:
     caller.fakes[THINKER].script = fail_in_a_call
     async with realtime(caller) as client:
         await offer(client, output_modalities=["text"])
@@ -343,7 +345,7 @@ async def test_malformed_call_fails_the_response_and_not_the_conversation(caller
         assert (await client.until("response.done"))["response"]["status"] == "completed"
 
 
-async def test_cut_answer_keeps_the_calls_that_it_made(caller: Door) -> None:
+async def test_cut_answer_keeps_the_calls_that_it_made(caller: ServedGateway) -> None:
     async def cut(session: Session) -> None:
         await say_and_call(session, finish=FinishReason.LENGTH)
 

@@ -15,9 +15,9 @@ import pytest
 import soundfile
 from converse_client import said, until, until_failed
 from fuzz_files import mutated
-from gateway_door import Door
 from media_files import muxed, needs_ffmpeg
 from realtime_client import realtime
+from served_gateway import ServedGateway
 
 import antiphon
 from antiphon_gateway.media.live_audio import A_LAW, MU_LAW, PCM16, LiveFormat, bare_samples
@@ -58,10 +58,10 @@ OTHERS = [
 @pytest.mark.parametrize(("make", "words"), OTHERS)
 @in_session
 async def test_a_file_in_an_item_or_a_first_piece_is_refused_with_the_remedy(
-    door: Door, make: Any, words: str
+    served: ServedGateway, make: Any, words: str
 ) -> None:
     data = make()
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         await client.send("conversation.item.create", item=message(data))
         error = (await client.until("error"))["error"]
@@ -78,9 +78,9 @@ async def test_a_file_in_an_item_or_a_first_piece_is_refused_with_the_remedy(
 
 
 @in_session
-async def test_wav_of_the_format_of_the_session_is_its_samples(door: Door) -> None:
+async def test_wav_of_the_format_of_the_session_is_its_samples(served: ServedGateway) -> None:
     data = file_of("WAV", "PCM_16")
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         await client.send("conversation.item.create", item=message(data))
         ids = [(await client.until("conversation.item.done"))["item"]["id"]]
@@ -100,8 +100,10 @@ async def test_wav_of_the_format_of_the_session_is_its_samples(door: Door) -> No
 
 
 @in_session
-async def test_a_file_in_an_item_over_grpc_is_refused_or_read_in_the_same_way(door: Door) -> None:
-    address = door.gateway.grpc_address
+async def test_a_file_in_an_item_over_grpc_is_refused_or_read_in_the_same_way(
+    served: ServedGateway,
+) -> None:
+    address = served.gateway.grpc_address
     async with antiphon.AsyncClient(address) as client, client.converse() as call:
         wav, ogg = (file_of("WAV", "PCM_16"), file_of("OGG"))
         await call.add(antiphon.Item("user", (antiphon.RecordedPart(wav, RATE_HZ),)))
@@ -116,10 +118,10 @@ async def test_a_file_in_an_item_over_grpc_is_refused_or_read_in_the_same_way(do
 @pytest.mark.parametrize(("make", "words"), OTHERS)
 @in_session
 async def test_a_file_in_a_first_piece_over_grpc_is_refused_with_the_remedy(
-    door: Door, make: Any, words: str
+    served: ServedGateway, make: Any, words: str
 ) -> None:
     piece = make()[:4096]
-    address = door.gateway.grpc_address
+    address = served.gateway.grpc_address
     async with antiphon.AsyncClient(address) as client, client.converse(turns=None) as call:
         for _ in range(2):
             await call.send_audio(piece, RATE_HZ)
@@ -131,9 +133,9 @@ async def test_a_file_in_a_first_piece_over_grpc_is_refused_with_the_remedy(
 
 
 @in_session
-async def test_wav_in_a_first_piece_over_grpc_is_its_samples(door: Door) -> None:
+async def test_wav_in_a_first_piece_over_grpc_is_its_samples(served: ServedGateway) -> None:
     data = file_of("WAV", "PCM_16")
-    address = door.gateway.grpc_address
+    address = served.gateway.grpc_address
     async with antiphon.AsyncClient(address) as client, client.converse(turns=None) as call:
         # After a commit, and after a clearing, the next piece begins a recording again.
         for _ in range(2):
@@ -168,9 +170,9 @@ def mutated_pieces(make: Callable[[], bytes], seed: str) -> list[bytes]:
 @pytest.mark.parametrize("make", PIECES.values(), ids=PIECES)
 @in_session
 async def test_a_mutated_file_in_a_first_piece_is_refused_or_taken_as_samples(
-    door: Door, make: Callable[[], bytes], fuzz_seed: str
+    served: ServedGateway, make: Callable[[], bytes], fuzz_seed: str
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         for data in mutated_pieces(make, fuzz_seed):
             piece = base64.b64encode(data).decode()
@@ -188,9 +190,9 @@ async def test_a_mutated_file_in_a_first_piece_is_refused_or_taken_as_samples(
 @pytest.mark.parametrize("make", PIECES.values(), ids=PIECES)
 @in_session
 async def test_a_mutated_file_in_a_first_piece_over_grpc_is_refused_or_taken_as_samples(
-    door: Door, make: Callable[[], bytes], fuzz_seed: str
+    served: ServedGateway, make: Callable[[], bytes], fuzz_seed: str
 ) -> None:
-    address = door.gateway.grpc_address
+    address = served.gateway.grpc_address
     async with antiphon.AsyncClient(address) as client, client.converse(turns=None) as call:
         for data in mutated_pieces(make, fuzz_seed):
             await call.send_audio(data, RATE_HZ)

@@ -14,8 +14,8 @@ from openai.types.beta import realtime as beta
 from openai.types.realtime.realtime_client_event_param import RealtimeClientEventParam
 
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.doors.http.fields import IgnoredFields
-from antiphon_gateway.doors.realtime.client_events import read_event
+from antiphon_gateway.endpoints.http.fields import IgnoredFields
+from antiphon_gateway.endpoints.realtime.client_events import read_event
 
 
 def structs(kind: Any) -> Iterator[tuple[Any, str]]:

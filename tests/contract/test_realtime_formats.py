@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from fake_stages import CODE2WAV, FRAMES, INPUT_RATE_HZ, SAMPLE_RATE_HZ, THINKER, samples_of
 from fake_stages import Session as Stage
-from gateway_door import Door
 from realtime_client import Realtime, realtime
+from served_gateway import ServedGateway
 
 from antiphon.conversation import from_tensors
 from antiphon.segment import FinishReason
@@ -49,11 +49,11 @@ def expected(wanted: LiveFormat, rate_hz: int) -> bytes:
 
 @TELEPHONE
 async def test_what_a_telephone_sends_is_heard_and_told_as_it_was(
-    door: Door, law: LiveFormat
+    served: ServedGateway, law: LiveFormat
 ) -> None:
     assert law.companding is not None
     said = law.companding.encode(np.rint(tone(8_000) * 32767).astype(np.int16))
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.send("session.update", session=settings(law.name))
         session = (await client.until("session.updated"))["session"]
         assert session["audio"]["input"]["format"] == {"type": law.name}
@@ -69,7 +69,7 @@ async def test_what_a_telephone_sends_is_heard_and_told_as_it_was(
         await client.until("conversation.item.done")
         await client.send("response.create", response={"output_modalities": ["text"]})
         await client.until("response.done")
-        chunk = door.fakes[THINKER].sessions[-1].input
+        chunk = served.fakes[THINKER].sessions[-1].input
         assert chunk is not None
         for heard in from_tensors(chunk.tensors).recordings:
             wanted = tone(INPUT_RATE_HZ)
@@ -83,9 +83,9 @@ async def test_what_a_telephone_sends_is_heard_and_told_as_it_was(
 
 @TELEPHONE
 async def test_what_is_said_to_a_telephone_joins_without_a_seam(
-    door: Door, law: LiveFormat
+    served: ServedGateway, law: LiveFormat
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.send("session.update", session=settings(law.name))
         await client.say("Hi")
         await client.send("response.create")
@@ -95,8 +95,8 @@ async def test_what_is_said_to_a_telephone_joins_without_a_seam(
 
 
 @pytest.fixture
-def slower(door: Door) -> Iterator[int]:
-    told = door.gateway.fleet[CODE2WAV].require()
+def slower(served: ServedGateway) -> Iterator[int]:
+    told = served.gateway.fleet[CODE2WAV].require()
     told.sample_rate_hz = 16_000
     yield told.sample_rate_hz
     told.sample_rate_hz = SAMPLE_RATE_HZ
@@ -104,9 +104,9 @@ def slower(door: Door) -> Iterator[int]:
 
 @pytest.mark.parametrize("name", LIVE_FORMATS)
 async def test_model_of_another_rate_speaks_at_the_rate_of_the_format(
-    door: Door, slower: int, name: str
+    served: ServedGateway, slower: int, name: str
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.say("Hi")
         audio = {"output": {"format": {"type": name}}}
         await client.send("response.create", response={"audio": audio})
@@ -114,7 +114,7 @@ async def test_model_of_another_rate_speaks_at_the_rate_of_the_format(
     assert spoken(client) == expected(LIVE_FORMATS[name], slower)
 
 
-async def test_cancelled_telephone_call_ends_without_the_rest(door: Door) -> None:
+async def test_cancelled_telephone_call_ends_without_the_rest(served: ServedGateway) -> None:
     async def begin(stage: Stage) -> None:
         await stage.opened()
         await stage.audio(20, 0)
@@ -128,9 +128,9 @@ async def test_cancelled_telephone_call_ends_without_the_rest(door: Door) -> Non
         await stage.cancelled_segment()
         await stage.report(FinishReason.CANCELLED)
 
-    for role, stage in door.fakes.by_role.items():
+    for role, stage in served.fakes.by_role.items():
         stage.script = begin if role == CODE2WAV else wait
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.send("session.update", session=settings(MU_LAW.name))
         await client.say("Hi")
         await client.send("response.create")
@@ -153,9 +153,9 @@ async def test_cancelled_telephone_call_ends_without_the_rest(door: Door) -> Non
 )
 @pytest.mark.parametrize("way", ["input", "output"])
 async def test_format_that_is_not_served_is_refused_by_its_name(
-    door: Door, form: dict[str, Any], way: str
+    served: ServedGateway, form: dict[str, Any], way: str
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         audio = {way: {"format": form}}
         await client.send("session.update", session={"type": "realtime", "audio": audio})
         error = (await client.until("error"))["error"]
@@ -163,8 +163,8 @@ async def test_format_that_is_not_served_is_refused_by_its_name(
         assert "audio/pcma of 8000 Hz" in error["message"]
 
 
-async def test_format_changes_only_between_recordings(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_format_changes_only_between_recordings(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.send("session.update", session=settings("audio/pcm"))
         await client.send("input_audio_buffer.append", audio=base64.b64encode(bytes(480)).decode())
         await client.send("session.update", session=settings(MU_LAW.name))

@@ -23,9 +23,17 @@ import pytest
 from fake_stages import ROLES, THINKER, USUAL, Session
 from fuzz_cases import strange_json
 from fuzz_files import mutated
-from gateway_door import MODEL, Door, open_door
 from realtime_client import Realtime, realtime
-from test_door_fuzz import MAX_KEPT_BYTES, PATIENT, QUIET_S, Wrong, _kept_bytes, check_left, left
+from served_gateway import MODEL, ServedGateway, serve_gateway
+from test_endpoint_fuzz import (
+    MAX_KEPT_BYTES,
+    PATIENT,
+    QUIET_S,
+    Wrong,
+    _kept_bytes,
+    check_left,
+    left,
+)
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -138,12 +146,12 @@ def pieces(random: Random, data: str | bytes) -> str | bytes | list[Any]:
     return [data[at : at + size] for at in range(0, len(data), size)] + [data[:0]]
 
 
-async def be_strange(door: Door, name: str) -> None:
-    """One client from the handshake to its end. Raises `Wrong` for what a door must not say."""
+async def be_strange(served: ServedGateway, name: str) -> None:
+    """One client from the handshake to its end. Raises `Wrong` for what no endpoint may say."""
     random = Random(name)
-    url = f"{door.url.replace('http', 'ws')}/v1/realtime?model={MODEL}"
+    url = f"{served.url.replace('http', 'ws')}/v1/realtime?model={MODEL}"
     if random.random() < 0.2:
-        await be_half_open(door, random)
+        await be_half_open(served, random)
         return
     said: list[str | bytes] = []
     connection = await connect(url, max_size=None, ping_interval=None, open_timeout=QUIET_S)
@@ -169,9 +177,9 @@ async def _read(connection: ClientConnection, said: list[str | bytes]) -> None:
             said.append(await connection.recv())
 
 
-async def be_half_open(door: Door, random: Random) -> None:
+async def be_half_open(served: ServedGateway, random: Random) -> None:
     """A handshake that is none, or after a good one what is no frame; then the client is gone."""
-    host, _, port = door.gateway.http_address.rpartition(":")
+    host, _, port = served.gateway.http_address.rpartition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     key = base64.b64encode(random.randbytes(random.choice((16, 16, 16, 3)))).decode()
     head = (
@@ -219,15 +227,15 @@ async def test_websocket_stands_whatever_comes_through_it(request: pytest.Fixtur
     seed = request.config.getoption("--fuzz-seed")
     seconds = SHARE * request.config.getoption("--fuzz-seconds")
     until = asyncio.get_running_loop().time() + seconds
-    async with open_door(**PATIENT) as door:
+    async with serve_gateway(**PATIENT) as served:
         for role in ROLES:
-            door.fakes[role].script = answer_each
+            served.fakes[role].script = answer_each
         if "/" in seed:
-            await be_strange(door, seed)
+            await be_strange(served, seed)
             return
-        before = await left(door)
+        before = await left(served)
         number = 0
-        async with realtime(door) as honest:
+        async with realtime(served) as honest:
             # What detects turns is loaded with the first audio, and stays; so do its arrays, which
             # are as large as the most frames heard together need, about a second.
             silence = base64.b64encode(bytes(96_000)).decode()
@@ -236,24 +244,24 @@ async def test_websocket_stands_whatever_comes_through_it(request: pytest.Fixtur
             while number <= WARM_UP_ROUNDS or asyncio.get_running_loop().time() < until:
                 names = [f"{seed}/{number}/{each}" for each in range(CLIENTS)]
                 async with asyncio.timeout(4 * QUIET_S):
-                    await asyncio.gather(*(be_strange(door, name) for name in names))
+                    await asyncio.gather(*(be_strange(served, name) for name in names))
                     await have_a_turn(honest)
                 honest.events.clear()
                 for role in ROLES:
-                    door.fakes[role].sessions[:] = door.fakes[role].sessions[-1:]
+                    served.fakes[role].sessions[:] = served.fakes[role].sessions[-1:]
                 number += 1
                 if number == WARM_UP_ROUNDS:
                     tracemalloc.start()
         where = f"seed {seed}, after {number} rounds"
         for role in ROLES:
-            for stage in door.fakes[role].sessions:
+            for stage in served.fakes[role].sessions:
                 await stage.ended.wait()
-        door.fakes.reset()
-        if served := door.gateway._http.server_state.tasks:
+        served.fakes.reset()
+        if served := served.gateway._http.server_state.tasks:
             await asyncio.wait(served, timeout=QUIET_S)
-        await check_left(door, before, where)
+        await check_left(served, before, where)
         kept = _kept_bytes()
         print(f"{where}: {number * CLIENTS} clients, {kept >> 10} KiB kept")
         assert kept < MAX_KEPT_BYTES, f"{where}: {kept >> 10} KiB are kept"
         for gauge in ("conversations", "conversation_bytes", "in_flight"):
-            assert await door.metric(f"antiphon_gateway_{gauge}") == 0, gauge
+            assert await served.metric(f"antiphon_gateway_{gauge}") == 0, gauge

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session
-from gateway_door import Door
 from realtime_client import Realtime, Told, realtime
+from served_gateway import ServedGateway
 from spoken_audio import sentence, spoken
 
 from antiphon.segment import FinishReason
@@ -177,11 +177,13 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 async def test_events_come_in_the_order_of_the_file(
-    door: Door, case: Callable[[Transcript], Awaitable[None]], request: pytest.FixtureRequest
+    served: ServedGateway,
+    case: Callable[[Transcript], Awaitable[None]],
+    request: pytest.FixtureRequest,
 ) -> None:
     for role in ROLES:
-        door.fakes[role].script = speak_and_be_stopped if case in STOPPED else USUAL[role]
-    async with realtime(door) as client:
+        served.fakes[role].script = speak_and_be_stopped if case in STOPPED else USUAL[role]
+    async with realtime(served) as client:
         told = Transcript(client)
         await case(told)
     path = FOLDER / f"{case.__name__}.txt"

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from fake_stages import THINKER, USUAL, Session
-from gateway_door import Door
 from realtime_client import hear, realtime
+from served_gateway import ServedGateway
 from spoken_audio import Heard, silence
 
 from antiphon.segment import FinishReason
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 VAD = {"type": "server_vad"}
 
 
-async def test_silence_after_an_answer_asks_the_model_again(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_silence_after_an_answer_asks_the_model_again(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.detect_turns({**VAD, "idle_timeout_ms": 200})
         await hear(client, Heard(silence(1.0)))
         await client.say("Hi")
@@ -31,7 +31,9 @@ async def test_silence_after_an_answer_asks_the_model_again(door: Door) -> None:
         await client.until("response.done")
 
 
-async def test_silence_is_not_counted_while_an_answer_that_waited_is_made(door: Door) -> None:
+async def test_silence_is_not_counted_while_an_answer_that_waited_is_made(
+    served: ServedGateway,
+) -> None:
     """Which a cancelled one has left the stages to."""
     idle_s = 0.2
 
@@ -48,8 +50,8 @@ async def test_silence_is_not_counted_while_an_answer_that_waited_is_made(door: 
         await asyncio.sleep(3 * idle_s)
         await USUAL[session.role](session)
 
-    door.fakes[THINKER].script = slow
-    async with realtime(door) as client:
+    served.fakes[THINKER].script = slow
+    async with realtime(served) as client:
         await client.detect_turns({**VAD, "idle_timeout_ms": round(idle_s * 1000)})
         await hear(client, Heard(silence(1.0)))
         await client.say("Tell me a story")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 from fake_stages import ROLES
-from gateway_door import Door
 from realtime_client import Realtime, Told, realtime
+from served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -14,8 +14,8 @@ async def answer(client: Realtime) -> None:
     await client.until("response.done")
 
 
-async def test_who_asks_is_told_what_each_stage_took(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_who_asks_is_told_what_each_stage_took(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         own = {"type": "realtime", "antiphon": {"timeline": True}}
         await client.send("session.update", session=own)
@@ -32,8 +32,8 @@ async def test_who_asks_is_told_what_each_stage_took(door: Door) -> None:
         assert stage["output_positions"] > 0
 
 
-async def test_nobody_else_is(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_nobody_else_is(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         await answer(client)
         # Every event is validated as one of OpenAI's.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_stages import THINKER, Session, think
-from gateway_door import Door, open_door
 from realtime_client import Realtime, Told, realtime
+from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.conversation import TextPart, from_tensors
 from antiphon.errors import Internal, InvalidArgument
@@ -77,10 +77,12 @@ class Writer:
         self.running -= 1
 
 
-async def test_transcript_is_told_with_its_cost_and_kept_with_the_item(door: Door) -> None:
-    door.fakes[THINKER].script = writer = Writer()
+async def test_transcript_is_told_with_its_cost_and_kept_with_the_item(
+    served: ServedGateway,
+) -> None:
+    served.fakes[THINKER].script = writer = Writer()
     writer.let.set()
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         held = await change(client, {**WISH, "language": "en", "prompt": "Bells."})
         assert held == {"model": "fake-omni", "language": "en", "prompt": "Bells."}
         item_id = await speak(client)
@@ -97,7 +99,7 @@ async def test_transcript_is_told_with_its_cost_and_kept_with_the_item(door: Doo
         await client.send("conversation.item.retrieve", item_id=item_id)
         item = (await client.until("conversation.item.retrieved"))["item"]
         assert item["content"][0]["transcript"] == "Ding dong."
-        chunk = door.fakes[THINKER].sessions[-1].input
+        chunk = served.fakes[THINKER].sessions[-1].input
         assert chunk is not None
         (message,) = from_tensors(chunk.tensors).messages
         assert isinstance(message.parts[1], TextPart)
@@ -108,12 +110,12 @@ async def test_transcript_is_told_with_its_cost_and_kept_with_the_item(door: Doo
         # The conversation itself has the recording and no transcript.
         await client.send("response.create")
         await client.until("response.done")
-        assert not asks_for_transcript(door.fakes[THINKER].sessions[-1])
+        assert not asks_for_transcript(served.fakes[THINKER].sessions[-1])
 
 
-async def test_answer_does_not_wait_for_the_transcript(door: Door) -> None:
-    door.fakes[THINKER].script = writer = Writer()
-    async with realtime(door) as client:
+async def test_answer_does_not_wait_for_the_transcript(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = writer = Writer()
+    async with realtime(served) as client:
         assert (await change(client, WISH))["model"] == "fake-omni"
         item_id = await speak(client)
         await writer.begun.wait()
@@ -124,9 +126,9 @@ async def test_answer_does_not_wait_for_the_transcript(door: Door) -> None:
         assert (await client.until(f"{PREFIX}.completed"))["item_id"] == item_id
 
 
-async def test_transcripts_come_one_after_the_other_and_are_bounded(door: Door) -> None:
-    door.fakes[THINKER].script = writer = Writer(("x",))
-    async with realtime(door) as client:
+async def test_transcripts_come_one_after_the_other_and_are_bounded(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = writer = Writer(("x",))
+    async with realtime(served) as client:
         await change(client, WISH)
         first = await speak(client)
         await writer.begun.wait()
@@ -146,7 +148,7 @@ async def test_transcripts_come_one_after_the_other_and_are_bounded(door: Door) 
     [(Internal("no ears"), "server_error"), (InvalidArgument("deaf"), "invalid_request_error")],
 )
 async def test_transcript_that_fails_is_told_and_the_call_goes_on(
-    door: Door, error: Internal | InvalidArgument, kind: str
+    served: ServedGateway, error: Internal | InvalidArgument, kind: str
 ) -> None:
     async def fail(stage: Session) -> None:
         if not asks_for_transcript(stage):
@@ -155,8 +157,8 @@ async def test_transcript_that_fails_is_told_and_the_call_goes_on(
         await stage.opened()
         await stage.error(error)
 
-    door.fakes[THINKER].script = fail
-    async with realtime(door) as client:
+    served.fakes[THINKER].script = fail
+    async with realtime(served) as client:
         await change(client, WISH)
         item_id = await speak(client)
         failed: Told = await client.until(f"{PREFIX}.failed")
@@ -166,38 +168,40 @@ async def test_transcript_that_fails_is_told_and_the_call_goes_on(
         assert (await client.until("response.done"))["response"]["status"] == "completed"
 
 
-async def test_transcripts_are_made_while_they_are_wished_and_heard(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_transcripts_are_made_while_they_are_wished_and_heard(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         assert await change(client, WISH) is not None
         assert await change(client, None) is None
         await speak(client)
         await client.send("response.create")
         await client.until("response.done")
-        assert not any(map(asks_for_transcript, door.fakes[THINKER].sessions))
-    told = door.gateway.fleet[THINKER].require()
+        assert not any(map(asks_for_transcript, served.fakes[THINKER].sessions))
+    told = served.gateway.fleet[THINKER].require()
     told.input_kinds.remove("audio")
     try:
-        async with realtime(door) as client:
+        async with realtime(served) as client:
             assert await change(client, WISH) is None
     finally:
         told.input_kinds.append("audio")
 
 
 async def test_client_that_leaves_ends_its_transcript() -> None:
-    async with open_door() as door:
-        door.fakes[THINKER].script = writer = Writer()
-        async with realtime(door) as client:
+    async with serve_gateway() as served:
+        served.fakes[THINKER].script = writer = Writer()
+        async with realtime(served) as client:
             await change(client, WISH)
             await speak(client)
             await writer.begun.wait()
-        (stage,) = door.fakes[THINKER].sessions
+        (stage,) = served.fakes[THINKER].sessions
         await stage.ended.wait()
-        await door.gateway.calls.wait_idle()
+        await served.gateway.calls.wait_idle()
 
 
-async def test_transcript_of_an_item_that_is_gone_is_told_nevertheless(door: Door) -> None:
-    door.fakes[THINKER].script = writer = Writer()
-    async with realtime(door) as client:
+async def test_transcript_of_an_item_that_is_gone_is_told_nevertheless(
+    served: ServedGateway,
+) -> None:
+    served.fakes[THINKER].script = writer = Writer()
+    async with realtime(served) as client:
         await change(client, WISH)
         item_id = await speak(client)
         await writer.begun.wait()
@@ -207,9 +211,11 @@ async def test_transcript_of_an_item_that_is_gone_is_told_nevertheless(door: Doo
         assert (await client.until(f"{PREFIX}.completed"))["item_id"] == item_id
 
 
-async def test_recording_that_is_deleted_before_its_turn_is_not_written_down(door: Door) -> None:
-    door.fakes[THINKER].script = writer = Writer()
-    async with realtime(door) as client:
+async def test_recording_that_is_deleted_before_its_turn_is_not_written_down(
+    served: ServedGateway,
+) -> None:
+    served.fakes[THINKER].script = writer = Writer()
+    async with realtime(served) as client:
         await change(client, WISH)
         first = await speak(client)
         await writer.begun.wait()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fake_stages import ROLES, THINKER, USUAL, Session
-from gateway_door import Door
 from realtime_client import realtime
+from served_gateway import ServedGateway
 from test_realtime import asked, begin
 
 from antiphon.segment import FinishReason
@@ -13,10 +13,10 @@ from antiphon.segment import FinishReason
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_truncation_before_the_end_is_told_holds_when_it_is(door: Door) -> None:
+async def test_truncation_before_the_end_is_told_holds_when_it_is(served: ServedGateway) -> None:
     for role in ROLES:
-        door.fakes[role].script = begin
-    async with realtime(door) as client:
+        served.fakes[role].script = begin
+    async with realtime(served) as client:
         await client.say("Tell me a story")
         await client.send("response.create")
         delta = await client.until_begun()
@@ -31,12 +31,12 @@ async def test_truncation_before_the_end_is_told_holds_when_it_is(door: Door) ->
         await client.say("Stop")
         await client.send("response.create")
         await client.until("response.done")
-        assert asked(door)[1:] == [("assistant", ["Once"]), ("user", ["Stop"])]
+        assert asked(served)[1:] == [("assistant", ["Once"]), ("user", ["Stop"])]
 
 
 @pytest.mark.parametrize("cut", ["while it is made", "when it has ended"])
 async def test_text_of_a_cancelled_response_is_cut_to_what_can_be_spoken(
-    door: Door, cut: str
+    served: ServedGateway, cut: str
 ) -> None:
     async def ahead(session: Session) -> None:
         if session.role == THINKER:
@@ -50,8 +50,8 @@ async def test_text_of_a_cancelled_response_is_cut_to_what_can_be_spoken(
             await begin(session)
 
     for role in ROLES:
-        door.fakes[role].script = ahead
-    async with realtime(door) as client:
+        served.fakes[role].script = ahead
+    async with realtime(served) as client:
         await client.say("Tell me a story")
         await client.send("response.create")
         delta = await client.until_begun()
@@ -71,4 +71,4 @@ async def test_text_of_a_cancelled_response_is_cut_to_what_can_be_spoken(
         await client.say("Stop")
         await client.send("response.create")
         await client.until("response.done")
-        assert asked(door)[1:] == [("assistant", ["Once upon a"]), ("user", ["Stop"])]
+        assert asked(served)[1:] == [("assistant", ["Once upon a"]), ("user", ["Stop"])]

@@ -7,8 +7,8 @@ import base64
 
 import pytest
 from fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session, twice
-from gateway_door import Door, open_door
 from realtime_client import Realtime, Told, hear, realtime
+from served_gateway import ServedGateway, serve_gateway
 from spoken_audio import NAMES, RATE_HZ, Heard, sentence, silence, spoken
 
 from antiphon.conversation import from_tensors
@@ -33,9 +33,11 @@ def of_kind(client: Realtime, kind: str) -> list[Told]:
 
 
 @pytest.mark.parametrize("piece_s", [0.02, 0.5])
-async def test_espeak_in_noise_is_heard_sentence_by_sentence(door: Door, piece_s: float) -> None:
+async def test_espeak_in_noise_is_heard_sentence_by_sentence(
+    served: ServedGateway, piece_s: float
+) -> None:
     heard = spoken([*map(sentence, NAMES)], before_s=0.7, after_s=0.8, snr_db=20)
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.detect_turns(QUIET)
         await hear(client, heard, piece_s)
         await settle(client)
@@ -53,11 +55,13 @@ async def test_espeak_in_noise_is_heard_sentence_by_sentence(door: Door, piece_s
             assert abs(len(audio) * 1000 / (2 * RATE_HZ) - expected_ms) <= 1
 
 
-async def test_turn_that_begins_in_the_audio_in_which_another_ends_has_its_end(door: Door) -> None:
+async def test_turn_that_begins_in_the_audio_in_which_another_ends_has_its_end(
+    served: ServedGateway,
+) -> None:
     heard = spoken([sentence("slow", 0.8)] * 2, before_s=0.5, after_s=0.8, snr_db=30)
     # Up to where the second is spoken.
     cut = round((heard.speech[1][0] + 0.3) * RATE_HZ)
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.detect_turns(QUIET)
         await hear(client, Heard(heard.samples[:cut]), 60.0)
         await hear(client, Heard(heard.samples[cut:]))
@@ -92,10 +96,10 @@ async def begin(session: Session) -> None:
     await USUAL[session.role](session)
 
 
-async def test_speech_stops_the_answer_and_is_answered(door: Door, word: Heard) -> None:
+async def test_speech_stops_the_answer_and_is_answered(served: ServedGateway, word: Heard) -> None:
     for role in ROLES:
-        door.fakes[role].script = begin
-    async with realtime(door) as client:
+        served.fakes[role].script = begin
+    async with realtime(served) as client:
         await client.say("Tell me a story")
         await client.send("response.create")
         await client.until("response.output_audio.delta")
@@ -112,7 +116,7 @@ async def test_speech_stops_the_answer_and_is_answered(door: Door, word: Heard) 
 
 
 async def test_answer_waits_until_the_stages_have_let_the_interrupted_one_go(
-    door: Door, word: Heard
+    served: ServedGateway, word: Heard
 ) -> None:
     """And has then in its conversation what was said of that one."""
     let_go = asyncio.Event()
@@ -130,8 +134,8 @@ async def test_answer_waits_until_the_stages_have_let_the_interrupted_one_go(
         await USUAL[session.role](session)
 
     for role in ROLES:
-        door.fakes[role].script = hold
-    async with realtime(door) as client:
+        served.fakes[role].script = hold
+    async with realtime(served) as client:
         await client.say("Tell me a story")
         await client.send("response.create")
         await client.until("response.output_audio_transcript.delta")
@@ -147,13 +151,15 @@ async def test_answer_waits_until_the_stages_have_let_the_interrupted_one_go(
         await client.until("response.done")
         assert "response.created" not in {event["type"] for event in client.events[start:]}
         assert (await client.until("response.done"))["response"]["status"] == "completed"
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     roles = [message.role for message in from_tensors(chunk.tensors).messages]
     assert roles == ["user", "assistant", "user"]
 
 
-async def test_speech_does_not_stop_the_answer_where_it_must_not(door: Door, word: Heard) -> None:
+async def test_speech_does_not_stop_the_answer_where_it_must_not(
+    served: ServedGateway, word: Heard
+) -> None:
     heard_all = asyncio.Event()
 
     async def speak_on(session: Session) -> None:
@@ -163,8 +169,8 @@ async def test_speech_does_not_stop_the_answer_where_it_must_not(door: Door, wor
         await session.audio(10, 10 * 1920 - 555, FinishReason.STOP)
         await session.report()
 
-    door.fakes[CODE2WAV].script = speak_on
-    async with realtime(door) as client:
+    served.fakes[CODE2WAV].script = speak_on
+    async with realtime(served) as client:
         await client.detect_turns(QUIET)
         await client.say("Tell me a story")
         await client.send("response.create")
@@ -178,8 +184,8 @@ async def test_speech_does_not_stop_the_answer_where_it_must_not(door: Door, wor
     assert len(said) == 2 * (20 * 1920 - 555), "all of it"
 
 
-async def test_silence_is_kept_no_longer_than_the_next_turn_needs(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_silence_is_kept_no_longer_than_the_next_turn_needs(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.detect_turns(QUIET)
         await hear(client, Heard(silence(30.0)), 1.0)
         await client.send("input_audio_buffer.commit")
@@ -192,7 +198,7 @@ async def test_silence_is_kept_no_longer_than_the_next_turn_needs(door: Door) ->
 
 async def test_turn_that_is_as_long_as_a_recording_may_be_ends_there() -> None:
     heard = spoken([sentence("slow")] * 2, before_s=0.0, after_s=0.0, snr_db=40)
-    async with open_door(max_recording_s=2.0) as door, realtime(door) as client:
+    async with serve_gateway(max_recording_s=2.0) as served, realtime(served) as client:
         await client.detect_turns(QUIET)
         await hear(client, heard)
         await client.until("input_audio_buffer.speech_stopped")
@@ -201,7 +207,7 @@ async def test_turn_that_is_as_long_as_a_recording_may_be_ends_there() -> None:
 
 async def test_audio_that_is_longer_than_a_recording_may_be_loses_no_turn() -> None:
     begun = spoken([sentence("slow", 0.8)], before_s=0.5, after_s=0.0, snr_db=30)
-    async with open_door(max_recording_s=2.0) as door, realtime(door) as client:
+    async with serve_gateway(max_recording_s=2.0) as served, realtime(served) as client:
         await client.detect_turns(QUIET)
         await hear(client, begun)
         started = await client.until("input_audio_buffer.speech_started")
@@ -213,9 +219,11 @@ async def test_audio_that_is_longer_than_a_recording_may_be_loses_no_turn() -> N
         assert (await client.until("input_audio_buffer.committed"))["item_id"] == stopped["item_id"]
 
 
-async def test_clear_and_commit_end_a_turn_that_is_being_heard(door: Door, word: Heard) -> None:
+async def test_clear_and_commit_end_a_turn_that_is_being_heard(
+    served: ServedGateway, word: Heard
+) -> None:
     begun = spoken([sentence("slow", 0.8)], before_s=0.5, after_s=0.0, snr_db=30)
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.detect_turns(QUIET)
         await hear(client, begun)
         started = await client.until("input_audio_buffer.speech_started")
@@ -235,7 +243,7 @@ async def test_clear_and_commit_end_a_turn_that_is_being_heard(door: Door, word:
 
 
 async def test_turn_that_finds_no_room_is_told_and_the_call_goes_on(word: Heard) -> None:
-    async with open_door(max_parts=1) as door, realtime(door) as client:
+    async with serve_gateway(max_parts=1) as served, realtime(served) as client:
         await client.say("One")
         await hear(client, word)
         error = (await client.until("error"))["error"]
@@ -284,9 +292,9 @@ async def test_turn_that_finds_no_room_is_told_and_the_call_goes_on(word: Heard)
     ids=["none", "server", "semantic", "eager"],
 )
 async def test_turn_detection_is_told_as_it_holds(
-    door: Door, asked: Told | None, holds: Told | None
+    served: ServedGateway, asked: Told | None, holds: Told | None
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.detect_turns(asked)
         assert client.events[-1]["session"]["audio"]["input"]["turn_detection"] == holds
 
@@ -303,9 +311,9 @@ async def test_turn_detection_is_told_as_it_holds(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_turn_detection_that_cannot_be_is_refused(
-    door: Door, asked: Told, param: str
+    served: ServedGateway, asked: Told, param: str
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         session = {"type": "realtime", "audio": {"input": {"turn_detection": asked}}}
         await client.send("session.update", session=session)
         error = (await client.until("error"))["error"]
@@ -350,10 +358,10 @@ async def test_turn_detection_that_cannot_be_is_refused(
     ],
     ids=["agents", "tracing", "livekit"],
 )
-async def test_what_clients_send_first_is_accepted(door: Door, session: Told) -> None:
+async def test_what_clients_send_first_is_accepted(served: ServedGateway, session: Told) -> None:
     for role in ROLES:
-        door.fakes[role].script = twice(USUAL[role])
-    async with realtime(door) as client:
+        served.fakes[role].script = twice(USUAL[role])
+    async with realtime(served) as client:
         await client.send("session.update", session=session)
         updated = await client.next()
         assert updated["type"] == "session.updated"
@@ -367,9 +375,9 @@ async def test_what_clients_send_first_is_accepted(door: Door, session: Told) ->
 
 
 async def test_change_of_format_and_of_turn_detection_drops_audio_of_the_other_rate(
-    door: Door,
+    served: ServedGateway,
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.detect_turns(QUIET)
         await hear(client, Heard(silence(0.2)))
         audio = {"input": {"format": {"type": "audio/pcmu"}, "turn_detection": VAD}}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fake_stages import THINKER
 from fuzz_files import wav
-from gateway_door import MESSAGES, MODEL, Door, open_door
 from hypothesis import HealthCheck, Phase, given, settings
-from test_door_fuzz import check_left, left
+from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
+from test_endpoint_fuzz import check_left, left
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -29,12 +29,12 @@ GOOD: dict[str, Any] = {
 async def test_requests_that_the_document_allows_or_not_are_answered_as_it_says(
     reads_aloud: bool,
 ) -> None:
-    async with open_door(probe_timeout_s=60.0) as door:
-        door.gateway.fleet[THINKER].require().reads_aloud = reads_aloud
-        before = await left(door)
-        answered = await asyncio.to_thread(ask_everything, door, reads_aloud)
-        door.fakes.reset()
-        await check_left(door, before, "after all operations")
+    async with serve_gateway(probe_timeout_s=60.0) as served:
+        served.gateway.fleet[THINKER].require().reads_aloud = reads_aloud
+        before = await left(served)
+        answered = await asyncio.to_thread(ask_everything, served, reads_aloud)
+        served.fakes.reset()
+        await check_left(served, before, "after all operations")
     # The good ones are not all refused, or nothing was seen of the answers.
     unanswered = {path for path, count in answered.items() if not count}
     # Names of models at random are all unknown.
@@ -53,7 +53,7 @@ def repaired(body: Any, answer: Any) -> bool:
     return True
 
 
-def ask_everything(door: Door, reads_aloud: bool) -> dict[str, int]:
+def ask_everything(served: ServedGateway, reads_aloud: bool) -> dict[str, int]:
     """Ask at every operation, or at the one for models that read aloud; how many requests of each
     path had a good answer."""
     from schemathesis.checks import not_a_server_error
@@ -70,7 +70,7 @@ def ask_everything(door: Door, reads_aloud: bool) -> dict[str, int]:
         content_type_conformance,
         response_schema_conformance,
     ]
-    api = schemathesis.openapi.from_url(f"{door.url}/openapi.json")
+    api = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     good: dict[str, int] = {}
     for found in api.get_all_operations():
         operation = found.ok()

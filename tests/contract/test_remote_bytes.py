@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from gateway_door import open_door
+from served_gateway import serve_gateway
 from test_remote_urls import FETCHES, FIELD, FILE, ask, fetch, found, open_site
 
 from antiphon.deployment.schema import GatewayConfig
@@ -92,12 +92,12 @@ async def test_fetched_files_keep_their_room_until_they_are_decoded() -> None:
 async def test_gateway_counts_fetched_bytes_among_its_uploads() -> None:
     async with open_site() as site:
         settings = {**FETCHES, "max_upload_bytes": len(FILE) // 2}
-        async with open_door(**settings) as door:
-            response = await ask(door, site.url("/file.wav"))
+        async with serve_gateway(**settings) as served:
+            response = await ask(served, site.url("/file.wav"))
             error = response.json()["error"]
             assert (response.status_code, error["param"]) == (429, FIELD)
             assert "gateway.max_upload_bytes" in error["message"]
-            assert await door.metric("antiphon_gateway_upload_bytes") == 0
+            assert await served.metric("antiphon_gateway_upload_bytes") == 0
             assert (
-                await door.metric('antiphon_gateway_refused_total{bound="max_upload_bytes"}') == 1
+                await served.metric('antiphon_gateway_refused_total{bound="max_upload_bytes"}') == 1
             )

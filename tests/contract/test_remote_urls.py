@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from fake_stages import INPUT_RATE_HZ, THINKER
-from gateway_door import Door, open_door
+from served_gateway import ServedGateway, serve_gateway
 from test_audio_input import heard, tone, wav
 
 from antiphon.deployment.schema import GatewayConfig
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 FIELD = "messages[0].content[0].audio_url.url"
 FILE = wav(tone(INPUT_RATE_HZ), INPUT_RATE_HZ)
 PNG = png_of(9, 7)
-HERE, NEXT_DOOR = "127.0.0.1", "127.0.0.2"
+HERE, NEXT_ENDPOINT = "127.0.0.1", "127.0.0.2"
 MAX_BYTES = 100_000
 
 
@@ -68,7 +68,7 @@ class Site:
             "/on": lambda: leads_to("/file.wav"),
             "/twice": lambda: leads_to(f"http://{HERE}:{self.port}/on", 308),
             "/circle": lambda: leads_to("/circle"),
-            "/inside": lambda: leads_to(f"http://{NEXT_DOOR}:{self.port}/file.wav"),
+            "/inside": lambda: leads_to(f"http://{NEXT_ENDPOINT}:{self.port}/file.wav"),
             "/elsewhere": lambda: leads_to("ftp://there.example/file.wav"),
             "/half": lambda: leads_to("http://["),
             "/dots": lambda: leads_to("http://a..b/"),
@@ -132,40 +132,42 @@ FETCHES: dict[str, Any] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def fetching() -> AsyncIterator[tuple[Door, Site]]:
-    async with open_site() as site, open_door(**FETCHES) as door:
-        yield door, site
+async def fetching() -> AsyncIterator[tuple[ServedGateway, Site]]:
+    async with open_site() as site, serve_gateway(**FETCHES) as served:
+        yield served, site
 
 
-async def ask(door: Door, *urls: str, kind: str = "audio_url") -> httpx.Response:
+async def ask(served: ServedGateway, *urls: str, kind: str = "audio_url") -> httpx.Response:
     parts = [{"type": kind, kind: {"url": url}} for url in urls]
-    return await door.chat(messages=[{"role": "user", "content": parts}])
+    return await served.chat(messages=[{"role": "user", "content": parts}])
 
 
 @pytest.mark.parametrize(
     "path", ["/file.wav", "/chunked", "/until-the-end", "/early", "/on", "/twice"]
 )
-async def test_url_is_fetched_when_it_may_be(fetching: tuple[Door, Site], path: str) -> None:
-    door, site = fetching
-    response = await ask(door, site.url(path), site.url("/file.wav"))
+async def test_url_is_fetched_when_it_may_be(
+    fetching: tuple[ServedGateway, Site], path: str
+) -> None:
+    served, site = fetching
+    response = await ask(served, site.url(path), site.url("/file.wav"))
     assert response.status_code == 200, response.text
-    recordings = heard(door).recordings
+    recordings = heard(served).recordings
     assert len(recordings) == 2
     for recording in recordings:
         assert np.abs(recording - tone(INPUT_RATE_HZ)).max() < 1e-3
     assert f"Host: {HERE}:{site.port}\r\n" in site.asked[-1]
 
 
-async def test_url_of_an_image_is_fetched_too(fetching: tuple[Door, Site]) -> None:
-    door, site = fetching
-    told = door.gateway.fleet[THINKER].require()
+async def test_url_of_an_image_is_fetched_too(fetching: tuple[ServedGateway, Site]) -> None:
+    served, site = fetching
+    told = served.gateway.fleet[THINKER].require()
     told.input_kinds.append("image")
     told.max_input_images = 1
-    response = await ask(door, site.url("/file.png"), kind="image_url")
+    response = await ask(served, site.url("/file.png"), kind="image_url")
     assert response.status_code == 200, response.text
-    (image,) = heard(door).images
+    (image,) = heard(served).images
     assert image.tobytes() == PNG
-    wrong = await ask(door, site.url("/text"), kind="image_url")
+    wrong = await ask(served, site.url("/text"), kind="image_url")
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (
         400, "messages[0].content[0].image_url.url",
     )  # fmt: skip
@@ -197,21 +199,21 @@ async def test_url_of_an_image_is_fetched_too(fetching: tuple[Door, Site]) -> No
     ],
 )
 async def test_url_that_gives_no_file_is_refused_naming_the_field(
-    fetching: tuple[Door, Site], path: str, why: str
+    fetching: tuple[ServedGateway, Site], path: str, why: str
 ) -> None:
-    door, site = fetching
-    response = await ask(door, site.url(path))
+    served, site = fetching
+    response = await ask(served, site.url(path))
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, FIELD), response.text
     assert error["message"].startswith(f"{FIELD}: ")
     assert why in error["message"]
-    assert not any(f"Host: {NEXT_DOOR}" in each for each in site.asked)
+    assert not any(f"Host: {NEXT_ENDPOINT}" in each for each in site.asked)
 
 
-async def test_urls_of_a_request_are_bounded_together(fetching: tuple[Door, Site]) -> None:
-    door, site = fetching
+async def test_urls_of_a_request_are_bounded_together(fetching: tuple[ServedGateway, Site]) -> None:
+    served, site = fetching
     count = MAX_BYTES // len(FILE) + 1
-    response = await ask(door, *[site.url("/file.wav")] * count)
+    response = await ask(served, *[site.url("/file.wav")] * count)
     error = response.json()["error"]
     place = FIELD.replace("content[0]", f"content[{count - 1}]")
     assert (response.status_code, error["param"]) == (400, place)
@@ -219,18 +221,18 @@ async def test_urls_of_a_request_are_bounded_together(fetching: tuple[Door, Site
 
 
 async def test_urls_that_the_model_would_not_take_are_not_asked(
-    fetching: tuple[Door, Site],
+    fetching: tuple[ServedGateway, Site],
 ) -> None:
-    door, site = fetching
+    served, site = fetching
     asked = len(site.asked)
-    many = await ask(door, *[site.url("/file.wav")] * 65)
+    many = await ask(served, *[site.url("/file.wav")] * 65)
     assert (many.status_code, many.json()["error"]["param"]) == (
         400, FIELD.replace("content[0]", "content[64]"),
     )  # fmt: skip
-    told = door.gateway.fleet[THINKER].require()
+    told = served.gateway.fleet[THINKER].require()
     told.input_sample_rate_hz = 0
     try:
-        deaf = await ask(door, site.url("/file.wav"))
+        deaf = await ask(served, site.url("/file.wav"))
     finally:
         told.input_sample_rate_hz = INPUT_RATE_HZ
     assert (deaf.status_code, deaf.json()["error"]["code"]) == (400, "not_implemented")
@@ -238,7 +240,7 @@ async def test_urls_that_the_model_would_not_take_are_not_asked(
 
 
 INTERNAL = (
-    NEXT_DOOR, "[::1]", "0.0.0.0", "10.0.0.1", "172.16.5.4", "192.168.1.1",
+    NEXT_ENDPOINT, "[::1]", "0.0.0.0", "10.0.0.1", "172.16.5.4", "192.168.1.1",
     "169.254.169.254", "100.64.0.1", "224.0.0.1", "255.255.255.255", "2130706434", "0x7f.2",
     "[::ffff:127.0.0.2]", "[::ffff:a9fe:a9fe]", "[fe80::1]", "[fd00::1]", "[64:ff9b::7f00:1]",
     "[2002:7f00:1::]", "[2001::1]",
@@ -247,11 +249,11 @@ INTERNAL = (
 
 @pytest.mark.parametrize("host", INTERNAL)
 async def test_url_of_an_internal_address_is_not_asked(
-    fetching: tuple[Door, Site], host: str
+    fetching: tuple[ServedGateway, Site], host: str
 ) -> None:
-    door, site = fetching
+    served, site = fetching
     asked = len(site.asked)
-    response = await ask(door, site.url("/file.wav", host))
+    response = await ask(served, site.url("/file.wav", host))
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, FIELD), response.text
     assert "has no public address" in error["message"] or "could not be fetched" in error["message"]
@@ -265,14 +267,14 @@ async def test_url_of_an_internal_address_is_not_asked(
      "http://a..b/", "http://.a/", f"http://{'a' * 64}.example/", "http://a\n.example/",
      f"http://{'a.' * 200}example/", "http://%00.example/", "http://-/", "http://[v1.a]/"],
 )  # fmt: skip
-async def test_url_that_is_none_is_refused(fetching: tuple[Door, Site], url: str) -> None:
+async def test_url_that_is_none_is_refused(fetching: tuple[ServedGateway, Site], url: str) -> None:
     response = await ask(fetching[0], url)
     assert (response.status_code, response.json()["error"]["param"]) == (400, FIELD)
 
 
-async def test_url_is_not_fetched_unless_the_deployment_says_so(door: Door) -> None:
+async def test_url_is_not_fetched_unless_the_deployment_says_so(served: ServedGateway) -> None:
     async with open_site() as site:
-        response = await ask(door, site.url("/file.wav"))
+        response = await ask(served, site.url("/file.wav"))
         assert not site.asked
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "not_implemented")
@@ -280,8 +282,8 @@ async def test_url_is_not_fetched_unless_the_deployment_says_so(door: Door) -> N
 
 
 async def test_url_that_takes_too_long_is_given_up() -> None:
-    async with open_site() as site, open_door(**{**FETCHES, "fetch_timeout_s": 0.2}) as door:
-        response = await ask(door, site.url("/silent"))
+    async with open_site() as site, serve_gateway(**{**FETCHES, "fetch_timeout_s": 0.2}) as served:
+        response = await ask(served, site.url("/silent"))
         assert (response.status_code, response.json()["error"]["param"]) == (400, FIELD)
         assert "did not come within 0.2 s" in response.json()["error"]["message"]
 
@@ -313,7 +315,7 @@ async def open_fetcher(resolve: Any) -> AsyncIterator[UrlFetcher]:
 
 
 async def test_name_is_resolved_once_so_that_it_cannot_change_its_mind() -> None:
-    resolve, asked = resolving([HERE], [NEXT_DOOR])
+    resolve, asked = resolving([HERE], [NEXT_ENDPOINT])
     async with open_site() as site, open_fetcher(resolve) as fetcher:
         url = RemoteUrl(site.url("/file.wav", "rebinding.example"))
         assert await fetch(fetcher, url) == FILE

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, Script, Session, think
-from gateway_door import SPOKEN
 from replicated_stages import Replicas, open_replicas
+from served_gateway import SPOKEN
 from slotted_stages import Gate
 
 from antiphon.conversation import ConversationMessage, TextPart

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 import websockets
 from fake_stages import FakeStages
-from gateway_door import MODEL, Door, deployment_of, open_door
+from served_gateway import MODEL, ServedGateway, deployment_of, serve_gateway
 
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.v1 import speech_pb2
@@ -46,9 +46,11 @@ def status_of(response: str) -> int:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def named_door() -> AsyncIterator[Door]:
-    async with open_door(host_names=("Speech.example", "gateway.svc", "*.many.example")) as door:
-        yield door
+async def named_gateway() -> AsyncIterator[ServedGateway]:
+    async with serve_gateway(
+        host_names=("Speech.example", "gateway.svc", "*.many.example")
+    ) as served:
+        yield served
 
 
 OWN = (
@@ -64,18 +66,18 @@ FOREIGN = (
 
 @pytest.mark.parametrize("host", OWN)
 async def test_addresses_localhost_and_configured_names_are_hosts(
-    named_door: Door, host: str
+    named_gateway: ServedGateway, host: str
 ) -> None:
-    response = await ask_raw(named_door.gateway.http_address, f"Host: {host}")
+    response = await ask_raw(named_gateway.gateway.http_address, f"Host: {host}")
     assert status_of(response) == 200, response
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/metrics", "/", "/v1/nothing"])
 @pytest.mark.parametrize("host", FOREIGN)
 async def test_name_that_another_site_has_resolved_to_here_is_rejected(
-    named_door: Door, host: str, path: str
+    named_gateway: ServedGateway, host: str, path: str
 ) -> None:
-    response = await ask_raw(named_door.gateway.http_address, f"Host: {host}", path=path)
+    response = await ask_raw(named_gateway.gateway.http_address, f"Host: {host}", path=path)
     assert status_of(response) == 421
     error = json.loads(response.split("\r\n\r\n", 1)[1])["error"]
     assert error["param"] == "host"
@@ -84,9 +86,9 @@ async def test_name_that_another_site_has_resolved_to_here_is_rejected(
 
 @pytest.mark.parametrize("origin", ["http://evil:80", None])
 async def test_websocket_of_a_rebound_name_is_rejected(
-    named_door: Door, origin: str | None
+    named_gateway: ServedGateway, origin: str | None
 ) -> None:
-    host, _, port = named_door.gateway.http_address.rpartition(":")
+    host, _, port = named_gateway.gateway.http_address.rpartition(":")
     with pytest.raises(websockets.InvalidStatus) as caught:
         async with websockets.connect(
             f"ws://evil:{port}/v1/realtime", host=host, port=int(port), origin=origin
@@ -99,11 +101,11 @@ async def test_websocket_of_a_rebound_name_is_rejected(
         assert json.loads(await socket.recv())["type"] == "session.created"
 
 
-async def test_rejected_hosts_are_counted(named_door: Door) -> None:
+async def test_rejected_hosts_are_counted(named_gateway: ServedGateway) -> None:
     sample = 'antiphon_gateway_refused_total{bound="host_names"}'
-    before = await named_door.metric(sample)
-    await ask_raw(named_door.gateway.http_address, "Host: evil")
-    assert await named_door.metric(sample) == before + 1
+    before = await named_gateway.metric(sample)
+    await ask_raw(named_gateway.gateway.http_address, "Host: evil")
+    assert await named_gateway.metric(sample) == before + 1
 
 
 async def test_any_name_is_a_host_where_keys_are_needed_or_all_names_are_allowed(
@@ -111,11 +113,11 @@ async def test_any_name_is_a_host_where_keys_are_needed_or_all_names_are_allowed
 ) -> None:
     path, key = tmp_path / "keys", new_key()
     path.write_bytes(msgspec.yaml.encode({"keys": [{"name": "app", "sha256": digest_of(key)}]}))
-    async with open_door(keys_file=str(path)) as door:
+    async with serve_gateway(keys_file=str(path)) as served:
         fields = ("Host: speech.example", f"Authorization: Bearer {key}")
-        assert status_of(await ask_raw(door.gateway.http_address, *fields)) == 200
-    async with open_door(host_names=("*",)) as door:
-        assert status_of(await ask_raw(door.gateway.http_address, "Host: evil")) == 200
+        assert status_of(await ask_raw(served.gateway.http_address, *fields)) == 200
+    async with serve_gateway(host_names=("*",)) as served:
+        assert status_of(await ask_raw(served.gateway.http_address, "Host: evil")) == 200
 
 
 @pytest.mark.parametrize(
@@ -135,21 +137,21 @@ async def test_any_name_is_a_host_where_keys_are_needed_or_all_names_are_allowed
     ],
 )
 async def test_heads_that_can_be_read_in_two_ways_are_rejected(
-    named_door: Door, fields: tuple[str, ...], param: str
+    named_gateway: ServedGateway, fields: tuple[str, ...], param: str
 ) -> None:
     for path in ("/v1/models", "/health"):
-        response = await ask_raw(named_door.gateway.http_address, *fields, path=path)
+        response = await ask_raw(named_gateway.gateway.http_address, *fields, path=path)
         assert status_of(response) == 400, response
         assert json.loads(response.split("\r\n\r\n", 1)[1])["error"]["param"] == param
 
 
-async def test_http_1_0_needs_no_host(named_door: Door) -> None:
-    address = named_door.gateway.http_address
+async def test_http_1_0_needs_no_host(named_gateway: ServedGateway) -> None:
+    address = named_gateway.gateway.http_address
     assert status_of(await ask_raw(address, path="/health", version="1.0")) == 200
 
 
-async def test_websocket_with_two_keys_is_rejected(named_door: Door) -> None:
-    url = f"ws://{named_door.gateway.http_address}/v1/realtime"
+async def test_websocket_with_two_keys_is_rejected(named_gateway: ServedGateway) -> None:
+    url = f"ws://{named_gateway.gateway.http_address}/v1/realtime"
     first, second = "openai-insecure-api-key.a", "openai-insecure-api-key.b"
     for offered, headers in (
         (["realtime", first, second], {}),
@@ -162,9 +164,9 @@ async def test_websocket_with_two_keys_is_rejected(named_door: Door) -> None:
         assert caught.value.response.status_code == 400
 
 
-async def test_grpc_call_with_two_keys_is_rejected(named_door: Door) -> None:
+async def test_grpc_call_with_two_keys_is_rejected(named_gateway: ServedGateway) -> None:
     metadata = (("authorization", "Bearer a"), ("authorization", "Bearer b"))
-    async with grpc.aio.insecure_channel(named_door.gateway.grpc_address) as channel:
+    async with grpc.aio.insecure_channel(named_gateway.gateway.grpc_address) as channel:
         for method in ("GetServerInfo", "Generate", "Converse"):
             call: Any = channel.unary_stream(
                 f"/antiphon.v1.SpeechService/{method}",
@@ -178,37 +180,37 @@ async def test_grpc_call_with_two_keys_is_rejected(named_door: Door) -> None:
 async def test_health_names_addresses_of_stages_to_those_with_a_key(tmp_path: Path) -> None:
     path, key = tmp_path / "keys", new_key()
     path.write_bytes(msgspec.yaml.encode({"keys": [{"name": "app", "sha256": digest_of(key)}]}))
-    async with open_door(keys_file=str(path)) as door:
-        addresses = [stage.address for stage in door.fakes.by_role.values()]
+    async with serve_gateway(keys_file=str(path)) as served:
+        addresses = [stage.address for stage in served.fakes.by_role.values()]
         for headers in ({}, {"authorization": "Bearer wrong"}):
-            response = await door.http.get("/health", headers=headers)
+            response = await served.http.get("/health", headers=headers)
             assert response.status_code == 200
-            assert set(response.json()["stages"]) == set(door.fakes.by_role)
+            assert set(response.json()["stages"]) == set(served.fakes.by_role)
             assert not any(address in response.text for address in addresses)
-        known = await door.http.get("/health", headers={"authorization": f"Bearer {key}"})
+        known = await served.http.get("/health", headers={"authorization": f"Bearer {key}"})
         assert all(address in known.text for address in addresses)
-        await door.fakes.by_role["code2wav"].die()
-        while door.gateway.fleet.fault() is None:
-            await door.gateway.fleet.wait_changed()
-        down = await door.http.get("/health?output=audio")
+        await served.fakes.by_role["code2wav"].die()
+        while served.gateway.fleet.fault() is None:
+            await served.gateway.fleet.wait_changed()
+        down = await served.http.get("/health?output=audio")
         assert not any(address in down.text for address in addresses), down.text
-    async with open_door() as door:
-        text = (await door.http.get("/health")).text
-        assert all(stage.address in text for stage in door.fakes.by_role.values())
+    async with serve_gateway() as served:
+        text = (await served.http.get("/health")).text
+        assert all(stage.address in text for stage in served.fakes.by_role.values())
 
 
 async def test_metrics_have_an_address_of_their_own() -> None:
-    async with open_door(metrics_listen="127.0.0.1:0") as door, httpx.AsyncClient() as http:
-        assert (await door.http.get("/metrics")).status_code == 404
-        page = await http.get(f"http://{door.gateway.metrics_address}/metrics")
+    async with serve_gateway(metrics_listen="127.0.0.1:0") as served, httpx.AsyncClient() as http:
+        assert (await served.http.get("/metrics")).status_code == 404
+        page = await http.get(f"http://{served.gateway.metrics_address}/metrics")
         assert page.status_code == 200
         assert "antiphon_gateway_connections" in page.text
         for path in ("/v1/models", "/health", "/"):
-            other = await http.get(f"http://{door.gateway.metrics_address}{path}")
+            other = await http.get(f"http://{served.gateway.metrics_address}{path}")
             assert other.status_code == 404
     with pytest.raises(httpx.ConnectError):
         async with httpx.AsyncClient() as http:
-            await http.get(f"http://{door.gateway.metrics_address}/metrics")
+            await http.get(f"http://{served.gateway.metrics_address}/metrics")
 
 
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:http"])
@@ -219,8 +221,8 @@ async def test_wrong_address_of_metrics_is_an_error_at_the_start(listen: str) ->
 
 
 async def test_taken_address_of_metrics_is_an_error_at_the_start() -> None:
-    async with FakeStages() as fakes, open_door() as door:
-        taken = door.gateway.http_address
+    async with FakeStages() as fakes, serve_gateway() as served:
+        taken = served.gateway.http_address
         with pytest.raises(Unavailable, match=r"gateway\.metrics_listen"):
             async with Gateway(deployment_of(fakes, metrics_listen=taken)):
                 pass

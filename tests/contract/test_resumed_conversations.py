@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from converse_client import asked, said, until
-from gateway_door import Door, open_door
+from served_gateway import ServedGateway, serve_gateway
 from two_gateways import KEY, LONG_S, OTHER_KEY, two_gateways
 
 import antiphon
@@ -161,11 +161,11 @@ async def test_a_gateway_with_another_key_goes_on_with_nothing(tmp_path: Path) -
 
 
 async def tokens_of(
-    door: Door, *commands: converse_pb2.ConverseRequest, resumable: bool = True
+    served: ServedGateway, *commands: converse_pb2.ConverseRequest, resumable: bool = True
 ) -> list[converse_pb2.ConversationSaved]:
     """What a conversation tells of itself."""
     opening = converse_pb2.OpenConversation(resumable=resumable)
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+    async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
         talk = speech_stub(channel).Converse()
         for command in (converse_pb2.ConverseRequest(open=opening), *commands):
             await talk.write(command)
@@ -173,10 +173,10 @@ async def tokens_of(
         return [each.saved async for each in talk if each.HasField("saved")]
 
 
-async def refusal(door: Door, token: bytes) -> AntiphonError:
+async def refusal(served: ServedGateway, token: bytes) -> AntiphonError:
     resumed = converse_pb2.ResumedConversation(token=token)
     opening = converse_pb2.OpenConversation(resumed=resumed)
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+    async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
         talk = speech_stub(channel).Converse()
         await talk.write(converse_pb2.ConverseRequest(open=opening))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -185,14 +185,14 @@ async def refusal(door: Door, token: bytes) -> AntiphonError:
 
 
 async def test_tokens_that_will_not_do_are_refused() -> None:
-    async with asyncio.timeout(LONG_S), open_door(resume_bytes=4096) as door:
-        assert await tokens_of(door, resumable=False) == []
-        token = (await tokens_of(door))[0].token
+    async with asyncio.timeout(LONG_S), serve_gateway(resume_bytes=4096) as served:
+        assert await tokens_of(served, resumable=False) == []
+        token = (await tokens_of(served))[0].token
         changed = token[:-1] + bytes([token[-1] ^ 1])
         for wrong in (b"", b"x", token[:40], changed, bytes(32) + token[32:]):
-            error = await refusal(door, wrong)
+            error = await refusal(served, wrong)
             assert (type(error), error.field) == (InvalidArgument, "open.resumed.token")
-        assert "no token has more" in (await refusal(door, bytes(8192))).message
+        assert "no token has more" in (await refusal(served, bytes(8192))).message
 
 
 async def test_a_conversation_with_too_much_text_cannot_be_resumed() -> None:
@@ -201,9 +201,9 @@ async def test_a_conversation_with_too_much_text_cannot_be_resumed() -> None:
     )
     created = converse_pb2.CreateItem(item=item)
     deleted = converse_pb2.DeleteItem(item_id="long")
-    async with asyncio.timeout(LONG_S), open_door(resume_bytes=2048) as door:
+    async with asyncio.timeout(LONG_S), serve_gateway(resume_bytes=2048) as served:
         saved = await tokens_of(
-            door,
+            served,
             converse_pb2.ConverseRequest(create_item=created),
             converse_pb2.ConverseRequest(delete_item=deleted),
         )

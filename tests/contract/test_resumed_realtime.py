@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import websockets
 from converse_client import asked
-from gateway_door import MODEL, Door, open_door
+from served_gateway import MODEL, ServedGateway, serve_gateway
 from two_gateways import LONG_S, two_gateways
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -63,17 +63,17 @@ class Line:
 
 
 @asynccontextmanager
-async def line(door: Door, **flags: str) -> AsyncIterator[Line]:
+async def line(served: ServedGateway, **flags: str) -> AsyncIterator[Line]:
     query = "&".join(f"{name}={value}" for name, value in flags.items())
-    address = door.url.replace("http", "ws", 1)
+    address = served.url.replace("http", "ws", 1)
     url = f"{address}/v1/realtime?model={MODEL}&{query}"
     async with websockets.connect(url, max_size=None) as socket:
         yield Line(socket)
 
 
 @asynccontextmanager
-async def resumed(door: Door, saved: Told, *delivered: Told) -> AsyncIterator[Line]:
-    async with line(door, resumable="true", resumed="true") as other:
+async def resumed(served: ServedGateway, saved: Told, *delivered: Told) -> AsyncIterator[Line]:
+    async with line(served, resumable="true", resumed="true") as other:
         await other.again({"type": RESUME, "token": saved["token"], "delivered": delivered})
         yield other
 
@@ -163,7 +163,7 @@ async def test_audio_that_is_no_item_yet_is_to_be_sent_again(tmp_path: Path) -> 
 
 
 async def test_no_token_is_told_to_who_did_not_ask() -> None:
-    async with asyncio.timeout(LONG_S), open_door() as door, line(door) as one:
+    async with asyncio.timeout(LONG_S), serve_gateway() as served, line(served) as one:
         await settle(one)
         await one.say("Hello")
         await one.send("conversation.item.retrieve", item_id="none")
@@ -187,8 +187,8 @@ async def test_what_cannot_be_resumed_is_refused_by_name(
 ) -> None:
     async with (
         asyncio.timeout(LONG_S),
-        open_door() as door,
-        line(door, resumed="true") as one,
+        serve_gateway() as served,
+        line(served, resumed="true") as one,
     ):
         await one.again(first)
         error = (await one.next())["error"]
@@ -204,8 +204,8 @@ async def test_what_cannot_be_resumed_is_refused_by_name(
 async def test_who_says_nothing_is_not_waited_for() -> None:
     async with (
         asyncio.timeout(LONG_S),
-        open_door(body_timeout_s=0.2) as door,
-        line(door, resumed="true") as one,
+        serve_gateway(body_timeout_s=0.2) as served,
+        line(served, resumed="true") as one,
     ):
         assert "0.2 s" in (await one.next())["error"]["message"]
         with pytest.raises(websockets.ConnectionClosed):
@@ -214,9 +214,9 @@ async def test_who_says_nothing_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("name", ["resumable", "resumed"])
 async def test_a_flag_is_true_or_false(name: str) -> None:
-    async with asyncio.timeout(LONG_S), open_door() as door:
+    async with asyncio.timeout(LONG_S), serve_gateway() as served:
         with pytest.raises(websockets.InvalidStatus) as refused:
-            async with line(door, **{name: "yes"}):
+            async with line(served, **{name: "yes"}):
                 pass
         assert refused.value.response.status_code == 400
         assert name in refused.value.response.body.decode()

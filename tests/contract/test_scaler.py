@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack, aclosing
 import grpc
 import pytest
 from fake_stages import TALKER
-from gateway_door import Door, open_door
 from keda_client import KedaClient
 from replicated_stages import open_replicas
 from scaler_site import HERE, SPOKEN, WRITTEN, Site, Told, meet
+from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import ResourceExhausted
@@ -111,12 +111,12 @@ async def test_a_trigger_may_have_a_target_of_its_own(site: Site) -> None:
 
 
 async def test_a_gateway_tells_keda_what_its_stages_report() -> None:
-    async with open_door(scaler_listen="127.0.0.1:0") as door:
-        assert door.gateway.scaler is not None
-        async with KedaClient(door.gateway.scaler.address, stage=TALKER) as keda:
+    async with serve_gateway(scaler_listen="127.0.0.1:0") as served:
+        assert served.gateway.scaler is not None
+        async with KedaClient(served.gateway.scaler.address, stage=TALKER) as keda:
             async with aclosing(keda.activity()) as activity:
                 assert await anext(activity) is False
-                door.fakes[TALKER].tell_load(slots=4, open_segments=3)
+                served.fakes[TALKER].tell_load(slots=4, open_segments=3)
                 assert await anext(activity) is True
             assert (await keda.value()).metricValueFloat == 3.0
             assert (await keda.spec()).targetSizeFloat == 2.8
@@ -201,5 +201,5 @@ async def test_a_gateway_tells_no_number_before_it_knows_whom_to_ask() -> None:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_gateway_without_a_port_for_it_has_no_scaler(door: Door) -> None:
-    assert door.gateway.scaler is None
+async def test_a_gateway_without_a_port_for_it_has_no_scaler(served: ServedGateway) -> None:
+    assert served.gateway.scaler is None

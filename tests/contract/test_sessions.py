@@ -1,4 +1,4 @@
-"""Several segments in a row on one session of the gateway, without a door."""
+"""Several segments in a row on one session of the gateway, without an endpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fake_stages import (
     make_waves,
     twice,
 )
-from gateway_door import Door
+from served_gateway import ServedGateway
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, ResourceExhausted, Unavailable
@@ -42,10 +42,10 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TextProduced))
 
 
-async def test_segments_follow_each_other_on_one_session(door: Door) -> None:
+async def test_segments_follow_each_other_on_one_session(served: ServedGateway) -> None:
     for role in ROLES:
-        door.fakes[role].script = twice(USUAL[role])
-    calls = door.gateway.calls
+        served.fakes[role].script = twice(USUAL[role])
+    calls = served.gateway.calls
     heard = []
     async with calls.session(BOTH) as session:
         for last in (False, True):
@@ -57,10 +57,10 @@ async def test_segments_follow_each_other_on_one_session(door: Door) -> None:
             assert text_of(events) == "".join(TEXTS)
             spoken = [event for event in events if isinstance(event, AudioProduced)]
             assert spoken[0].first_sample == 0
-            asked = door.fakes[THINKER].sessions[0].input
+            asked = served.fakes[THINKER].sessions[0].input
             assert asked is not None
             heard.append((asked.segment, asked.sequence, asked.segment_finished, asked.finished))
-            for stage in door.fakes.sessions():
+            for stage in served.fakes.sessions():
                 assert (stage.segment.segment, stage.segment.last) == (segment.number, last)
                 # Between segments the stages keep the session.
                 assert last or not stage.half_closed.is_set()
@@ -68,33 +68,35 @@ async def test_segments_follow_each_other_on_one_session(door: Door) -> None:
             await session.ask(order("too late"), last=False)
     assert heard == [(0, 0, True, False), (1, 1, True, True)]
     for role in ROLES:
-        (one,) = door.fakes[role].sessions
+        (one,) = served.fakes[role].sessions
         await one.ended.wait()
         assert one.half_closed.is_set()
     await calls.wait_idle()
 
 
-async def test_session_that_is_left_between_segments_ends_in_order(door: Door) -> None:
-    async with door.gateway.calls.session(BOTH) as session:
+async def test_session_that_is_left_between_segments_ends_in_order(served: ServedGateway) -> None:
+    async with served.gateway.calls.session(BOTH) as session:
         segment = await session.ask(order("Hi"), last=False)
         with pytest.raises(FailedPrecondition, match="another is open"):
             await session.ask(order("Me too"), last=False)
         assert text_of([event async for event in segment]) == "".join(TEXTS)
-    for stage in door.fakes.sessions():
+    for stage in served.fakes.sessions():
         await stage.ended.wait()
         assert stage.half_closed.is_set()
 
 
-async def test_segment_is_refused_when_a_stage_was_lost_between_segments(door: Door) -> None:
+async def test_segment_is_refused_when_a_stage_was_lost_between_segments(
+    served: ServedGateway,
+) -> None:
     async def give_up(session: Session) -> None:
         await make_waves(session)
         async for _ in session.requests:
             await session.error(Unavailable("the link broke"))
 
     for role in (THINKER, TALKER):
-        door.fakes[role].script = twice(USUAL[role])
-    door.fakes[CODE2WAV].script = give_up
-    async with door.gateway.calls.session(BOTH) as session:
+        served.fakes[role].script = twice(USUAL[role])
+    served.fakes[CODE2WAV].script = give_up
+    async with served.gateway.calls.session(BOTH) as session:
         assert [event async for event in await session.ask(order("Hi"), last=False)]
         again = await session.ask(order("Again"), last=False)
         with pytest.raises(Unavailable, match="the link broke") as caught:
@@ -120,10 +122,12 @@ async def interrupted(session: Session) -> None:
     await USUAL[session.role](session)
 
 
-async def test_cancelled_segment_yields_no_more_and_the_next_is_whole(door: Door) -> None:
+async def test_cancelled_segment_yields_no_more_and_the_next_is_whole(
+    served: ServedGateway,
+) -> None:
     for role in ROLES:
-        door.fakes[role].script = interrupted
-    async with door.gateway.calls.session(BOTH) as session:
+        served.fakes[role].script = interrupted
+    async with served.gateway.calls.session(BOTH) as session:
         segment = await session.ask(order("Tell me a story"), last=False)
         begun: list[Event] = []
         async for event in segment:
@@ -149,7 +153,7 @@ async def test_cancelled_segment_yields_no_more_and_the_next_is_whole(door: Door
         assert events[-1].usage.completion_audio_frames == sum(FRAMES)
 
 
-async def test_segment_that_finds_no_slot_leaves_the_session(door: Door) -> None:
+async def test_segment_that_finds_no_slot_leaves_the_session(served: ServedGateway) -> None:
     async def give_way(session: Session) -> None:
         await USUAL[session.role](session)
         await session.next_segment()
@@ -165,9 +169,9 @@ async def test_segment_that_finds_no_slot_leaves_the_session(door: Door) -> None
         await make_waves(session)
 
     for role in (THINKER, TALKER):
-        door.fakes[role].script = give_way
-    door.fakes[CODE2WAV].script = be_full
-    async with door.gateway.calls.session(BOTH) as session:
+        served.fakes[role].script = give_way
+    served.fakes[CODE2WAV].script = be_full
+    async with served.gateway.calls.session(BOTH) as session:
         assert [event async for event in await session.ask(order("Hi"), last=False)]
         refused = await session.ask(order("And?"), last=False)
         with pytest.raises(ResourceExhausted, match="full") as caught:

@@ -18,8 +18,8 @@ import pytest
 import pytest_asyncio
 import soundfile
 from fake_stages import Session
-from gateway_door import MODEL, SPOKEN, Door
 from reading_model import VOCODER, Reader, open_reader, post
+from served_gateway import MODEL, SPOKEN, ServedGateway
 
 from antiphon.segment import FinishReason
 from antiphon_gateway.media import pyav
@@ -282,15 +282,17 @@ async def test_speech_names_the_remedy_where_pyav_is_not_installed(
 
 
 @pytest.mark.parametrize("name", PACKED)
-async def test_chat_answers_with_a_whole_file_in_every_format(door: Door, name: Any) -> None:
+async def test_chat_answers_with_a_whole_file_in_every_format(
+    served: ServedGateway, name: Any
+) -> None:
     needs_pyav(name)
-    answer = await door.openai.chat.completions.create(
+    answer = await served.openai.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Hi"}],
         modalities=["text", "audio"],
         audio={"voice": "ethan", "format": name},
     )
-    plain = await door.chat(**SPOKEN)
+    plain = await served.chat(**SPOKEN)
     said = np.frombuffer(
         base64.b64decode(plain.json()["choices"][0]["message"]["audio"]["data"]), "<i2"
     )

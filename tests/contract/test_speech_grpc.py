@@ -22,9 +22,9 @@ from fake_stages import (
     samples_of,
     stall,
 )
-from gateway_door import MODEL, Door, open_door
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from served_gateway import MODEL, ServedGateway, serve_gateway
 
 from antiphon.client.events import text_from_proto
 from antiphon.conversation import from_tensors
@@ -58,8 +58,8 @@ def request(**fields: Any) -> speech_pb2.GenerateRequest:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def channel(door: Door) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+async def channel(served: ServedGateway) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
         yield channel
 
 
@@ -75,7 +75,9 @@ async def failure_of(channel: grpc.aio.Channel, **fields: Any) -> AntiphonError:
     return error_from_rpc(caught.value)
 
 
-async def test_server_info_tells_what_is_served(door: Door, channel: grpc.aio.Channel) -> None:
+async def test_server_info_tells_what_is_served(
+    served: ServedGateway, channel: grpc.aio.Channel
+) -> None:
     info = await speech_stub(channel).GetServerInfo(speech_pb2.GetServerInfoRequest())
     (model,) = info.models
     assert (model.name, list(model.voices)) == (MODEL, ["chelsie", "ethan"])
@@ -120,7 +122,7 @@ async def test_generate_leaves_ids_out_unless_asked(channel: grpc.aio.Channel) -
 
 
 async def test_generate_has_logprobs_when_the_thinkers_sampling_asks(
-    door: Door, channel: grpc.aio.Channel
+    served: ServedGateway, channel: grpc.aio.Channel
 ) -> None:
     others = (TokenLogprob(9, b"<|im_end|>", -0.75), TokenLogprob(8, b"", float("-inf")))
     tokens = [TokenLogprob(1, b"H", -0.25, others), TokenLogprob(2, b"\xc3", -1.5, others)]
@@ -132,10 +134,10 @@ async def test_generate_has_logprobs_when_the_thinkers_sampling_asks(
         await session.chunk("text", tensors, finish=FinishReason.STOP)
         await session.report()
 
-    door.fakes[THINKER].script = tell
+    served.fakes[THINKER].script = tell
     sampling = {THINKER: session_pb2.Sampling(top_logprobs=2)}
     _, event, _ = await events_of(channel, modalities=["text"], sampling=sampling)
-    assert door.fakes[THINKER].sessions[-1].segment.sampling[THINKER].top_logprobs == 2
+    assert served.fakes[THINKER].sessions[-1].segment.sampling[THINKER].top_logprobs == 2
     assert list(event.text.token_ids) == [0, 1, 2]
     assert text_from_proto(event.text).logprobs == tuple(tokens)
 
@@ -146,14 +148,18 @@ async def test_generate_refuses_top_logprobs_out_of_range(channel: grpc.aio.Chan
     assert error.field == "sampling.thinker.top_logprobs"
 
 
-async def test_generate_is_text_only_when_asked(door: Door, channel: grpc.aio.Channel) -> None:
+async def test_generate_is_text_only_when_asked(
+    served: ServedGateway, channel: grpc.aio.Channel
+) -> None:
     events = await events_of(channel, modalities=["text"])
     assert events[0].started.sample_rate_hz == 0
     assert not any(event.HasField("audio") for event in events)
-    assert not door.fakes[TALKER].sessions
+    assert not served.fakes[TALKER].sessions
 
 
-async def test_generate_passes_settings_on(door: Door, channel: grpc.aio.Channel) -> None:
+async def test_generate_passes_settings_on(
+    served: ServedGateway, channel: grpc.aio.Channel
+) -> None:
     await events_of(
         channel,
         model=MODEL,
@@ -161,7 +167,7 @@ async def test_generate_passes_settings_on(door: Door, channel: grpc.aio.Channel
         delivery=session_pb2.DELIVERY_WHOLE,
         chunk_policy=session_pb2.ChunkPolicy(first=2, ramp=[3], steady=4),
     )
-    segment = door.fakes[TALKER].sessions[0].segment
+    segment = served.fakes[TALKER].sessions[0].segment
     assert segment.voice == ""
     assert segment.sampling[TALKER].seed == 5
     assert segment.sampling[TALKER].HasField("temperature")
@@ -170,12 +176,12 @@ async def test_generate_passes_settings_on(door: Door, channel: grpc.aio.Channel
     assert segment.chunk_policy.steady == 4
 
 
-async def test_generate_hears_audio(door: Door, channel: grpc.aio.Channel) -> None:
+async def test_generate_hears_audio(served: ServedGateway, channel: grpc.aio.Channel) -> None:
     file = io.BytesIO()
     soundfile.write(file, np.full(100, 0.25), INPUT_RATE_HZ, format="WAV", subtype="FLOAT")
     audio = Part(audio=speech_pb2.AudioPart(wav=file.getvalue()))
     await events_of(channel, messages=[speech_pb2.Message(role="user", parts=[audio])])
-    chunk = door.fakes[THINKER].sessions[0].input
+    chunk = served.fakes[THINKER].sessions[0].input
     assert chunk is not None
     (recording,) = from_tensors(chunk.tensors).recordings
     assert recording.tolist() == [0.25] * 100
@@ -223,14 +229,14 @@ async def test_generate_refuses_a_wrong_request_naming_the_field(
     ],
 )
 async def test_generate_has_the_status_of_what_a_stage_says(
-    door: Door, channel: grpc.aio.Channel, error: AntiphonError
+    served: ServedGateway, channel: grpc.aio.Channel, error: AntiphonError
 ) -> None:
     async def refuse(session: Session) -> None:
         await session.opened()
         await session.error(error)
 
-    door.fakes[THINKER].script = refuse
-    door.fakes[TALKER].script = door.fakes[CODE2WAV].script = stall
+    served.fakes[THINKER].script = refuse
+    served.fakes[TALKER].script = served.fakes[CODE2WAV].script = stall
     got = await failure_of(channel)
     assert type(got) is type(error)
     assert (got.message, got.field, got.stage) == (error.message, error.field, THINKER)
@@ -238,14 +244,14 @@ async def test_generate_has_the_status_of_what_a_stage_says(
 
 
 async def test_generate_ends_with_an_error_event_when_a_stage_fails_midway(
-    door: Door, channel: grpc.aio.Channel
+    served: ServedGateway, channel: grpc.aio.Channel
 ) -> None:
     async def break_off(session: Session) -> None:
         await session.opened()
         await session.text("Hel")
         await session.error(Internal("the engine broke"))
 
-    door.fakes[THINKER].script = break_off
+    served.fakes[THINKER].script = break_off
     events = await events_of(channel, modalities=["text"])
     assert events[-1].error.code == session_pb2.ERROR_CODE_INTERNAL
     assert events[-1].error.stage == THINKER
@@ -253,32 +259,32 @@ async def test_generate_ends_with_an_error_event_when_a_stage_fails_midway(
 
 
 async def test_generate_frees_all_stages_when_it_is_cancelled(
-    door: Door, channel: grpc.aio.Channel
+    served: ServedGateway, channel: grpc.aio.Channel
 ) -> None:
     async def endless(session: Session) -> None:
         await session.opened()
         await session.text("begun")
         await asyncio.Event().wait()
 
-    door.fakes[THINKER].script = endless
+    served.fakes[THINKER].script = endless
     call = speech_stub(channel).Generate(request())
     async for event in call:
         if event.HasField("text"):
             break
-    await door.fakes.wait_begun()
+    await served.fakes.wait_begun()
     call.cancel()
-    for session in door.fakes.sessions():
+    for session in served.fakes.sessions():
         await session.ended.wait()
-    assert door.fakes[THINKER].sessions[0].cancelled.is_set()
-    await door.gateway.calls.wait_idle()
+    assert served.fakes[THINKER].sessions[0].cancelled.is_set()
+    await served.gateway.calls.wait_idle()
 
 
 async def test_generate_tells_the_stages_how_long_the_client_waits(
-    door: Door, channel: grpc.aio.Channel
+    served: ServedGateway, channel: grpc.aio.Channel
 ) -> None:
     call = speech_stub(channel).Generate(request(), timeout=20)
     assert [event async for event in call]
-    assert 0 < door.fakes[THINKER].sessions[0].segment.deadline_s < 60
+    assert 0 < served.fakes[THINKER].sessions[0].segment.deadline_s < 60
 
 
 async def test_generate_carries_a_request_id(channel: grpc.aio.Channel) -> None:
@@ -289,13 +295,13 @@ async def test_generate_carries_a_request_id(channel: grpc.aio.Channel) -> None:
 
 
 async def test_generate_is_unavailable_when_a_stage_is_down() -> None:
-    async with open_door() as door:
-        ready = door.gateway.fleet.readiness()
+    async with serve_gateway() as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        await door.fakes[TALKER].die()
+        await served.fakes[TALKER].die()
         assert not await anext(ready)
         await ready.aclose()
-        async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+        async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
             error = await failure_of(channel)
             assert (type(error), error.stage) == (Unavailable, TALKER)
             info = await speech_stub(channel).GetServerInfo(speech_pb2.GetServerInfoRequest())
@@ -310,21 +316,21 @@ async def test_generate_frees_the_stages_when_the_client_takes_nothing_for_too_l
 
     async with (
         # Longer than any pause of this process, which is the client as well.
-        open_door(send_timeout_s=3) as door,
-        grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
+        serve_gateway(send_timeout_s=3) as served,
+        grpc.aio.insecure_channel(served.gateway.grpc_address) as channel,
     ):
-        door.fakes[THINKER].script = pour
+        served.fakes[THINKER].script = pour
         call = speech_stub(channel).Generate(request(modalities=["text"]))
         assert (await call.read()).HasField("started")
-        await door.fakes[THINKER].sessions[0].ended.wait()
-        await door.gateway.calls.wait_idle()
+        await served.fakes[THINKER].sessions[0].ended.wait()
+        await served.gateway.calls.wait_idle()
         call.cancel()
 
 
 async def test_health_service_follows_the_stages() -> None:
     async with (
-        open_door() as door,
-        grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
+        serve_gateway() as served,
+        grpc.aio.insecure_channel(served.gateway.grpc_address) as channel,
     ):
         stub: Any = health_pb2_grpc.HealthStub(channel)
         service = "antiphon.v1.SpeechService"
@@ -333,7 +339,7 @@ async def test_health_service_follows_the_stages() -> None:
         status = health_pb2.HealthCheckResponse
         while (await anext(statuses)).status != status.SERVING:
             pass
-        await door.fakes[CODE2WAV].die()
+        await served.fakes[CODE2WAV].die()
         assert (await anext(statuses)).status == status.NOT_SERVING
         watch.cancel()
 

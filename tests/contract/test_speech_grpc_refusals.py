@@ -1,4 +1,4 @@
-"""What the gRPC door says of permanent errors, and what the journal has of them."""
+"""What the gRPC endpoint says of permanent errors, and what the journal has of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 from fake_stages import THINKER, Session
-from gateway_door import Door, open_door
+from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
@@ -26,8 +26,8 @@ NOTHING = Part(audio=speech_pb2.AudioPart(wav=b"noise"))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def client(door: Door) -> AsyncIterator[antiphon.AsyncClient]:
-    async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+async def client(served: ServedGateway) -> AsyncIterator[antiphon.AsyncClient]:
+    async with antiphon.AsyncClient(served.gateway.grpc_address) as client:
         yield client
 
 
@@ -94,11 +94,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_generate_refuses_what_has_no_bound_naming_the_field(door: Door, name: str) -> None:
+async def test_generate_refuses_what_has_no_bound_naming_the_field(
+    served: ServedGateway, name: str
+) -> None:
     fields, field = WRONG[name]
     message = speech_pb2.Message(role="user", parts=[Part(text="Hi")])
     request = speech_pb2.GenerateRequest(**{"messages": [message], **fields})
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+    async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await speech_stub(channel).Generate(request).read()
     error: AntiphonError = error_from_rpc(caught.value)
@@ -151,55 +153,58 @@ async def test_generate_refuses_what_there_is_too_much_of(name: str) -> None:
     message, field = MANY[name]
     data = message if isinstance(message, bytes) else message.SerializeToString()
     async with (
-        open_door(max_body_values=20_000) as door,
-        grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
+        serve_gateway(max_body_values=20_000) as served,
+        grpc.aio.insecure_channel(served.gateway.grpc_address) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_stream("/antiphon.v1.SpeechService/Generate")(data).read()
         error = error_from_rpc(caught.value)
         assert isinstance(error, InvalidArgument), error
         assert error.field == field
-        assert not any(stage.sessions for stage in door.fakes.by_role.values())
+        assert not any(stage.sessions for stage in served.fakes.by_role.values())
 
 
 @pytest.mark.parametrize("to_the_end", [True, False])
 async def test_a_stream_that_fails_midway_is_journaled_with_its_error(
-    door: Door, client: antiphon.AsyncClient, caplog: pytest.LogCaptureFixture, to_the_end: bool
+    served: ServedGateway,
+    client: antiphon.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    to_the_end: bool,
 ) -> None:
     async def break_off(session: Session) -> None:
         await session.opened()
         await session.text("Hel")
         await session.error(Internal("the engine broke"))
 
-    door.fakes[THINKER].script = break_off
+    served.fakes[THINKER].script = break_off
     caplog.clear()
     if to_the_end:
         message = speech_pb2.Message(role="user", parts=[Part(text="Hi")])
         request = speech_pb2.GenerateRequest(messages=[message], modalities=["text"])
-        async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+        async with grpc.aio.insecure_channel(served.gateway.grpc_address) as channel:
             *_, last = [event async for event in speech_stub(channel).Generate(request)]
         assert last.error.message == "the engine broke"
     else:
         # The SDK cancels the call when it has read the error.
         with pytest.raises(Internal, match="the engine broke"):
             await client.generate("Hi", modalities=["text"]).collect()
-    await door.gateway.calls.wait_idle()
+    await served.gateway.calls.wait_idle()
     line = journal_line(caplog)
     assert (line["status"], line["error"], line["stage"]) == ("INTERNAL", "internal", THINKER)
     assert line["session"]
 
 
 async def test_what_a_stage_says_of_a_recording_names_its_path_here_too(
-    door: Door, client: antiphon.AsyncClient
+    served: ServedGateway, client: antiphon.AsyncClient
 ) -> None:
     async def refuse(session: Session) -> None:
         await session.opened()
         await session.error(InvalidArgument("image.0: is no picture", field="image.0"))
 
-    told = door.gateway.fleet[THINKER].require()
+    told = served.gateway.fleet[THINKER].require()
     told.input_kinds.append("image")
     told.max_input_images = 1
-    door.fakes[THINKER].script = refuse
+    served.fakes[THINKER].script = refuse
     message = antiphon.Message.user("See", antiphon.Image(png_of(9, 7)))
     try:
         with pytest.raises(InvalidArgument) as caught:

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 from fake_stages import THINKER
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 from antiphon.conversation import TextPart, from_tensors
-from antiphon_gateway.doors.http.spoken import OVERHEAD_BYTES
+from antiphon_gateway.endpoints.http.spoken import OVERHEAD_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SAID = "Hello wörld!"
 
 
-def heard(door: Door) -> list[tuple[str, str]]:
+def heard(served: ServedGateway) -> list[tuple[str, str]]:
     """Who says what in the conversation that came to the thinker last."""
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     told = []
     for message in from_tensors(chunk.tensors).messages:
@@ -32,16 +32,16 @@ def heard(door: Door) -> list[tuple[str, str]]:
 NEXT_TURN = [("user", "Hi"), ("assistant", SAID), ("user", "And then?")]
 
 
-async def test_chat_goes_on_with_the_message_that_the_client_has(door: Door) -> None:
+async def test_chat_goes_on_with_the_message_that_the_client_has(served: ServedGateway) -> None:
     messages = list(MESSAGES)
-    first = await door.openai.chat.completions.create(model=MODEL, messages=messages, **SPOKEN)
+    first = await served.openai.chat.completions.create(model=MODEL, messages=messages, **SPOKEN)
     messages += [first.choices[0].message, {"role": "user", "content": "And then?"}]
-    await door.openai.chat.completions.create(model=MODEL, messages=messages)
-    assert heard(door) == NEXT_TURN
+    await served.openai.chat.completions.create(model=MODEL, messages=messages)
+    assert heard(served) == NEXT_TURN
 
 
-async def ask_again(door: Door, audio: dict[str, Any]) -> Any:
-    return await door.chat(
+async def ask_again(served: ServedGateway, audio: dict[str, Any]) -> Any:
+    return await served.chat(
         messages=[
             *MESSAGES,
             {"role": "assistant", "audio": audio},
@@ -51,11 +51,13 @@ async def ask_again(door: Door, audio: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_chat_knows_what_it_said_by_its_id_until_it_expires(door: Door, stream: bool) -> None:
+async def test_chat_knows_what_it_said_by_its_id_until_it_expires(
+    served: ServedGateway, stream: bool
+) -> None:
     before = int(time.time())
     audio: Any
     if stream:
-        chunks = await door.openai.chat.completions.create(
+        chunks = await served.openai.chat.completions.create(
             model=MODEL, messages=MESSAGES, stream=True, **SPOKEN
         )
         audio = {}
@@ -63,17 +65,17 @@ async def test_chat_knows_what_it_said_by_its_id_until_it_expires(door: Door, st
             told = dict(getattr(chunk.choices[0].delta, "audio", None) or {})
             audio |= {name: value for name, value in told.items() if value is not None}
     else:
-        answer = await door.chat(**SPOKEN)
+        answer = await served.chat(**SPOKEN)
         audio = answer.json()["choices"][0]["message"]["audio"]
     keep_s = 3600
     assert before + keep_s <= audio["expires_at"] <= int(time.time()) + keep_s
-    response = await ask_again(door, {"id": audio["id"]})
+    response = await ask_again(served, {"id": audio["id"]})
     assert response.status_code == 200, response.text
-    assert heard(door) == NEXT_TURN
+    assert heard(served) == NEXT_TURN
 
 
-async def test_chat_refuses_an_answer_that_it_does_not_know(door: Door) -> None:
-    response = await ask_again(door, {"id": "audio_of_another"})
+async def test_chat_refuses_an_answer_that_it_does_not_know(served: ServedGateway) -> None:
+    response = await ask_again(served, {"id": "audio_of_another"})
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "messages[1].audio")
     assert "transcript" in error["message"]
@@ -81,14 +83,14 @@ async def test_chat_refuses_an_answer_that_it_does_not_know(door: Door) -> None:
 
 async def test_chat_says_at_once_that_an_answer_is_not_kept_when_there_is_no_room() -> None:
     room = 2 * (OVERHEAD_BYTES + len(SAID.encode()))
-    async with open_door(max_spoken_bytes=room) as door:
-        answers = [(await door.chat(**SPOKEN)).json() for _ in range(3)]
+    async with serve_gateway(max_spoken_bytes=room) as served:
+        answers = [(await served.chat(**SPOKEN)).json() for _ in range(3)]
         kept = [each["choices"][0]["message"]["audio"] for each in answers]
         left_s = [
             audio["expires_at"] - each["created"] for audio, each in zip(kept, answers, strict=True)
         ]
         assert min(left_s[:2]) >= 3600 > 60 > left_s[2]
-        statuses = [(await ask_again(door, {"id": each["id"]})).status_code for each in kept]
+        statuses = [(await ask_again(served, {"id": each["id"]})).status_code for each in kept]
         assert statuses == [200, 200, 400]
 
 
@@ -102,7 +104,7 @@ async def test_chat_says_at_once_that_an_answer_is_not_kept_when_there_is_no_roo
     ],
 )
 async def test_chat_refuses_an_audio_that_is_none(
-    door: Door, message: dict[str, Any], param: str
+    served: ServedGateway, message: dict[str, Any], param: str
 ) -> None:
-    response = await door.chat(messages=[message, *MESSAGES])
+    response = await served.chat(messages=[message, *MESSAGES])
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)

@@ -10,8 +10,8 @@ import numpy as np
 import openai
 import pytest
 from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session, stall, think
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door, tell_anew
 from raw_http import chat_body, post, raw_client
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway, tell_anew
 
 from antiphon.errors import (
     AntiphonError,
@@ -57,10 +57,10 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     ],
 )
 async def test_chat_has_the_status_of_what_a_stage_says(
-    door: Door, error: AntiphonError, status: int
+    served: ServedGateway, error: AntiphonError, status: int
 ) -> None:
-    door.fakes[TALKER].script = refusing(error)
-    response = await door.chat(**SPOKEN)
+    served.fakes[TALKER].script = refusing(error)
+    response = await served.chat(**SPOKEN)
     assert response.status_code == status
     assert error_of(response)["message"].endswith(error.message)
     retryable = error_of(response)["code"] in ("unavailable", "resource_exhausted")
@@ -69,7 +69,7 @@ async def test_chat_has_the_status_of_what_a_stage_says(
     assert response.headers.get("retry-after") == wait
 
 
-async def test_stream_has_the_status_of_a_stage_without_a_slot(door: Door) -> None:
+async def test_stream_has_the_status_of_a_stage_without_a_slot(served: ServedGateway) -> None:
     """Though the others have opened their parts and the thinker has spoken."""
     spoke = asyncio.Event()
 
@@ -83,23 +83,23 @@ async def test_stream_has_the_status_of_a_stage_without_a_slot(door: Door) -> No
         await spoke.wait()
         await session.error(ResourceExhausted("all slots are taken", retry_after_s=3.0))
 
-    door.fakes[THINKER].script, door.fakes[TALKER].script = speak, refuse
-    response = await door.chat(stream=True, **SPOKEN)
+    served.fakes[THINKER].script, served.fakes[TALKER].script = speak, refuse
+    response = await served.chat(stream=True, **SPOKEN)
     assert response.status_code == 429
     assert response.headers["retry-after"] == "3"
 
 
-async def test_chat_cancels_all_stages_when_one_refuses(door: Door) -> None:
-    door.fakes[THINKER].script = door.fakes[CODE2WAV].script = stall
+async def test_chat_cancels_all_stages_when_one_refuses(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = served.fakes[CODE2WAV].script = stall
 
     async def refuse_last(session: Session) -> None:
-        await door.fakes.wait_begun(THINKER, CODE2WAV)
+        await served.fakes.wait_begun(THINKER, CODE2WAV)
         await session.error(ResourceExhausted("all slots are taken"))
 
-    door.fakes[TALKER].script = refuse_last
-    assert (await door.chat(**SPOKEN)).status_code == 429
+    served.fakes[TALKER].script = refuse_last
+    assert (await served.chat(**SPOKEN)).status_code == 429
     for role in (THINKER, CODE2WAV):
-        await door.fakes[role].sessions[0].cancelled.wait()
+        await served.fakes[role].sessions[0].cancelled.wait()
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -112,20 +112,20 @@ async def test_stream_ends_with_unavailable_naming_the_stage_that_dies(role: str
         begun.set()
         await asyncio.Event().wait()
 
-    async with open_door() as door:
+    async with serve_gateway() as served:
         for each in ROLES:
-            door.fakes[each].script = stall
-        door.fakes[THINKER].script = begin
-        asking = asyncio.create_task(door.chat(stream=True, **SPOKEN))
+            served.fakes[each].script = stall
+        served.fakes[THINKER].script = begin
+        asking = asyncio.create_task(served.chat(stream=True, **SPOKEN))
         await begun.wait()
-        await door.fakes.wait_begun()
-        await door.fakes[role].die()
+        await served.fakes.wait_begun()
+        await served.fakes[role].die()
         error = error_of(await asking)
         assert error["code"] == "unavailable"
-        assert f"the stage {role} at {door.fakes[role].address} was lost" in error["message"]
+        assert f"the stage {role} at {served.fakes[role].address} was lost" in error["message"]
         for other in set(ROLES) - {role}:
-            await door.fakes[other].sessions[0].cancelled.wait()
-        assert await door.metric(
+            await served.fakes[other].sessions[0].cancelled.wait()
+        assert await served.metric(
             f'antiphon_gateway_errors_total{{code="unavailable",stage="{role}"}}'
         )
 
@@ -145,15 +145,15 @@ async def test_the_death_of_a_stage_is_told_and_not_its_neighbours_echo(way: str
             await session._context.write(session_pb2.SessionResponse(suspended=lost))
         echoed.set()
 
-    async with open_door() as door:
+    async with serve_gateway() as served:
         # As a real stage does, it ends its stream after an error.
-        door.fakes[CODE2WAV].ends_itself = way == "error"
-        door.fakes[THINKER].script = door.fakes[TALKER].script = stall
-        door.fakes[CODE2WAV].script = notice
-        asking = asyncio.create_task(door.chat(**SPOKEN))
+        served.fakes[CODE2WAV].ends_itself = way == "error"
+        served.fakes[THINKER].script = served.fakes[TALKER].script = stall
+        served.fakes[CODE2WAV].script = notice
+        asking = asyncio.create_task(served.chat(**SPOKEN))
         echo.set()
         await echoed.wait()
-        await door.fakes[TALKER].die()
+        await served.fakes[TALKER].die()
         response = await asking
         assert response.status_code == 503
         assert f"the stage {TALKER} at" in error_of(response)["message"]
@@ -166,49 +166,49 @@ async def test_a_suspended_stage_goes_on_when_its_link_heals() -> None:
         await session._context.write(session_pb2.SessionResponse(suspended=lost))
         await usual(session)
 
-    async with open_door() as door:
-        usual = door.fakes[CODE2WAV].script
-        door.fakes[CODE2WAV].script = heals
-        response = await door.chat(**SPOKEN)
+    async with serve_gateway() as served:
+        usual = served.fakes[CODE2WAV].script
+        served.fakes[CODE2WAV].script = heals
+        response = await served.chat(**SPOKEN)
         assert response.status_code == 200
         assert response.json()["choices"][0]["message"]["audio"]["data"]
 
 
-async def test_an_echo_is_told_when_no_cause_follows(door: Door) -> None:
-    door.fakes[THINKER].script = door.fakes[TALKER].script = stall
+async def test_an_echo_is_told_when_no_cause_follows(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = served.fakes[TALKER].script = stall
     error = Unavailable("the link was lost", stage=TALKER, edge="codes")
-    door.fakes[CODE2WAV].script = refusing(error)
-    response = await door.chat(**SPOKEN)
+    served.fakes[CODE2WAV].script = refusing(error)
+    response = await served.chat(**SPOKEN)
     assert (response.status_code, error_of(response)["message"]) == (503, "the link was lost")
 
 
 async def test_chat_is_refused_at_once_when_a_stage_is_down_and_served_when_it_is_back() -> None:
-    async with open_door() as door:
-        ready = door.gateway.fleet.readiness()
+    async with serve_gateway() as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        await door.fakes[TALKER].die()
+        await served.fakes[TALKER].die()
         assert not await anext(ready)
-        response = await door.chat(**SPOKEN)
+        response = await served.chat(**SPOKEN)
         assert response.status_code == 503
-        address = door.fakes[TALKER].address
+        address = served.fakes[TALKER].address
         assert f"the stage {TALKER} at {address} is down" in error_of(response)["message"]
-        assert not door.fakes[THINKER].sessions
-        assert (await door.chat()).status_code == 200, "text needs no talker"
+        assert not served.fakes[THINKER].sessions
+        assert (await served.chat()).status_code == 200, "text needs no talker"
         with pytest.raises(openai.InternalServerError):
-            await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES, **SPOKEN)
-        await door.fakes[TALKER].start()
+            await served.openai.chat.completions.create(model=MODEL, messages=MESSAGES, **SPOKEN)
+        await served.fakes[TALKER].start()
         assert await anext(ready)
-        assert (await door.chat(**SPOKEN)).status_code == 200
+        assert (await served.chat(**SPOKEN)).status_code == 200
         await ready.aclose()
 
 
-async def test_chat_is_refused_while_a_stage_is_not_serving(door: Door) -> None:
-    ready = door.gateway.fleet.readiness()
+async def test_chat_is_refused_while_a_stage_is_not_serving(served: ServedGateway) -> None:
+    ready = served.gateway.fleet.readiness()
     assert await anext(ready)
-    await door.fakes[THINKER].set_serving(False)
+    await served.fakes[THINKER].set_serving(False)
     assert not await anext(ready)
-    response = await door.chat()
-    await door.fakes[THINKER].set_serving(True)
+    response = await served.chat()
+    await served.fakes[THINKER].set_serving(True)
     assert await anext(ready)
     await ready.aclose()
     assert response.status_code == 503
@@ -216,18 +216,20 @@ async def test_chat_is_refused_while_a_stage_is_not_serving(door: Door) -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpoint_fingerprint", "pipeline"])
-async def test_chat_is_refused_when_stages_do_not_fit_together(door: Door, name: str) -> None:
-    description = door.gateway.fleet[TALKER].require()
+async def test_chat_is_refused_when_stages_do_not_fit_together(
+    served: ServedGateway, name: str
+) -> None:
+    description = served.gateway.fleet[TALKER].require()
     before = getattr(description, name)
     setattr(description, name, "other")
-    tell_anew(door.gateway)
+    tell_anew(served.gateway)
     try:
-        response = await door.chat(**SPOKEN)
-        health = await door.http.get("/health")
-        text_only = await door.chat()
+        response = await served.chat(**SPOKEN)
+        health = await served.http.get("/health")
+        text_only = await served.chat()
     finally:
         setattr(description, name, before)
-        tell_anew(door.gateway)
+        tell_anew(served.gateway)
     assert response.status_code == 503
     error = error_of(response)
     assert error["code"] == "failed_precondition"
@@ -239,14 +241,14 @@ async def test_chat_is_refused_when_stages_do_not_fit_together(door: Door, name:
 
 async def test_chat_is_a_504_naming_the_stages_that_say_nothing() -> None:
     # Time enough for the others to finish.
-    async with open_door(idle_timeout_s=3) as door:
-        door.fakes[CODE2WAV].script = stall
-        response = await door.chat(**SPOKEN)
+    async with serve_gateway(idle_timeout_s=3) as served:
+        served.fakes[CODE2WAV].script = stall
+        response = await served.chat(**SPOKEN)
         assert response.status_code == 504
         error = error_of(response)
         assert error["code"] == "deadline_exceeded"
         assert error["message"].endswith(f"not finished: {CODE2WAV}")
-        await door.fakes[CODE2WAV].sessions[0].cancelled.wait()
+        await served.fakes[CODE2WAV].sessions[0].cancelled.wait()
 
 
 async def test_chat_is_a_504_when_the_request_takes_too_long() -> None:
@@ -256,40 +258,42 @@ async def test_chat_is_a_504_when_the_request_takes_too_long() -> None:
             await session.report(output_positions=1)
             await asyncio.sleep(0.02)
 
-    async with open_door(request_timeout_s=0.3) as door:
-        door.fakes[THINKER].script = drip
-        response = await door.chat()
+    async with serve_gateway(request_timeout_s=0.3) as served:
+        served.fakes[THINKER].script = drip
+        response = await served.chat()
         assert response.status_code == 504
         assert "the request's time is over" in error_of(response)["message"]
-        assert 0 < door.fakes[THINKER].sessions[0].segment.deadline_s <= 0.3
+        assert 0 < served.fakes[THINKER].sessions[0].segment.deadline_s <= 0.3
 
 
-async def test_chat_is_a_500_when_a_chunk_was_lost(door: Door) -> None:
+async def test_chat_is_a_500_when_a_chunk_was_lost(served: ServedGateway) -> None:
     async def skip(session: Session) -> None:
         await session.opened()
         await session.text("One")
         await session.text("three", skip=1)
 
-    door.fakes[THINKER].script = skip
-    response = await door.chat()
+    served.fakes[THINKER].script = skip
+    response = await served.chat()
     assert response.status_code == 500
     assert error_of(response)["code"] == "data_loss"
 
 
-async def test_chat_is_a_500_when_a_stage_ends_before_it_has_finished(door: Door) -> None:
+async def test_chat_is_a_500_when_a_stage_ends_before_it_has_finished(
+    served: ServedGateway,
+) -> None:
     async def leave(session: Session) -> None:
         await session.opened()
         await session.text("One")
 
-    fake = door.fakes[THINKER]
+    fake = served.fakes[THINKER]
     fake.script, fake.ends_itself = leave, True
-    response = await door.chat()
+    response = await served.chat()
     assert response.status_code == 500
     assert "before it had finished text" in error_of(response)["message"]
 
 
 async def test_stream_is_a_429_when_the_talker_refuses_after_the_thinker_has_answered(
-    door: Door,
+    served: ServedGateway,
 ) -> None:
     answered = asyncio.Event()
 
@@ -301,51 +305,51 @@ async def test_stream_is_a_429_when_the_talker_refuses_after_the_thinker_has_ans
         await answered.wait()
         await session.error(ResourceExhausted("all slots are taken"))
 
-    door.fakes[THINKER].script, door.fakes[TALKER].script = answer, refuse
-    response = await door.chat(stream=True, **SPOKEN)
+    served.fakes[THINKER].script, served.fakes[TALKER].script = answer, refuse
+    response = await served.chat(stream=True, **SPOKEN)
     assert response.status_code == 429
 
 
-async def test_no_task_is_left_when_a_stage_has_ended_the_stream(door: Door) -> None:
+async def test_no_task_is_left_when_a_stage_has_ended_the_stream(served: ServedGateway) -> None:
     async def leave(session: Session) -> None:
         await session.opened()
 
-    fake = door.fakes[THINKER]
+    fake = served.fakes[THINKER]
     fake.script, fake.ends_itself = leave, True
-    assert (await door.chat()).status_code == 500
-    await door.gateway.calls.wait_idle()
+    assert (await served.chat()).status_code == 500
+    await served.gateway.calls.wait_idle()
     sending = [t for t in asyncio.all_tasks() if "_consume_request" in str(t.get_coro())]
     _, pending = await asyncio.wait(sending, timeout=1) if sending else ((), ())
     assert not pending
 
 
-async def test_chat_is_unavailable_when_a_stage_cancels_the_session(door: Door) -> None:
+async def test_chat_is_unavailable_when_a_stage_cancels_the_session(served: ServedGateway) -> None:
     async def give_up(session: Session) -> None:
         await session.opened()
         await session._context.abort(grpc.StatusCode.CANCELLED, "enough")
 
-    door.fakes[THINKER].script = give_up
-    response = await door.chat()
+    served.fakes[THINKER].script = give_up
+    response = await served.chat()
     assert response.status_code == 503
     assert f"the stage {THINKER} at" in error_of(response)["message"]
 
 
-async def test_chat_is_an_error_when_text_is_not_utf8(door: Door) -> None:
+async def test_chat_is_an_error_when_text_is_not_utf8(served: ServedGateway) -> None:
     async def babble(session: Session) -> None:
         await session.opened()
         tensors = {"ids": np.zeros(1, np.int32), "utf8": np.array([0xFF], np.uint8)}
         await session.chunk("text", tensors, finish=FinishReason.STOP)
 
-    door.fakes[THINKER].script = babble
-    response = await door.chat()
+    served.fakes[THINKER].script = babble
+    response = await served.chat()
     assert (response.status_code, error_of(response)["code"]) == (500, "data_loss")
 
 
-async def test_a_failed_request_leaves_the_next_one_alone(door: Door) -> None:
-    door.fakes[THINKER].script = refusing(Internal("broke"))
-    assert (await door.chat()).status_code == 500
-    door.fakes[THINKER].script = think
-    assert (await door.chat()).status_code == 200
+async def test_a_failed_request_leaves_the_next_one_alone(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = refusing(Internal("broke"))
+    assert (await served.chat()).status_code == 500
+    served.fakes[THINKER].script = think
+    assert (await served.chat()).status_code == 200
 
 
 async def test_a_client_that_leaves_while_a_stage_still_ends_its_stream_frees_it(
@@ -361,13 +365,13 @@ async def test_a_client_that_leaves_while_a_stage_still_ends_its_stream_frees_it
         ending.set()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(60), open_door() as door:
-        door.fakes[THINKER].script = end_slowly
-        async with raw_client(door) as client:
+    async with asyncio.timeout(60), serve_gateway() as served:
+        served.fakes[THINKER].script = end_slowly
+        async with raw_client(served) as client:
             await client.send(post(chat_body()))
             await ending.wait()
-        (session,) = door.fakes[THINKER].sessions
+        (session,) = served.fakes[THINKER].sessions
         await session.cancelled.wait()
-        await door.gateway.calls.wait_idle()
-        (replica,) = door.gateway.fleet[THINKER]
+        await served.gateway.calls.wait_idle()
+        (replica,) = served.gateway.fleet[THINKER]
         assert not replica._holders

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from fake_stages import TALKER, THINKER, FakeStage, describe, think
-from gateway_door import deployment_of
+from served_gateway import deployment_of
 
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, Session, describe, stall, think
-from gateway_door import SPOKEN, deployment_of, open_door
+from served_gateway import SPOKEN, deployment_of, serve_gateway
 
 from antiphon.segment import FinishReason
 from antiphon_gateway.fleet import replica_watch
@@ -26,15 +26,15 @@ UNKNOWN_STATUS = 99
 
 
 async def test_a_stage_in_an_unknown_state_is_down_and_watched_further() -> None:
-    async with asyncio.timeout(GENEROUS_S), open_door() as door:
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        await door.fakes[TALKER].health.set("", UNKNOWN_STATUS)
+        await served.fakes[TALKER].health.set("", UNKNOWN_STATUS)
         assert not await anext(ready)
-        health = await door.http.get("/health")
+        health = await served.http.get("/health")
         assert health.status_code == 503
         assert str(UNKNOWN_STATUS) in health.json()["stages"][TALKER]["reason"]
-        await door.fakes[TALKER].set_serving(True)
+        await served.fakes[TALKER].set_serving(True)
         assert await anext(ready)
         await ready.aclose()
 
@@ -48,16 +48,16 @@ async def test_a_running_call_goes_on_when_its_stage_says_that_it_serves_no_more
         await go_on.wait()
         await usual(session)
 
-    async with asyncio.timeout(GENEROUS_S), open_door() as door:
-        usual = door.fakes[THINKER].script
-        door.fakes[THINKER].script = speak
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
+        usual = served.fakes[THINKER].script
+        served.fakes[THINKER].script = speak
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        asking = asyncio.create_task(door.chat())
+        asking = asyncio.create_task(served.chat())
         await speaking.wait()
-        await door.fakes[THINKER].set_serving(False)
+        await served.fakes[THINKER].set_serving(False)
         assert not await anext(ready)
-        assert (await door.chat()).status_code == 503
+        assert (await served.chat()).status_code == 503
         go_on.set()
         assert (await asking).status_code == 200
         await ready.aclose()
@@ -65,15 +65,15 @@ async def test_a_running_call_goes_on_when_its_stage_says_that_it_serves_no_more
 
 async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_answers() -> None:
     """Its connection, its health stream and its sessions are as good as ever."""
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=1.5) as door:
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=1.5) as served:
         for role in (THINKER, TALKER, CODE2WAV):
-            door.fakes[role].script = stall
-        ready = door.gateway.fleet.readiness()
+            served.fakes[role].script = stall
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        asking = asyncio.create_task(door.chat(**SPOKEN))
-        door.fakes[CODE2WAV].health.answering.clear()
+        asking = asyncio.create_task(served.chat(**SPOKEN))
+        served.fakes[CODE2WAV].health.answering.clear()
         assert not await anext(ready)
-        refused = await door.chat(**SPOKEN)
+        refused = await served.chat(**SPOKEN)
         assert refused.status_code == 503
         assert "has not answered a probe" in refused.text
         ended = await asking
@@ -82,11 +82,11 @@ async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_a
         assert error["code"] == "unavailable"
         assert f"the stage {CODE2WAV} at" in error["message"]
         assert "was lost" in error["message"]
-        door.fakes.reset()
-        assert (await door.chat()).status_code == 200, "text needs no code2wav"
-        door.fakes[CODE2WAV].health.answering.set()
+        served.fakes.reset()
+        assert (await served.chat()).status_code == 200, "text needs no code2wav"
+        served.fakes[CODE2WAV].health.answering.set()
         assert await anext(ready)
-        assert (await door.chat(**SPOKEN)).status_code == 200
+        assert (await served.chat(**SPOKEN)).status_code == 200
         await ready.aclose()
 
 
@@ -98,17 +98,17 @@ async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> No
         await go_on.wait()
         await usual(session)
 
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=2.5) as door:
-        usual = door.fakes[THINKER].script
-        door.fakes[THINKER].script = speak
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=2.5) as served:
+        usual = served.fakes[THINKER].script
+        served.fakes[THINKER].script = speak
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        asking = asyncio.create_task(door.chat())
+        asking = asyncio.create_task(served.chat())
         await speaking.wait()
         for _ in range(2):
-            door.fakes[THINKER].health.answering.clear()
+            served.fakes[THINKER].health.answering.clear()
             assert not await anext(ready)
-            door.fakes[THINKER].health.answering.set()
+            served.fakes[THINKER].health.answering.set()
             assert await anext(ready)
         go_on.set()
         assert (await asking).status_code == 200
@@ -123,7 +123,7 @@ async def test_a_running_call_goes_on_while_its_stage_sends_and_answers_no_probe
     async def speak(session: Session) -> None:
         nonlocal texts
         await session.opened()
-        door.fakes[THINKER].health.answering.clear()
+        served.fakes[THINKER].health.answering.clear()
         until = asyncio.get_running_loop().time() + 8 * timeout_s
         while asyncio.get_running_loop().time() < until:
             await session.text("a")
@@ -133,14 +133,14 @@ async def test_a_running_call_goes_on_while_its_stage_sends_and_answers_no_probe
         await session.chunk("text", finish=FinishReason.STOP)
         await session.report(input_positions=20, output_positions=texts)
 
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=timeout_s) as door:
-        door.fakes[THINKER].script = speak
-        answer = await door.chat()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=timeout_s) as served:
+        served.fakes[THINKER].script = speak
+        answer = await served.chat()
         assert sent_long.is_set()
         assert answer.status_code == 200, answer.text
         assert answer.json()["choices"][0]["message"]["content"] == "a" * texts
         # Silence is told from that: now it neither sends nor answers.
-        ready = door.gateway.fleet.readiness()
+        ready = served.gateway.fleet.readiness()
         while await anext(ready):
             pass
         await ready.aclose()
@@ -162,10 +162,10 @@ async def test_a_gateway_that_stands_still_for_longer_than_a_probe_may_take_lose
         return True
 
     timeout_s = 0.5
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=timeout_s) as door:
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=timeout_s) as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        answering = door.fakes[THINKER].health.answering
+        answering = served.fakes[THINKER].health.answering
         with patch.object(answering, "wait", stand_still), caplog.at_level(logging.INFO):
             await asked_again.wait()
         assert "the event loop was" in caplog.text
@@ -192,10 +192,10 @@ async def test_a_gateway_whose_loop_is_late_at_every_turn_loses_no_stage(
         answered += 1
         return True
 
-    async with asyncio.timeout(2 * GENEROUS_S), open_door(probe_timeout_s=timeout_s) as door:
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(2 * GENEROUS_S), serve_gateway(probe_timeout_s=timeout_s) as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        answering = door.fakes[THINKER].health.answering
+        answering = served.fakes[THINKER].health.answering
         with patch.object(answering, "wait", answer), caplog.at_level(logging.INFO):
             await be_starved()
         assert "is down" not in caplog.text
@@ -215,13 +215,13 @@ async def test_a_probe_that_ended_otherwise_says_how() -> None:
 
     async with (
         asyncio.timeout(GENEROUS_S),
-        open_door(probe_timeout_s=GENEROUS_S, probe_interval_s=interval_s) as door,
+        serve_gateway(probe_timeout_s=GENEROUS_S, probe_interval_s=interval_s) as served,
     ):
-        ready = door.gateway.fleet.readiness()
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        with patch.object(door.fakes[THINKER].health.answering, "wait", break_off):
+        with patch.object(served.fakes[THINKER].health.answering, "wait", break_off):
             assert not await anext(ready)
-            (thinker,) = door.gateway.fleet[THINKER]
+            (thinker,) = served.gateway.fleet[THINKER]
             assert "the line broke" in thinker.reason
             assert "within" not in thinker.reason
             await again.wait()
@@ -240,12 +240,12 @@ async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None
             return False
         return coroutine.cr_frame.f_locals["self"]._replica is stage
 
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=GENEROUS_S) as door:
-        (stage,) = door.gateway.fleet[CODE2WAV]
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=GENEROUS_S) as served:
+        (stage,) = served.gateway.fleet[CODE2WAV]
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
         (before,) = probing()
-        await door.fakes[CODE2WAV].die()
+        await served.fakes[CODE2WAV].die()
         assert not await anext(ready)
         assert before not in probing()
         # Of the stream that waits for the stage to be back.
@@ -255,10 +255,10 @@ async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None
 
 async def test_a_health_stream_that_is_silent_is_opened_anew() -> None:
     """Its first message was lost on the way, and the connection stands."""
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_interval_s=0.05) as door:
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_interval_s=0.05) as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        fake = door.fakes[TALKER]
+        fake = served.fakes[TALKER]
         await fake.die()
         assert not await anext(ready)
         await fake.start(silent=1)
@@ -269,39 +269,39 @@ async def test_a_health_stream_that_is_silent_is_opened_anew() -> None:
 
 async def test_a_health_stream_that_says_otherwise_than_probes_is_opened_anew() -> None:
     """A change of what it said was lost on the way."""
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_interval_s=0.05) as door:
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_interval_s=0.05) as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
         for serving in (False, True):
-            door.fakes[TALKER].health.change_unheard(serving)
+            served.fakes[TALKER].health.change_unheard(serving)
             while await anext(ready) != serving:
                 pass
-        assert (await door.chat(**SPOKEN)).status_code == 200
+        assert (await served.chat(**SPOKEN)).status_code == 200
         await ready.aclose()
 
 
 async def test_a_stage_that_tells_its_load_no_more_is_asked_anew() -> None:
     """What it told got lost on the way, as all does after it."""
     with patch.object(replica_watch, "LOAD_SILENT_S", 0.2):
-        async with asyncio.timeout(GENEROUS_S), open_door() as door:
-            (talker,) = door.gateway.fleet[TALKER]
-            door.fakes[TALKER].tell_load(open_segments=1)
+        async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
+            (talker,) = served.gateway.fleet[TALKER]
+            served.fakes[TALKER].tell_load(open_segments=1)
             while not talker.busy:
-                await door.gateway.fleet.wait_changed()
-            door.fakes[TALKER].load.draining = True
+                await served.gateway.fleet.wait_changed()
+            served.fakes[TALKER].load.draining = True
             while not talker.draining:
-                await door.gateway.fleet.wait_changed()
+                await served.gateway.fleet.wait_changed()
 
 
 async def test_a_connection_that_answers_no_probes_is_opened_anew() -> None:
     """Whoever comes by another one is answered."""
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=0.5) as door:
-        ready = door.gateway.fleet.readiness()
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=0.5) as served:
+        ready = served.gateway.fleet.readiness()
         assert await anext(ready)
-        door.fakes[TALKER].health.deaf_to_known = True
+        served.fakes[TALKER].health.deaf_to_known = True
         assert not await anext(ready)
         assert await anext(ready)
-        assert (await door.chat(**SPOKEN)).status_code == 200
+        assert (await served.chat(**SPOKEN)).status_code == 200
         await ready.aclose()
 
 

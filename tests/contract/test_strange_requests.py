@@ -1,4 +1,4 @@
-"""Requests that no gRPC library sends: the doors for gRPC stay open."""
+"""Requests that no gRPC library sends: the endpoints for gRPC stay open."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import grpc
 import pytest
-from gateway_door import open_door
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from raw_http2 import sent
+from served_gateway import serve_gateway
 
 from antiphon.runtime.engine import LoadedStage
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
@@ -69,8 +69,8 @@ async def check_serves(address: str, after: str) -> None:
 
 
 async def test_the_gateway_stays_open_whatever_comes() -> None:
-    async with asyncio.timeout(GENEROUS_S), open_door() as door:
-        await check_stays_open(door.gateway.grpc_address, OF_THE_GATEWAY)
+    async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
+        await check_stays_open(served.gateway.grpc_address, OF_THE_GATEWAY)
 
 
 async def test_a_stage_stays_open_whatever_comes() -> None:
@@ -81,10 +81,10 @@ async def test_a_stage_stays_open_whatever_comes() -> None:
         await check_stays_open(running.address, OF_STAGES)
 
 
-async def test_a_gateway_whose_grpc_door_has_closed_by_itself_says_so() -> None:
-    async with asyncio.timeout(GENEROUS_S), open_door() as door:
-        closed = asyncio.create_task(door.gateway.wait_closed())
-        (server,) = door.gateway._grpc._servers
+async def test_a_gateway_whose_grpc_endpoint_has_closed_by_itself_says_so() -> None:
+    async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
+        closed = asyncio.create_task(served.gateway.wait_closed())
+        (server,) = served.gateway._grpc._servers
         assert not closed.done()
         await server.stop(0)
         await closed

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from converse_client import until
 from fake_stages import ROLES, THINKER, USUAL, Session, think, twice
-from gateway_door import Door
 from realtime_client import realtime
+from served_gateway import ServedGateway
 
 import antiphon
 from antiphon.conversation import AudioPart, from_tensors
@@ -27,7 +27,7 @@ def spoken(samples: int) -> bytes:
 
 
 @pytest.fixture
-def heard(door: Door) -> list[list[str]]:
+def heard(served: ServedGateway) -> list[list[str]]:
     """Of each answer: whose messages it was given, and that the recordings are slices."""
     told: list[list[str]] = []
 
@@ -41,12 +41,12 @@ def heard(door: Door) -> list[list[str]]:
 
     for role in ROLES:
         script = note if role == THINKER else USUAL[role]
-        door.fakes[role].script = twice(twice(script))
+        served.fakes[role].script = twice(twice(script))
     return told
 
 
 async def test_every_slice_is_a_message_and_answered(
-    door: Door, client: antiphon.AsyncClient, heard: list[list[str]]
+    served: ServedGateway, client: antiphon.AsyncClient, heard: list[list[str]]
 ) -> None:
     turns = antiphon.TimedTurns(EVERY_S)
     async with client.converse(spoken=False, turns=turns) as call:
@@ -98,10 +98,10 @@ def session(turns: dict[str, str] | None, every_s: float | None) -> dict[str, An
     return {"type": "realtime", "audio": audio, "antiphon": {"answer_every_s": every_s}}
 
 
-async def test_realtime_client_asks_for_it_by_an_extension(door: Door) -> None:
+async def test_realtime_client_asks_for_it_by_an_extension(served: ServedGateway) -> None:
     for role in ROLES:
-        door.fakes[role].script = twice(USUAL[role])
-    async with realtime(door) as client:
+        served.fakes[role].script = twice(USUAL[role])
+    async with realtime(served) as client:
         await client.send("session.update", session=session({"type": "server_vad"}, 1.0))
         refused = (await client.until("error"))["error"]
         assert refused["param"] == "session.antiphon.answer_every_s"

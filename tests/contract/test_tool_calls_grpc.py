@@ -1,4 +1,4 @@
-"""Functions at the gRPC door, by the SDK."""
+"""Functions at the gRPC endpoint, by the SDK."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from calling_stages import CALLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
 from fake_stages import THINKER, FakeStages
-from gateway_door import Door, deployment_of
+from served_gateway import ServedGateway, deployment_of
 
 import antiphon
 from antiphon.conversation import TextPart, ToolCall, ToolChoice, from_tensors
@@ -25,19 +25,19 @@ BOTH = (LOOK, SAY)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def opened() -> AsyncIterator[tuple[Door, antiphon.AsyncClient]]:
+async def opened() -> AsyncIterator[tuple[ServedGateway, antiphon.AsyncClient]]:
     async with FakeStages() as fakes:
         with_tools(fakes)
         async with Gateway(deployment_of(fakes)) as gateway:
             await gateway.wait_ready()
-            door = Door(fakes, gateway)
+            served = ServedGateway(fakes, gateway)
             async with antiphon.AsyncClient(gateway.grpc_address) as client:
-                yield door, client
-            await door.close()
+                yield served, client
+            await served.close()
 
 
 @pytest.fixture
-def fakes(opened: tuple[Door, antiphon.AsyncClient]) -> FakeStages:
+def fakes(opened: tuple[ServedGateway, antiphon.AsyncClient]) -> FakeStages:
     """The thinker says something and calls two functions."""
     fakes = opened[0].fakes
     fakes.reset()
@@ -47,7 +47,7 @@ def fakes(opened: tuple[Door, antiphon.AsyncClient]) -> FakeStages:
 
 
 @pytest.fixture
-def client(opened: tuple[Door, antiphon.AsyncClient]) -> antiphon.AsyncClient:
+def client(opened: tuple[ServedGateway, antiphon.AsyncClient]) -> antiphon.AsyncClient:
     return opened[1]
 
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from calling_stages import CALLS, TOOLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
 from fake_stages import THINKER, FakeStages, Session
-from gateway_door import MODEL, SPOKEN, Door, deployment_of
+from served_gateway import MODEL, SPOKEN, ServedGateway, deployment_of
 
 from antiphon.conversation import TextPart, ToolCall, ToolChoice, from_tensors
 from antiphon.segment import FinishReason
@@ -23,18 +23,18 @@ ASKED: list[Any] = [{"role": "user", "content": "Look"}]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def opened() -> AsyncIterator[Door]:
+async def opened() -> AsyncIterator[ServedGateway]:
     async with FakeStages() as fakes:
         with_tools(fakes)
         async with Gateway(deployment_of(fakes)) as gateway:
             await gateway.wait_ready()
-            door = Door(fakes, gateway)
-            yield door
-            await door.close()
+            served = ServedGateway(fakes, gateway)
+            yield served
+            await served.close()
 
 
 @pytest.fixture
-def caller(opened: Door) -> Door:
+def caller(opened: ServedGateway) -> ServedGateway:
     """A gateway whose thinker says something and calls two functions."""
     opened.fakes.reset()
     with_tools(opened.fakes)
@@ -42,14 +42,14 @@ def caller(opened: Door) -> Door:
     return opened
 
 
-def heard(door: Door, at: int = -1) -> Any:
+def heard(served: ServedGateway, at: int = -1) -> Any:
     """What reached the thinker."""
-    chunk = door.fakes[THINKER].sessions[at].input
+    chunk = served.fakes[THINKER].sessions[at].input
     assert chunk is not None
     return from_tensors(chunk.tensors)
 
 
-async def test_whole_answer_has_text_and_calls(caller: Door) -> None:
+async def test_whole_answer_has_text_and_calls(caller: ServedGateway) -> None:
     answer = await caller.openai.chat.completions.create(
         model=MODEL, messages=ASKED, tools=TOOLS, n=2
     )
@@ -68,7 +68,7 @@ async def test_whole_answer_has_text_and_calls(caller: Door) -> None:
     assert {route.edge for route in session.opening.routes} == {"text", "tool_calls"}
 
 
-async def test_whole_answer_has_no_text_when_calls_are_all(caller: Door) -> None:
+async def test_whole_answer_has_no_text_when_calls_are_all(caller: ServedGateway) -> None:
     async def call(session: Session) -> None:
         await say_and_call(session, text="")
 
@@ -83,7 +83,7 @@ async def test_whole_answer_has_no_text_when_calls_are_all(caller: Door) -> None
         assert len(message.tool_calls or ()) == 2
 
 
-async def test_spoken_answer_has_audio_and_calls(caller: Door) -> None:
+async def test_spoken_answer_has_audio_and_calls(caller: ServedGateway) -> None:
     answer = await caller.openai.chat.completions.create(
         model=MODEL, messages=ASKED, tools=TOOLS, **SPOKEN
     )
@@ -108,7 +108,9 @@ async def test_spoken_answer_has_audio_and_calls(caller: Door) -> None:
 
 
 @pytest.mark.parametrize("spoken", [False, True], ids=["text", "audio"])
-async def test_streamed_answer_is_assembled_by_the_client(caller: Door, spoken: bool) -> None:
+async def test_streamed_answer_is_assembled_by_the_client(
+    caller: ServedGateway, spoken: bool
+) -> None:
     fields = SPOKEN if spoken else {}
     async with caller.openai.chat.completions.stream(
         model=MODEL, messages=ASKED, tools=TOOLS, **fields
@@ -123,7 +125,7 @@ async def test_streamed_answer_is_assembled_by_the_client(caller: Door, spoken: 
     ]
 
 
-async def test_streamed_chunks_say_index_id_type_and_name(caller: Door) -> None:
+async def test_streamed_chunks_say_index_id_type_and_name(caller: ServedGateway) -> None:
     stream: Any = await caller.openai.chat.completions.create(
         model=MODEL, messages=ASKED, tools=TOOLS, stream=True
     )
@@ -137,7 +139,7 @@ async def test_streamed_chunks_say_index_id_type_and_name(caller: Door) -> None:
     assert not any("tool_call" in (delta.content or "") for delta in deltas)
 
 
-async def test_arguments_come_as_they_are_written(caller: Door) -> None:
+async def test_arguments_come_as_they_are_written(caller: ServedGateway) -> None:
     calling = caller.fakes[THINKER].script = CallInPieces()
     stream: Any = await caller.openai.chat.completions.create(
         model=MODEL, messages=ASKED, tools=TOOLS, stream=True
@@ -153,7 +155,7 @@ async def test_arguments_come_as_they_are_written(caller: Door) -> None:
     assert tuple(p.function.arguments for p in pieces) == CallInPieces.PIECES
 
 
-async def test_stream_fails_when_a_call_proves_to_be_none(caller: Door) -> None:
+async def test_stream_fails_when_a_call_proves_to_be_none(caller: ServedGateway) -> None:
     calling = caller.fakes[THINKER].script = CallInPieces(fails=True)
     stream: Any = await caller.openai.chat.completions.create(
         model=MODEL, messages=ASKED, tools=TOOLS, stream=True
@@ -171,7 +173,7 @@ async def test_stream_fails_when_a_call_proves_to_be_none(caller: Door) -> None:
     assert set(reasons) == {None}
 
 
-async def test_functions_reach_the_thinker_as_they_were_sent(caller: Door) -> None:
+async def test_functions_reach_the_thinker_as_they_were_sent(caller: ServedGateway) -> None:
     function = {
         "name": "look",
         "parameters": {"z": 1, "a": [1.5, None], "type": "object"},
@@ -202,7 +204,7 @@ async def test_functions_reach_the_thinker_as_they_were_sent(caller: Door) -> No
     ],
 )
 async def test_choice_reaches_the_thinker(
-    caller: Door, fields: dict[str, Any], offered: int, choice: ToolChoice
+    caller: ServedGateway, fields: dict[str, Any], offered: int, choice: ToolChoice
 ) -> None:
     await caller.openai.chat.completions.create(model=MODEL, messages=ASKED, tools=TOOLS, **fields)
     conversation = heard(caller)
@@ -210,7 +212,7 @@ async def test_choice_reaches_the_thinker(
     assert conversation.tool_choice == choice
 
 
-async def test_history_of_calls_is_taken_without_functions(caller: Door) -> None:
+async def test_history_of_calls_is_taken_without_functions(caller: ServedGateway) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": ""}}
     messages: list[Any] = [
         *ASKED,
@@ -224,7 +226,7 @@ async def test_history_of_calls_is_taken_without_functions(caller: Door) -> None
     assert (said.parts, first.parts, second.parts) == ((), (TextPart("blue"),), ())
 
 
-async def test_answer_fails_when_a_call_is_malformed(caller: Door) -> None:
+async def test_answer_fails_when_a_call_is_malformed(caller: ServedGateway) -> None:
     caller.fakes[THINKER].script = fail_in_a_call
     with pytest.raises(openai.UnprocessableEntityError, match="call that is none"):
         await caller.openai.chat.completions.create(model=MODEL, messages=ASKED, tools=TOOLS)
@@ -242,7 +244,7 @@ async def test_answer_fails_when_a_call_is_malformed(caller: Door) -> None:
         await read_on()
 
 
-async def test_answer_that_a_limit_ended_says_so(caller: Door) -> None:
+async def test_answer_that_a_limit_ended_says_so(caller: ServedGateway) -> None:
     async def cut(session: Session) -> None:
         await say_and_call(session, finish=FinishReason.LENGTH)
 

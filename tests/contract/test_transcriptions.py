@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 import soundfile
 from fake_stages import INPUT_RATE_HZ, TEXTS, THINKER, Session
-from gateway_door import MODEL, Door, open_door
 from openai.types.audio import Transcription, TranscriptionVerbose
 from raw_http import raw_client
 from reading_model import Reader
+from served_gateway import MODEL, ServedGateway, serve_gateway
 
 from antiphon.conversation import AudioPart, Conversation, TextPart, from_tensors
 from antiphon.errors import Internal
@@ -32,11 +32,11 @@ BOUNDARY = "outline"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def bounded() -> AsyncIterator[Door]:
+async def bounded() -> AsyncIterator[ServedGateway]:
     """One that takes little."""
     settings = {"max_form_parts": 6, "max_form_field_bytes": 100, "max_body_bytes": 1 << 19}
-    async with open_door(body_timeout_s=3.0, **settings) as door:
-        yield door
+    async with serve_gateway(body_timeout_s=3.0, **settings) as served:
+        yield served
 
 
 def file(container: str = "wav") -> tuple[str, bytes]:
@@ -45,17 +45,17 @@ def file(container: str = "wav") -> tuple[str, bytes]:
     return f"said.{container}", data.getvalue()
 
 
-def heard(door: Door) -> Conversation:
+def heard(served: ServedGateway) -> Conversation:
     """The conversation that came to the thinker."""
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     return from_tensors(chunk.tensors)
 
 
-async def post(door: Door, **fields: Any) -> Any:
+async def post(served: ServedGateway, **fields: Any) -> Any:
     form: dict[str, Any] = {"model": MODEL, **fields}
     files = {"file": form.pop("file", file())}
-    return await door.http.post(PATH, data=form, files=files)
+    return await served.http.post(PATH, data=form, files=files)
 
 
 def form(*parts: tuple[str, bytes], end: bytes = b"--") -> bytes:
@@ -70,16 +70,16 @@ def named(name: str) -> str:
     return f'Content-Disposition: form-data; name="{name}"'
 
 
-async def send(door: Door, body: bytes, content_type: str = "") -> Any:
+async def send(served: ServedGateway, body: bytes, content_type: str = "") -> Any:
     kind = content_type or f"multipart/form-data; boundary={BOUNDARY}"
-    return await door.http.post(PATH, content=body, headers={"content-type": kind})
+    return await served.http.post(PATH, content=body, headers={"content-type": kind})
 
 
 @pytest.mark.parametrize("container", FORMATS)
 async def test_transcription_is_what_the_model_says_of_the_recording(
-    door: Door, container: str
+    served: ServedGateway, container: str
 ) -> None:
-    said = await door.openai.audio.transcriptions.create(model=MODEL, file=file(container))
+    said = await served.openai.audio.transcriptions.create(model=MODEL, file=file(container))
     Transcription.model_validate(said.model_dump(), strict=True)
     assert said.text == SAID
     assert said.usage is not None
@@ -87,37 +87,37 @@ async def test_transcription_is_what_the_model_says_of_the_recording(
     assert (said.usage.input_tokens, said.usage.output_tokens) == (20, 5)
     assert said.usage.input_token_details is not None
     assert said.usage.input_token_details.audio_tokens == 7
-    (message,) = heard(door).messages
+    (message,) = heard(served).messages
     assert message.role == "user"
     assert message.parts == (AudioPart(0), TextPart("Transcribe the audio into text."))
-    (recording,) = heard(door).recordings
+    (recording,) = heard(served).recordings
     if container in ("wav", "flac"):
         assert np.abs(recording - RECORDING).max() < 1e-6
-    assert list(door.fakes[THINKER].sessions[-1].segment.outputs) == ["text"]
+    assert list(served.fakes[THINKER].sessions[-1].segment.outputs) == ["text"]
 
 
-async def test_transcription_tells_the_model_what_the_client_knows(door: Door) -> None:
-    await door.openai.audio.transcriptions.create(
+async def test_transcription_tells_the_model_what_the_client_knows(served: ServedGateway) -> None:
+    await served.openai.audio.transcriptions.create(
         model=MODEL, file=file(), language="en", prompt="Bells: tenor, treble.", temperature=0.25
     )
-    (message,) = heard(door).messages
+    (message,) = heard(served).messages
     assert isinstance(message.parts[1], TextPart)
     assert message.parts[1].text.splitlines() == [
         "Transcribe the audio into text.",
         "The language is en.",
         "What is known of it: Bells: tenor, treble.",
     ]
-    assert door.fakes[THINKER].sessions[-1].segment.sampling[THINKER].temperature == 0.25
+    assert served.fakes[THINKER].sessions[-1].segment.sampling[THINKER].temperature == 0.25
 
 
 async def test_transcription_asks_with_the_deployments_instruction() -> None:
-    async with open_door(transcribe_instruction="Write it down.") as door:
-        await door.openai.audio.transcriptions.create(model=MODEL, file=file())
-        assert heard(door).messages[0].parts[1] == TextPart("Write it down.")
+    async with serve_gateway(transcribe_instruction="Write it down.") as served:
+        await served.openai.audio.transcriptions.create(model=MODEL, file=file())
+        assert heard(served).messages[0].parts[1] == TextPart("Write it down.")
 
 
-async def test_transcription_as_text_and_with_all_that_is_known(door: Door) -> None:
-    ask = door.openai.audio.transcriptions.create
+async def test_transcription_as_text_and_with_all_that_is_known(served: ServedGateway) -> None:
+    ask = served.openai.audio.transcriptions.create
     assert await ask(model=MODEL, file=file(), response_format="text") == SAID
     verbose = await ask(model=MODEL, file=file(), response_format="verbose_json", language="en")
     TranscriptionVerbose.model_validate(verbose.model_dump(), strict=True)
@@ -129,8 +129,8 @@ async def test_transcription_as_text_and_with_all_that_is_known(door: Door) -> N
     assert untold.language == "und"
 
 
-async def test_transcription_is_streamed_as_it_is_made(door: Door) -> None:
-    stream = await door.openai.audio.transcriptions.create(model=MODEL, file=file(), stream=True)
+async def test_transcription_is_streamed_as_it_is_made(served: ServedGateway) -> None:
+    stream = await served.openai.audio.transcriptions.create(model=MODEL, file=file(), stream=True)
     events = [event async for event in stream]
     for event in events:
         type(event).model_validate(event.model_dump(), strict=True)
@@ -143,18 +143,18 @@ async def test_transcription_is_streamed_as_it_is_made(door: Door) -> None:
     assert done.usage.total_tokens == 25
 
 
-async def test_transcription_that_fails_ends_with_the_error(door: Door) -> None:
+async def test_transcription_that_fails_ends_with_the_error(served: ServedGateway) -> None:
     async def break_off(session: Session) -> None:
         await session.opened()
         await session.text("Well")
         await session.error(Internal("enough"))
 
-    door.fakes[THINKER].script = break_off
-    stream = await door.openai.audio.transcriptions.create(model=MODEL, file=file(), stream=True)
+    served.fakes[THINKER].script = break_off
+    stream = await served.openai.audio.transcriptions.create(model=MODEL, file=file(), stream=True)
     with pytest.raises(openai.APIError, match="enough"):
         _ = [event async for event in stream]
     with pytest.raises(openai.InternalServerError, match="enough"):
-        await door.openai.audio.transcriptions.create(model=MODEL, file=file())
+        await served.openai.audio.transcriptions.create(model=MODEL, file=file())
 
 
 @pytest.mark.parametrize(
@@ -177,21 +177,21 @@ async def test_transcription_that_fails_ends_with_the_error(door: Door) -> None:
     ],
 )
 async def test_transcription_refuses_a_wrong_field_by_its_name(
-    door: Door, fields: dict[str, Any], param: str, code: str
+    served: ServedGateway, fields: dict[str, Any], param: str, code: str
 ) -> None:
-    response = await post(door, **fields)
+    response = await post(served, **fields)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert error["param"] == param
     assert error["message"].startswith(param)
     assert error["code"] == (code or "invalid_argument")
-    assert not door.fakes[THINKER].sessions
+    assert not served.fakes[THINKER].sessions
 
 
 async def test_transcription_is_refused_by_a_model_that_does_not_know_it(
-    door: Door, reader: Reader
+    served: ServedGateway, reader: Reader
 ) -> None:
-    unknown = await post(door, model="whisper-9")
+    unknown = await post(served, model="whisper-9")
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
     url = f"http://{reader[1].http_address}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as api:
@@ -199,12 +199,12 @@ async def test_transcription_is_refused_by_a_model_that_does_not_know_it(
             await api.audio.transcriptions.create(model="reader", file=file())
     assert refused.value.param == "model"
     assert "makes no text" in refused.value.message
-    told: stage_pb2.DescribeResponse = door.gateway.fleet[THINKER].require()
+    told: stage_pb2.DescribeResponse = served.gateway.fleet[THINKER].require()
     told.reads_aloud = True
     try:
-        aloud = await post(door)
+        aloud = await post(served)
         told.reads_aloud, told.input_sample_rate_hz = False, 0
-        deaf = await post(door)
+        deaf = await post(served)
     finally:
         told.reads_aloud, told.input_sample_rate_hz = False, INPUT_RATE_HZ
     assert (aloud.status_code, aloud.json()["error"]["param"]) == (400, "model")
@@ -218,11 +218,11 @@ GOOD = (
 )
 
 
-async def test_form_is_read_in_pieces_of_any_size(door: Door) -> None:
+async def test_form_is_read_in_pieces_of_any_size(served: ServedGateway) -> None:
     body = form(*GOOD)
     for size in (1, 7, len(body)):
-        door.fakes.reset()
-        async with raw_client(door) as client:
+        served.fakes.reset()
+        async with raw_client(served) as client:
             head = (
                 f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                 f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
@@ -234,7 +234,7 @@ async def test_form_is_read_in_pieces_of_any_size(door: Door) -> None:
             await client.send(head.encode() + sent + b"0\r\n\r\n")
             answer = await client.reader.read()
         assert answer.startswith(b"HTTP/1.1 200"), answer
-        assert np.abs(heard(door).recordings[0] - RECORDING).max() < 1e-6
+        assert np.abs(heard(served).recordings[0] - RECORDING).max() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ async def test_form_is_read_in_pieces_of_any_size(door: Door) -> None:
     ],
 )
 async def test_form_that_will_not_do_is_refused(
-    bounded: Door, body: bytes, status: int, param: str | None, message: str
+    bounded: ServedGateway, body: bytes, status: int, param: str | None, message: str
 ) -> None:
     response = await send(bounded, body)
     assert response.status_code == status, response.text
@@ -276,13 +276,13 @@ async def test_form_that_will_not_do_is_refused(
     "content_type",
     ["application/json", "multipart/form-data", "multipart/form-data; boundary=" + "x" * 300],
 )
-async def test_form_of_another_type_is_refused(door: Door, content_type: str) -> None:
-    response = await send(door, form(*GOOD), content_type)
+async def test_form_of_another_type_is_refused(served: ServedGateway, content_type: str) -> None:
+    response = await send(served, form(*GOOD), content_type)
     assert response.status_code == 400
     assert "form" in response.json()["error"]["message"].lower()
 
 
-async def test_form_takes_no_more_bytes_nor_time_than_other_bodies(bounded: Door) -> None:
+async def test_form_takes_no_more_bytes_nor_time_than_other_bodies(bounded: ServedGateway) -> None:
     large = await post(bounded, file=("said.wav", bytes(1 << 20)))
     assert large.status_code == 413
     assert "max_body_bytes" in large.json()["error"]["message"]

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 from fake_stages import THINKER, Session, think
-from gateway_door import Door, open_door
 from realtime_client import Realtime, realtime
+from served_gateway import ServedGateway, serve_gateway
 from slotted_stages import QUEUE
 
 import antiphon
@@ -56,12 +56,12 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening(endpoint: str) -> AsyncIterator[tuple[Door, Listener]]:
+async def listening(endpoint: str) -> AsyncIterator[tuple[ServedGateway, Listener]]:
     """A gateway all of whose requests are traced, and a thinker that hears."""
     settings = {"trace_endpoint": endpoint, "trace_ratio": 1.0, "listen_idle_s": 600.0}
-    async with open_door(**(QUEUE | {"listen_after_s": 0.2} | settings)) as door:
-        thinker = door.fakes[THINKER].script = Listener()
-        yield door, thinker
+    async with serve_gateway(**(QUEUE | {"listen_after_s": 0.2} | settings)) as served:
+        thinker = served.fakes[THINKER].script = Listener()
+        yield served, thinker
 
 
 def traces(collector: TraceCollector) -> list[SpanNode]:
@@ -103,7 +103,7 @@ ANSWERED = {"listening": {}, "response": {"admission": {}}, "segment": {"open": 
 
 async def test_turn_over_the_websocket_is_one_trace_from_its_first_words_to_its_answer() -> None:
     with trace_collector() as (collector, endpoint):
-        async with listening(endpoint) as (door, thinker), realtime(door) as client:
+        async with listening(endpoint) as (served, thinker), realtime(served) as client:
             await begin_turn(client, thinker)
             await client.send("input_audio_buffer.commit")
             await answered(client)
@@ -119,8 +119,8 @@ async def test_turn_over_the_websocket_is_one_trace_from_its_first_words_to_its_
 async def test_turn_over_grpc_is_one_trace_too() -> None:
     with trace_collector() as (collector, endpoint):
         async with (
-            listening(endpoint) as (door, thinker),
-            antiphon.AsyncClient(door.gateway.grpc_address) as client,
+            listening(endpoint) as (served, thinker),
+            antiphon.AsyncClient(served.gateway.grpc_address) as client,
             client.converse(spoken=False, turns=None) as call,
         ):
             await call.send_audio(HALF_A_SECOND)
@@ -138,7 +138,7 @@ async def test_turn_over_grpc_is_one_trace_too() -> None:
 
 async def test_turn_that_was_dropped_is_a_trace_and_the_next_answer_another() -> None:
     with trace_collector() as (collector, endpoint):
-        async with listening(endpoint) as (door, thinker), realtime(door) as client:
+        async with listening(endpoint) as (served, thinker), realtime(served) as client:
             await begin_turn(client, thinker)
             await client.send("input_audio_buffer.clear")
             await thinker.given_up.wait()
@@ -155,7 +155,7 @@ async def test_turn_that_was_dropped_is_a_trace_and_the_next_answer_another() ->
 
 async def test_answer_that_takes_the_plain_way_stays_in_the_trace_of_the_turn() -> None:
     with trace_collector() as (collector, endpoint):
-        async with listening(endpoint) as (door, thinker), realtime(door) as client:
+        async with listening(endpoint) as (served, thinker), realtime(served) as client:
             await begin_turn(client, thinker)
             # What is asked differs from what the stages were told.
             await client.send("input_audio_buffer.commit")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_stages import THINKER, Session, think
-from gateway_door import Door, open_door
 from realtime_client import Realtime, realtime
+from served_gateway import ServedGateway, serve_gateway
 from slotted_stages import QUEUE, WaitingRequests, waiting_requests
 
 from antiphon.errors import ResourceExhausted
@@ -53,10 +53,10 @@ class OneSlot:
 
 
 @asynccontextmanager
-async def one_slot(**settings: Any) -> AsyncIterator[tuple[Door, OneSlot]]:
-    async with open_door(**(QUEUE | {"listen_after_s": 0.2} | settings)) as door:
-        thinker = door.fakes[THINKER].script = OneSlot()
-        yield door, thinker
+async def one_slot(**settings: Any) -> AsyncIterator[tuple[ServedGateway, OneSlot]]:
+    async with serve_gateway(**(QUEUE | {"listen_after_s": 0.2} | settings)) as served:
+        thinker = served.fakes[THINKER].script = OneSlot()
+        yield served, thinker
 
 
 @pytest.fixture
@@ -81,11 +81,11 @@ async def test_turn_that_waits_gives_up_the_slot_that_another_before_it_waits_fo
     waiting: WaitingRequests,
 ) -> None:
     bounds = {"listen_idle_s": LONG_S, "queue_timeout_s": 30.0}
-    async with one_slot(**bounds) as (door, thinker), realtime(door) as first:
+    async with one_slot(**bounds) as (served, thinker), realtime(served) as first:
         await answer_in_text(first)
         await first.send("input_audio_buffer.append", audio=TURN)
         await thinker.heard.wait()
-        async with realtime(door) as second:
+        async with realtime(served) as second:
             await answer_in_text(second)
             await second.say("Hi")
             await second.send("response.create")
@@ -104,7 +104,7 @@ async def test_turn_that_waits_gives_up_the_slot_that_another_before_it_waits_fo
 async def test_turn_that_nobody_has_answered_gives_up_its_slot(
     told: str | None, idle_s: float
 ) -> None:
-    async with one_slot(listen_idle_s=idle_s) as (door, thinker), realtime(door) as client:
+    async with one_slot(listen_idle_s=idle_s) as (served, thinker), realtime(served) as client:
         await answer_in_text(client)
         await client.send("input_audio_buffer.append", audio=TURN)
         await thinker.heard.wait()

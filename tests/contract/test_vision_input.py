@@ -1,4 +1,4 @@
-"""Images and videos from either door to the thinker's `input`, and what is refused before."""
+"""Images and videos from either endpoint to the thinker's `input`, and what is refused before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from fake_stages import INPUT_RATE_HZ, THINKER, Session
-from gateway_door import Door
+from served_gateway import ServedGateway
 from test_audio_input import tone, wav
 
 import antiphon
@@ -40,14 +40,14 @@ VIDEO_FIELD = "messages[0].content[0].video_url.url"
 
 
 @pytest.fixture
-def seeing(door: Door) -> Iterator[Door]:
-    """The door of a gateway whose thinker takes images and videos."""
-    told = door.gateway.fleet[THINKER].require()
+def seeing(served: ServedGateway) -> Iterator[ServedGateway]:
+    """The endpoint of a gateway whose thinker takes images and videos."""
+    told = served.gateway.fleet[THINKER].require()
     before = stage_pb2.DescribeResponse()
     before.CopyFrom(told)
     told.input_kinds.extend(("image", "video"))
     told.max_input_images, told.max_input_videos = MOST_IMAGES, MOST_VIDEOS
-    yield door
+    yield served
     told.CopyFrom(before)
 
 
@@ -63,13 +63,13 @@ def video(file: bytes = MP4, media_type: str = "video/mp4") -> dict[str, Any]:
     return {"type": "video_url", "video_url": {"url": data_url(file, media_type)}}
 
 
-async def ask(door: Door, *parts: dict[str, Any], role: str = "user") -> httpx.Response:
-    return await door.chat(messages=[{"role": role, "content": list(parts)}])
+async def ask(served: ServedGateway, *parts: dict[str, Any], role: str = "user") -> httpx.Response:
+    return await served.chat(messages=[{"role": role, "content": list(parts)}])
 
 
-def seen(door: Door) -> Conversation:
+def seen(served: ServedGateway) -> Conversation:
     """The conversation that came to the thinker."""
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     return from_tensors(chunk.tensors)
 
@@ -84,14 +84,14 @@ def seen(door: Door) -> Conversation:
         (JPEG, "image/png"),
     ],
 )
-async def test_image_comes_as_it_is(seeing: Door, file: bytes, media_type: str) -> None:
+async def test_image_comes_as_it_is(seeing: ServedGateway, file: bytes, media_type: str) -> None:
     response = await ask(seeing, image(file, media_type, detail="high"))
     assert response.status_code == 200, response.text
     (came,) = seen(seeing).images
     assert (came.dtype, came.tobytes()) == (np.uint8, file)
 
 
-async def test_parts_of_all_kinds_come_in_order(seeing: Door) -> None:
+async def test_parts_of_all_kinds_come_in_order(seeing: ServedGateway) -> None:
     sound = base64.b64encode(wav(tone(INPUT_RATE_HZ), INPUT_RATE_HZ)).decode()
     response = await ask(
         seeing,
@@ -133,7 +133,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_file_is_refused_naming_the_field(seeing: Door, name: str) -> None:
+async def test_file_is_refused_naming_the_field(seeing: ServedGateway, name: str) -> None:
     part, field, why = WRONG[name]
     response = await ask(seeing, part)
     assert response.status_code == 400, response.text
@@ -145,14 +145,14 @@ async def test_file_is_refused_naming_the_field(seeing: Door, name: str) -> None
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("kind", ["image_url", "video_url"])
-async def test_nothing_is_fetched(seeing: Door, kind: str, scheme: str) -> None:
+async def test_nothing_is_fetched(seeing: ServedGateway, kind: str, scheme: str) -> None:
     response = await ask(seeing, {"type": kind, kind: {"url": f"{scheme}://example.org/a.png"}})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "not_implemented")
     assert "data URL" in response.json()["error"]["message"]
     assert response.json()["error"]["param"] == f"messages[0].content[0].{kind}.url"
 
 
-async def test_image_is_not_made_smaller(seeing: Door) -> None:
+async def test_image_is_not_made_smaller(seeing: ServedGateway) -> None:
     response = await ask(seeing, image(detail="low"))
     assert (response.status_code, response.json()["error"]["code"]) == (400, "not_implemented")
     assert response.json()["error"]["param"] == "messages[0].content[0].image_url.detail"
@@ -160,7 +160,7 @@ async def test_image_is_not_made_smaller(seeing: Door) -> None:
 
 @pytest.mark.parametrize("part", [image(), video()])
 async def test_file_is_refused_when_the_assistant_shows_it(
-    seeing: Door, part: dict[str, Any]
+    seeing: ServedGateway, part: dict[str, Any]
 ) -> None:
     response = await ask(seeing, part, role="assistant")
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_argument")
@@ -168,7 +168,7 @@ async def test_file_is_refused_when_the_assistant_shows_it(
 
 @pytest.mark.parametrize(("part", "most"), [(image(), MOST_IMAGES), (video(), MOST_VIDEOS)])
 async def test_files_are_refused_when_there_are_too_many(
-    seeing: Door, part: dict[str, Any], most: int
+    seeing: ServedGateway, part: dict[str, Any], most: int
 ) -> None:
     response = await ask(seeing, *[part] * most)
     assert response.status_code == 200, response.text
@@ -182,15 +182,15 @@ async def test_files_are_refused_when_there_are_too_many(
 
 @pytest.mark.parametrize("part", [image(), video()])
 async def test_file_is_refused_before_anything_begins_when_the_thinker_sees_nothing(
-    door: Door, part: dict[str, Any]
+    served: ServedGateway, part: dict[str, Any]
 ) -> None:
-    response = await ask(door, part)
+    response = await ask(served, part)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "not_implemented")
     assert "engine: vllm" in response.json()["error"]["message"]
-    assert not door.fakes[THINKER].sessions
+    assert not served.fakes[THINKER].sessions
 
 
-async def test_what_is_seen_is_counted(seeing: Door) -> None:
+async def test_what_is_seen_is_counted(seeing: ServedGateway) -> None:
     async def see(session: Session) -> None:
         await session.opened()
         await session.text("A cat.", FinishReason.STOP)
@@ -205,7 +205,7 @@ async def test_what_is_seen_is_counted(seeing: Door) -> None:
     assert reply.usage.prompt_image_tokens == 12
 
 
-async def test_sdk_sends_files(seeing: Door) -> None:
+async def test_sdk_sends_files(seeing: ServedGateway) -> None:
     message = antiphon.Message.user(antiphon.Image(WEBP), "or", antiphon.Video(MP4))
     async with antiphon.AsyncClient(seeing.gateway.grpc_address) as client:
         await client.generate([message], modalities=("text",)).collect()
@@ -217,15 +217,15 @@ async def test_sdk_sends_files(seeing: Door) -> None:
 
 @pytest.mark.parametrize("part", [antiphon.Image(JPEG), antiphon.Video(MP4)])
 async def test_sdk_learns_that_the_thinker_sees_nothing(
-    door: Door, part: antiphon.Image | antiphon.Video
+    served: ServedGateway, part: antiphon.Image | antiphon.Video
 ) -> None:
-    async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+    async with antiphon.AsyncClient(served.gateway.grpc_address) as client:
         with pytest.raises(NotImplementedYet, match="engine: vllm"):
             await client.generate([antiphon.Message.user(part)], modalities=("text",)).collect()
-    assert not door.fakes[THINKER].sessions
+    assert not served.fakes[THINKER].sessions
 
 
-async def test_sdk_learns_which_part_is_no_image(seeing: Door) -> None:
+async def test_sdk_learns_which_part_is_no_image(seeing: ServedGateway) -> None:
     message = antiphon.Message.user("See", antiphon.Image(MP4))
     async with antiphon.AsyncClient(seeing.gateway.grpc_address) as client:
         with pytest.raises(InvalidArgument) as caught:

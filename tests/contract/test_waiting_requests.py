@@ -11,8 +11,8 @@ import httpx
 import openai
 import pytest
 from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
 from realtime_client import realtime
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_requests
 
 import antiphon
@@ -36,14 +36,14 @@ async def seen(session: Session) -> str:
     return str(bytes(session.input.tensors["messages"]))
 
 
-def ask(door: Door, text: str, **fields: Any) -> asyncio.Task[Any]:
+def ask(served: ServedGateway, text: str, **fields: Any) -> asyncio.Task[Any]:
     messages = [{"role": "user", "content": text}]
-    return asyncio.create_task(door.chat(messages=messages, **fields))
+    return asyncio.create_task(served.chat(messages=messages, **fields))
 
 
 async def test_all_of_64_requests_are_answered_by_16_slots() -> None:
-    async with open_slotted(16) as (door, stages):
-        async with openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key="none") as client:
+    async with open_slotted(16) as (served, stages):
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
             asking = [
                 client.chat.completions.create(model=MODEL, messages=MESSAGES, **SPOKEN)
                 for _ in range(64)
@@ -51,31 +51,31 @@ async def test_all_of_64_requests_are_answered_by_16_slots() -> None:
             answers = await asyncio.gather(*asking)
         assert [a.choices[0].message.audio.transcript for a in answers] == ["Hello wörld!"] * 64
         assert [stages[role].refused for role in ROLES] == [0, 0, 0], "the gateway counts"
-        assert await door.metric('antiphon_gateway_wait_seconds_count{urgency="audio"}') == 64
-        await door.gateway.calls.wait_idle()
-        assert await door.metric("antiphon_gateway_waiting") == 0
+        assert await served.metric('antiphon_gateway_wait_seconds_count{urgency="audio"}') == 64
+        await served.gateway.calls.wait_idle()
+        assert await served.metric("antiphon_gateway_waiting") == 0
 
 
 async def test_slots_that_others_take_are_waited_for_though_nobody_told_how_many() -> None:
     """The client sees nothing of the refusals."""
-    async with open_slotted(2, told=False) as (door, stages):
+    async with open_slotted(2, told=False) as (served, stages):
         stages[TALKER].others = 2
-        answers = await asyncio.gather(*(door.chat(stream=True, **SPOKEN) for _ in range(6)))
+        answers = await asyncio.gather(*(served.chat(stream=True, **SPOKEN) for _ in range(6)))
         assert {each.status_code for each in answers} == {200}
         assert all(each.text.endswith("data: [DONE]\n\n") for each in answers)
         assert stages[TALKER].refused >= 3
-        await door.gateway.calls.wait_idle()
+        await served.gateway.calls.wait_idle()
         assert [stages[role].running for role in ROLES] == [0, 0, 0]
 
 
 async def test_a_turn_before_new_requests_and_audio_before_text(waiting: WaitingRequests) -> None:
-    async with open_door(max_calls=1, **QUEUE) as door, realtime(door) as client:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
+    async with serve_gateway(max_calls=1, **QUEUE) as served, realtime(served) as client:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
         await client.say("turn")
-        asking = [ask(door, "first", **TEXT)]
+        asking = [ask(served, "first", **TEXT)]
         await gate.begun.get()
         for number, (text, fields) in enumerate([("text", TEXT), ("audio", SPOKEN)], start=1):
-            asking.append(ask(door, text, **fields))
+            asking.append(ask(served, text, **fields))
             await waiting.until(number)
         await client.send("response.create")
         await waiting.until(3)
@@ -95,37 +95,37 @@ async def test_a_turn_before_new_requests_and_audio_before_text(waiting: Waiting
 
 async def test_text_is_answered_while_all_talkers_speak(waiting: WaitingRequests) -> None:
     """A stage that is done with its part gives its slot to others at once."""
-    async with open_slotted(2) as (door, _):
-        gate = door.fakes[TALKER].script = Gate(TALKER)
-        speaking = [ask(door, "long", **SPOKEN) for _ in range(3)]
+    async with open_slotted(2) as (served, _):
+        gate = served.fakes[TALKER].script = Gate(TALKER)
+        speaking = [ask(served, "long", **SPOKEN) for _ in range(3)]
         for _ in range(2):
             await gate.begun.get()
         await waiting.until(1)
-        assert (await ask(door, "short", **TEXT)).status_code == 200
+        assert (await ask(served, "short", **TEXT)).status_code == 200
         for _ in speaking:
             gate.let_through()
         assert {(await each).status_code for each in speaking} == {200}
 
 
 async def test_who_leaves_the_queue_leaves_nothing(waiting: WaitingRequests) -> None:
-    async with open_door(max_calls=1, **QUEUE) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        first = ask(door, "first", **TEXT)
+    async with serve_gateway(max_calls=1, **QUEUE) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        first = ask(served, "first", **TEXT)
         await gate.begun.get()
-        leaving = ask(door, "x" * 500_000, **TEXT)
+        leaving = ask(served, "x" * 500_000, **TEXT)
         await waiting.until(1)
-        assert await door.metric("antiphon_gateway_waiting_bytes") >= 500_000
-        assert await door.metric("antiphon_gateway_upload_bytes") == 0, "counted once"
-        staying = ask(door, "staying", **TEXT)
+        assert await served.metric("antiphon_gateway_waiting_bytes") >= 500_000
+        assert await served.metric("antiphon_gateway_upload_bytes") == 0, "counted once"
+        staying = ask(served, "staying", **TEXT)
         await waiting.until(2)
         leaving.cancel()
         await waiting.until(1)
-        assert await door.metric("antiphon_gateway_waiting_bytes") < 1000
+        assert await served.metric("antiphon_gateway_waiting_bytes") < 1000
         kept = [each for each in gc.get_objects() if type(each) is Order]
         assert all(each.size_bytes < 1000 for each in kept)
         gate.let_through(2)
         assert [(await each).status_code for each in (first, staying)] == [200, 200]
-        assert len(door.fakes[THINKER].sessions) == 2
+        assert len(served.fakes[THINKER].sessions) == 2
 
 
 @pytest.fixture
@@ -143,19 +143,19 @@ def no_collection() -> Iterator[None]:
 async def test_who_is_refused_by_a_stage_until_his_time_is_over_leaves_nothing(
     no_collection: None, turn: bool
 ) -> None:
-    async with open_slotted(1, told=False, queue_timeout_s=0.5) as (door, stages):
+    async with open_slotted(1, told=False, queue_timeout_s=0.5) as (served, stages):
         stages[THINKER].others = 1_000_000
-        async with realtime(door) as client:
+        async with realtime(served) as client:
             if turn:
                 await client.say("x" * 300_000)
                 await client.send("response.create")
                 done = (await client.until("response.done"))["response"]
                 assert "queue_timeout_s" in done["status_details"]["error"]["message"]
             else:
-                refused = await ask(door, "x" * 300_000, **TEXT)
+                refused = await ask(served, "x" * 300_000, **TEXT)
                 assert "queue_timeout_s" in refused.json()["error"]["message"]
         assert stages[THINKER].refused > 0
-        await door.gateway.calls.wait_idle()
+        await served.gateway.calls.wait_idle()
         kept = [each for each in gc.get_objects() if type(each) is Order]
         assert all(each.size_bytes < 1000 for each in kept)
 
@@ -163,17 +163,17 @@ async def test_who_is_refused_by_a_stage_until_his_time_is_over_leaves_nothing(
 async def test_those_who_wait_are_refused_when_the_gateway_is_told_to_stop(
     waiting: WaitingRequests,
 ) -> None:
-    async with open_door(max_calls=1, **QUEUE) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = ask(door, "first", **TEXT)
+    async with serve_gateway(max_calls=1, **QUEUE) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = ask(served, "first", **TEXT)
         await gate.begun.get()
-        late = ask(door, "second", **TEXT)
+        late = ask(served, "second", **TEXT)
         await waiting.until(1)
         once = antiphon.Retry(attempts=1)
-        async with antiphon.AsyncClient(door.gateway.grpc_address, retry=once) as client:
+        async with antiphon.AsyncClient(served.gateway.grpc_address, retry=once) as client:
             speaking = asyncio.create_task(client.generate("third").collect())
             await waiting.until(2)
-            door.gateway.calls.refuse()
+            served.gateway.calls.refuse()
             refused = await late
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             assert "shutting down" in refused.json()["error"]["message"]
@@ -185,11 +185,11 @@ async def test_those_who_wait_are_refused_when_the_gateway_is_told_to_stop(
 
 async def test_the_time_in_the_queue_is_taken_from_the_stages(waiting: WaitingRequests) -> None:
     loop = asyncio.get_running_loop()
-    async with open_door(max_calls=1, **QUEUE) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = ask(door, "first", **TEXT)
+    async with serve_gateway(max_calls=1, **QUEUE) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = ask(served, "first", **TEXT)
         await gate.begun.get()
-        async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+        async with antiphon.AsyncClient(served.gateway.grpc_address) as client:
             asking = asyncio.create_task(client.generate("Hi", timeout_s=90.0).collect())
             await waiting.until(1)
             waits_since = loop.time()
@@ -199,7 +199,7 @@ async def test_the_time_in_the_queue_is_taken_from_the_stages(waiting: WaitingRe
             await gate.begun.get()
             await asking
         for role in ROLES:
-            left_s = door.fakes[role].sessions[-1].segment.deadline_s
+            left_s = served.fakes[role].sessions[-1].segment.deadline_s
             # gRPC rounds such a timeout up to the next tenth of a second.
             assert 30 < left_s <= 90.1 - waited_s
         assert (await running).status_code == 200
@@ -208,14 +208,14 @@ async def test_the_time_in_the_queue_is_taken_from_the_stages(waiting: WaitingRe
 async def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
     """By OpenAI's own header of what the client waits, and by how long calls have taken."""
     loop = asyncio.get_running_loop()
-    async with open_door(max_calls=1, **QUEUE) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
+    async with serve_gateway(max_calls=1, **QUEUE) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
         began = loop.time()
-        running = ask(door, "first", **TEXT)
+        running = ask(served, "first", **TEXT)
         await gate.begun.get()
         await asyncio.sleep(1.1)
         hasty = openai.AsyncOpenAI(
-            base_url=f"{door.url}/v1", api_key="none", max_retries=0, timeout=1.0
+            base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=1.0
         )
         with pytest.raises(openai.RateLimitError, match="could not be answered in time") as caught:
             await hasty.chat.completions.create(model=MODEL, messages=MESSAGES, **TEXT)
@@ -223,7 +223,7 @@ async def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
         # The only call is held for so long already.
         assert 2 <= int(caught.value.response.headers["retry-after"]) <= running_for_s + 1
         reason = 'antiphon_gateway_not_admitted_total{reason="late"}'
-        assert await door.metric(reason) == 1
+        assert await served.metric(reason) == 1
         gate.let_through()
         assert (await running).status_code == 200
         await hasty.close()
@@ -231,20 +231,20 @@ async def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
 
 async def test_the_queue_is_bounded_in_length_and_bytes(waiting: WaitingRequests) -> None:
     bounds = {"max_waiting": 1, "max_waiting_bytes": 1000, "queue_timeout_s": 600.0}
-    async with open_door(max_calls=1, **bounds) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = ask(door, "first", **TEXT)
+    async with serve_gateway(max_calls=1, **bounds) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = ask(served, "first", **TEXT)
         await gate.begun.get()
-        large = await ask(door, "x" * 1001, **TEXT)
+        large = await ask(served, "x" * 1001, **TEXT)
         assert "max_waiting_bytes" in large.json()["error"]["message"]
-        second = ask(door, "second", **TEXT)
+        second = ask(served, "second", **TEXT)
         await waiting.until(1)
-        third = await ask(door, "third", **TEXT)
+        third = await ask(served, "third", **TEXT)
         assert "gateway.max_waiting" in third.json()["error"]["message"]
         for refused in (large, third):
             assert_refused(refused)
         for reason in ("max_waiting", "max_waiting_bytes"):
-            assert await door.metric(not_admitted(reason)) == 1
+            assert await served.metric(not_admitted(reason)) == 1
         gate.let_through(2)
         assert (await running).status_code == 200
         assert (await second).status_code == 200
@@ -253,14 +253,14 @@ async def test_the_queue_is_bounded_in_length_and_bytes(waiting: WaitingRequests
 async def test_the_queue_is_bounded_in_time(waiting: WaitingRequests) -> None:
     """The bound is long beside the time that the first request has been running for, from which
     the gateway estimates how long the second would wait."""
-    async with open_door(max_calls=1, max_waiting=1, queue_timeout_s=6.0) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = ask(door, "first", **TEXT)
+    async with serve_gateway(max_calls=1, max_waiting=1, queue_timeout_s=6.0) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = ask(served, "first", **TEXT)
         await gate.begun.get()
-        second = await ask(door, "second", **TEXT)
+        second = await ask(served, "second", **TEXT)
         assert "queue_timeout_s" in second.json()["error"]["message"]
         assert_refused(second)
-        assert await door.metric(not_admitted("queue_timeout_s")) == 1
+        assert await served.metric(not_admitted("queue_timeout_s")) == 1
         gate.let_through()
         assert (await running).status_code == 200
 
@@ -277,21 +277,21 @@ def not_admitted(reason: str) -> str:
 
 async def test_choices_get_their_slots_together(waiting: WaitingRequests) -> None:
     """Two orders that hold a part of what they need would wait for each other for ever."""
-    async with open_slotted(3) as (door, stages):
-        answers = await asyncio.gather(*(door.chat(n=2, **SPOKEN) for _ in range(8)))
+    async with open_slotted(3) as (served, stages):
+        answers = await asyncio.gather(*(served.chat(n=2, **SPOKEN) for _ in range(8)))
         assert {each.status_code for each in answers} == {200}
         assert {len(each.json()["choices"]) for each in answers} == {2}
         assert [stages[role].refused for role in ROLES] == [0, 0, 0]
-        never = await door.chat(n=4)
+        never = await served.chat(n=4)
         assert (never.status_code, never.json()["error"]["param"]) == (400, "n")
         assert never.headers["x-should-retry"] == "false"
         assert "retry-after" not in never.headers
 
 
 async def test_choices_of_which_one_is_refused_all_begin_anew() -> None:
-    async with open_slotted(2, told=False) as (door, stages):
+    async with open_slotted(2, told=False) as (served, stages):
         stages[CODE2WAV].others = 1
-        answer = await door.chat(n=2, stream=True, **SPOKEN)
+        answer = await served.chat(n=2, stream=True, **SPOKEN)
         assert answer.status_code == 200
         assert stages[CODE2WAV].refused >= 3
         assert answer.text.count('"finish_reason":"stop"') == 2
@@ -300,9 +300,9 @@ async def test_choices_of_which_one_is_refused_all_begin_anew() -> None:
 async def test_a_turn_that_is_cancelled_in_the_queue_ends_without_the_stages(
     waiting: WaitingRequests,
 ) -> None:
-    async with open_door(max_calls=1, **QUEUE) as door, realtime(door) as client:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = ask(door, "first", **TEXT)
+    async with serve_gateway(max_calls=1, **QUEUE) as served, realtime(served) as client:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = ask(served, "first", **TEXT)
         await gate.begun.get()
         await client.say("Hi")
         await client.send("response.create")
@@ -316,7 +316,7 @@ async def test_a_turn_that_is_cancelled_in_the_queue_ends_without_the_stages(
         assert (await running).status_code == 200
         await client.send("response.create")
         assert (await client.until("response.done"))["response"]["status"] == "completed"
-        assert len(door.fakes[THINKER].sessions) == 2
+        assert len(served.fakes[THINKER].sessions) == 2
 
 
 async def test_a_turn_that_a_stage_refuses_waits_and_keeps_its_session() -> None:
@@ -334,17 +334,17 @@ async def test_a_turn_that_a_stage_refuses_waits_and_keeps_its_session() -> None
         await session.next_segment()
         await usual[session.role](session)
 
-    async with open_door(**QUEUE) as door, realtime(door) as client:
-        usual = {role: door.fakes[role].script for role in ROLES}
+    async with serve_gateway(**QUEUE) as served, realtime(served) as client:
+        usual = {role: served.fakes[role].script for role in ROLES}
         session_of_waves = usual[CODE2WAV]
-        door.fakes[CODE2WAV].script = full_once
-        door.fakes[THINKER].script = door.fakes[TALKER].script = give_way
+        served.fakes[CODE2WAV].script = full_once
+        served.fakes[THINKER].script = served.fakes[TALKER].script = give_way
         await client.say("Hi")
         for _ in range(2):
             await client.send("response.create")
             done = (await client.until("response.done"))["response"]
             assert done["status"] == "completed"
-        assert len(door.fakes[CODE2WAV].sessions) == 1
+        assert len(served.fakes[CODE2WAV].sessions) == 1
 
 
 @pytest.mark.parametrize(
@@ -354,24 +354,24 @@ async def test_a_turn_that_a_stage_refuses_waits_and_keeps_its_session() -> None
 async def test_a_stream_that_fails_before_it_is_queued_has_a_status(
     waiting: WaitingRequests, fields: dict[str, Any], status: int
 ) -> None:
-    async with open_door(max_calls=1, **QUEUE) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = ask(door, "first", **TEXT)
+    async with serve_gateway(max_calls=1, **QUEUE) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = ask(served, "first", **TEXT)
         await gate.begun.get()
-        assert (await door.chat(stream=True, **TEXT, **fields)).status_code == status
+        assert (await served.chat(stream=True, **TEXT, **fields)).status_code == status
         gate.let_through()
         assert (await running).status_code == 200
 
 
 async def test_a_stream_that_finds_the_queue_full_has_a_status() -> None:
-    async with open_door(max_calls=1) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = ask(door, "first", **TEXT)
+    async with serve_gateway(max_calls=1) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = ask(served, "first", **TEXT)
         await gate.begun.get()
-        refused = await door.chat(stream=True, **TEXT)
+        refused = await served.chat(stream=True, **TEXT)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         with pytest.raises(openai.RateLimitError):
-            await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
+            await served.openai.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
         gate.let_through()
         assert (await running).status_code == 200

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from fake_stages import CODE2WAV, FRAMES, FakeStages, Session
-from gateway_door import Door, open_door
+from served_gateway import ServedGateway, serve_gateway
 
 LONG_S = 60.0
 KEY = "0123456789abcdef" * 4
@@ -29,7 +29,9 @@ def hanging(fakes: FakeStages) -> None:
 class Two:
     """Two gateways behind one name, of which the first can be stopped at once."""
 
-    def __init__(self, first: Door, second: Door, leaving: AsyncExitStack) -> None:
+    def __init__(
+        self, first: ServedGateway, second: ServedGateway, leaving: AsyncExitStack
+    ) -> None:
         self.first, self.second = first, second
         self.lose_first = leaving.aclose
         self.addresses = f"ipv4:{first.gateway.grpc_address},{second.gateway.grpc_address}"
@@ -43,9 +45,9 @@ async def two_gateways(path: Path, keys: tuple[str, str] = (KEY, KEY)) -> AsyncI
     async with (
         asyncio.timeout(LONG_S),
         AsyncExitStack() as leaving,
-        open_door(resume_key_file=str(files[1])) as second,
+        serve_gateway(resume_key_file=str(files[1])) as second,
     ):
         first = await leaving.enter_async_context(
-            open_door(hanging, resume_key_file=str(files[0]), drain_s=0.01)
+            serve_gateway(hanging, resume_key_file=str(files[0]), drain_s=0.01)
         )
         yield Two(first, second, leaving)

@@ -58,8 +58,8 @@ def monitors_of_the_stages_reach_the_gateway(rendered: Rendered) -> Faults:
         monitors = _let_in(policies[name], named["metrics"])
         for gateway in (each for each in policies if each.endswith("-gateway")):
             ports = {p["name"] for c in rendered.pods()[gateway]["containers"] for p in c["ports"]}
-            doors = _let_in(policies[gateway], "metrics" if "metrics" in ports else "http")
-            if not all(each in doors for each in monitors) and None not in doors:
+            endpoints = _let_in(policies[gateway], "metrics" if "metrics" in ports else "http")
+            if not all(each in endpoints for each in monitors) and None not in endpoints:
                 yield f"{gateway} keeps out who reads the series of {name}"
 
 

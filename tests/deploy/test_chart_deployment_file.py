@@ -94,14 +94,14 @@ def test_processes_listen_on_their_container_ports(name: str) -> None:
         assert stage.advertise == stage.listen.replace("[::]", "${POD_IP}")
         assert pod_ip in container["env"]
     gateway = deployment.gateway
-    doors = [
+    endpoints = [
         gateway.http_listen,
         gateway.grpc_listen,
         gateway.metrics_listen,
         gateway.scaler_listen,
     ]
     (container,) = pods["demo-antiphon-gateway"]["containers"]
-    assert ports(container) == [each for each in doors if each]
+    assert ports(container) == [each for each in endpoints if each]
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -1,7 +1,7 @@
 """Checkpoints of two shapes, the reference on each, and the real services on each.
 
 The services run as four processes for the whole suite; requests go through the
-gateway's gRPC door with ids and codec frames included. `--stage-engine vllm` puts the
+gateway's gRPC endpoint with ids and codec frames included. `--stage-engine vllm` puts the
 thinker on its other engine.
 """
 

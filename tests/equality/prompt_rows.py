@@ -1,4 +1,4 @@
-"""The rows that the thinker hands to the talker, through its own door and from Hugging Face."""
+"""The rows that the thinker hands to the talker, through its own endpoint and from Hugging Face."""
 
 from __future__ import annotations
 

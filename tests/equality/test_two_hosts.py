@@ -141,11 +141,11 @@ async def running_on(
             file.write_bytes(dump_deployment(Deployment(model=str(model), stages={role: config})))
             await start(role, "antiphon_services", role, "--config", str(file), "--listen", listen)
         addresses = {role: (await each.listening).address for role, each in services.items()}
-        door = f"{hosts.address(SECOND, 'clients')}:0"
+        endpoint = f"{hosts.address(SECOND, 'clients')}:0"
         file = path / "gateway.yaml"
         deployment = Deployment(
             stages={r: StageConfig(addresses=(address,)) for r, address in addresses.items()},
-            gateway=GatewayConfig(http_listen=door, grpc_listen=door),
+            gateway=GatewayConfig(http_listen=endpoint, grpc_listen=endpoint),
         )
         file.write_bytes(dump_deployment(deployment))
         await start("gateway", "antiphon_gateway", "--config", str(file))

@@ -1,4 +1,4 @@
-"""A paused client stops talker and code2wav of the real services, through both doors."""
+"""A paused client stops talker and code2wav of the real services, through both endpoints."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def frames_made(running: Running) -> int:
 
 
 @dataclass
-class Door:
+class Endpoint:
     """A client that reads when it is told to: the samples of what it has read."""
 
     messages: AsyncIterator[Samples]
@@ -92,7 +92,7 @@ class Door:
 
 
 @asynccontextmanager
-async def grpc_door(running: Running) -> AsyncIterator[Door]:
+async def grpc_endpoint(running: Running) -> AsyncIterator[Endpoint]:
     request = speech_pb2.GenerateRequest(include_ids=True)
     request.messages.add(role="user").parts.add(text=QUESTION)
     request.sampling["thinker"].max_tokens = 20
@@ -106,12 +106,12 @@ async def grpc_door(running: Running) -> AsyncIterator[Door]:
 
     async with grpc.aio.insecure_channel(running.grpc_address, options=NARROW) as channel:
         call = speech_pb2_grpc.SpeechServiceStub(channel).Generate(request)
-        yield Door(audio())
+        yield Endpoint(audio())
         call.cancel()
 
 
 @asynccontextmanager
-async def http_door(running: Running) -> AsyncIterator[Door]:
+async def http_endpoint(running: Running) -> AsyncIterator[Endpoint]:
     body = {
         "model": (await describe(running, "thinker")).model,
         "messages": [{"role": "user", "content": QUESTION}],
@@ -134,23 +134,23 @@ async def http_door(running: Running) -> AsyncIterator[Door]:
         httpx.AsyncClient(base_url=running.http_url, timeout=60) as http,
         http.stream("POST", "/v1/chat/completions", json=body) as response,
     ):
-        yield Door(audio())
+        yield Endpoint(audio())
 
 
-OpenDoor = Callable[[Running], AbstractAsyncContextManager[Door]]
-DOORS = pytest.mark.parametrize("door", [grpc_door, http_door])
+ServeGateway = Callable[[Running], AbstractAsyncContextManager[Endpoint]]
+ENDPOINTS = pytest.mark.parametrize("endpoint", [grpc_endpoint, http_endpoint])
 
 
-@DOORS
+@ENDPOINTS
 async def test_paused_client_stops_the_stages_for_as_long_as_it_likes(
-    running: Running, door: OpenDoor
+    running: Running, endpoint: ServeGateway
 ) -> None:
     """Longer than the stall timeout: others are served meanwhile, and nothing is lost."""
-    async with door(running) as unpaused:
+    async with endpoint(running) as unpaused:
         expected = await unpaused.rest()
     before, others = await frames_made(running), 0
     async with (
-        door(running) as slow,
+        endpoint(running) as slow,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
         heard = await slow.first()
@@ -171,11 +171,11 @@ async def test_paused_client_stops_the_stages_for_as_long_as_it_likes(
     assert await frames_made(running) == before + others + FRAMES
 
 
-@DOORS
+@ENDPOINTS
 async def test_client_that_leaves_while_it_holds_the_stages_frees_them(
-    running: Running, door: OpenDoor
+    running: Running, endpoint: ServeGateway
 ) -> None:
-    async with door(running) as slow:
+    async with endpoint(running) as slow:
         await slow.first()
         while not (await describe(running, "code2wav")).held_segments:
             pass
@@ -188,7 +188,7 @@ async def test_client_that_leaves_while_it_holds_the_stages_frees_them(
 
 async def test_without_a_near_bound_the_stages_finish_for_a_paused_client(talkative: Path) -> None:
     """What the tests above would see without credit."""
-    async with launched(talkative, 3600.0) as running, grpc_door(running) as slow:
+    async with launched(talkative, 3600.0) as running, grpc_endpoint(running) as slow:
         await slow.first()
         while (await describe(running, "talker")).open_segments:
             pass

@@ -101,9 +101,9 @@ async def test_code2wav_gets_its_frames_one_by_one_at_real_time(target: Target, 
     assert result.fed_late.count == result.requests.succeeded
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
-async def test_gateway_gives_text_and_audio(target: Target, tiny: Path, door: str) -> None:
-    result = await loaded(target, tiny, "gateway", "--rate", "2", "--door", door)
+@pytest.mark.parametrize("endpoint", ["http", "grpc"])
+async def test_gateway_gives_text_and_audio(target: Target, tiny: Path, endpoint: str) -> None:
+    result = await loaded(target, tiny, "gateway", "--rate", "2", "--endpoint", endpoint)
     requests = result.requests.succeeded
     for name in ("ttft", "ttfa", "rtf", "underrun"):
         each = result.metrics[name]
@@ -113,17 +113,17 @@ async def test_gateway_gives_text_and_audio(target: Target, tiny: Path, door: st
     assert 0 < result.audio_s_per_s * result.measured_s <= requests * FRAMES / 12.5
     assert set(result.processes) == {*STAGES, "gateway", "load driver"}
     assert all(each.memory_max_bytes > 0 for each in result.processes.values())
-    assert set(result.stages) == (set(STAGES) if door == "grpc" else set())
+    assert set(result.stages) == (set(STAGES) if endpoint == "grpc" else set())
 
 
-async def test_both_doors_give_the_same_audio_for_the_same_requests(
+async def test_both_endpoints_give_the_same_audio_for_the_same_requests(
     target: Target, tiny: Path
 ) -> None:
     arguments = ("--rate", "2", "--seed", "3")
     seconds = [
         result.audio_s_per_s
-        for door in ("http", "grpc")
-        for result in [await loaded(target, tiny, "gateway", *arguments, "--door", door)]
+        for endpoint in ("http", "grpc")
+        for result in [await loaded(target, tiny, "gateway", *arguments, "--endpoint", endpoint)]
     ]
     assert seconds[0] == seconds[1] > 0
 

@@ -163,7 +163,7 @@ async def test_familys_options_and_sampling_arrive_over_grpc(
         )
 
 
-async def test_family_reads_aloud_at_the_speech_door(running: Running) -> None:
+async def test_family_reads_aloud_at_the_speech_endpoint(running: Running) -> None:
     async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
         body = {"model": "bells", "input": TEXT, "response_format": "pcm"}
         response = await http.post(

@@ -161,7 +161,7 @@ async def test_audio_alone_is_what_comes_with_the_text(client: antiphon.AsyncCli
 
 @asynccontextmanager
 async def own_gateway(running: Running) -> AsyncIterator[Gateway]:
-    """A gateway of the test's own on the real stages, for calls that no door makes."""
+    """A gateway of the test's own on the real stages, for calls that no endpoint makes."""
     stages = {
         role: StageConfig(addresses=(each.address,))
         for role, each in running.processes.items()

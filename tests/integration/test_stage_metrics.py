@@ -1,4 +1,4 @@
-"""What a stage tells at its metrics door: before, during and after a call, and after its end."""
+"""What a stage reports at its metrics endpoint: before, during, after a call, after its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import antiphon
 from antiphon import SamplingRequest
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument, Unavailable
-from antiphon.runtime.server.metrics_door import metrics_door
+from antiphon.runtime.server.metrics_endpoint import metrics_endpoint
 from antiphon.version import VERSION
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
@@ -178,9 +178,9 @@ class Slow(Collector):
         yield GaugeMetricFamily("slow", "Slow", value=1)
 
 
-async def test_door_does_not_hold_up_the_loop_and_is_shut_at_its_end() -> None:
+async def test_endpoint_does_not_hold_up_the_loop_and_is_shut_at_its_end() -> None:
     slow = Slow()
-    async with metrics_door("127.0.0.1:0", slow) as address:
+    async with metrics_endpoint("127.0.0.1:0", slow) as address:
         reading = asyncio.create_task(read_page(f"http://{address}/metrics"))
         # The loop runs while a scrape is held up on its own thread.
         assert await asyncio.to_thread(slow.asked.wait, 60)
@@ -193,24 +193,24 @@ async def test_door_does_not_hold_up_the_loop_and_is_shut_at_its_end() -> None:
             await http.get(f"http://{address}/metrics")
 
 
-async def test_door_is_closed_when_nobody_asked_for_one() -> None:
+async def test_endpoint_is_closed_when_nobody_asked_for_one() -> None:
     threads = threading.active_count()
-    async with metrics_door("", Slow()) as address:
+    async with metrics_endpoint("", Slow()) as address:
         assert address == ""
         assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("listen", ["9464", ":9464", "127.0.0.1:metrics", "127.0.0.1:65536"])
-async def test_door_refuses_what_is_no_address(listen: str) -> None:
+async def test_endpoint_refuses_what_is_no_address(listen: str) -> None:
     with pytest.raises(InvalidArgument, match="metrics_listen") as caught:
-        async with metrics_door(listen, Slow()):
+        async with metrics_endpoint(listen, Slow()):
             pytest.fail("it opened")
     assert caught.value.field == "metrics_listen"
 
 
-async def test_door_says_why_an_address_cannot_be_had() -> None:
+async def test_endpoint_says_why_an_address_cannot_be_had() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Unavailable, match=f"metrics_listen: {listen}: .*in use"):
-            async with metrics_door(listen, Slow()):
+            async with metrics_endpoint(listen, Slow()):
                 pytest.fail("it opened")

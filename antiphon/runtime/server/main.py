@@ -44,10 +44,10 @@ from antiphon.runtime.server.callers import callers_of
 from antiphon.runtime.server.description import StageIdentity
 from antiphon.runtime.server.engine_faults import EngineFaults
 from antiphon.runtime.server.health import SERVICE_NAME, Health
-from antiphon.runtime.server.health_door import health_door
+from antiphon.runtime.server.health_endpoint import health_endpoint
 from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.metrics import StageMetrics
-from antiphon.runtime.server.metrics_door import metrics_door
+from antiphon.runtime.server.metrics_endpoint import metrics_endpoint
 from antiphon.runtime.server.servicer import StageServicer
 from antiphon.runtime.server.stage import Stage
 from antiphon.runtime.session.plan import StageLimits, StagePlan
@@ -111,7 +111,7 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, help="deployment file (YAML)")
     parser.add_argument("--model", type=Path, help="checkpoint directory; overrides the file's")
     parser.add_argument("--listen", help="address to listen on, host:port; port 0 picks one")
-    parser.add_argument("--metrics-listen", help="address of the metrics door, host:port")
+    parser.add_argument("--metrics-listen", help="address of the metrics endpoint, host:port")
     parser.add_argument("--health-listen", help="address of the port for probes, host:port")
     parser.add_argument("--name", help="what others call this process in series; else its host's")
     parser.add_argument(
@@ -160,8 +160,8 @@ async def _serve(options: StageOptions, load: Load) -> int:
     await healthiness.tell(serving=False)
     metrics = StageMetrics(options.role, options.config.device, lambda: healthiness.serving)
     async with (
-        metrics_door(options.config.metrics_listen, metrics) as metrics_address,
-        health_door(options.config.health_listen, healthiness.probes) as health_address,
+        metrics_endpoint(options.config.metrics_listen, metrics) as metrics_address,
+        health_endpoint(options.config.health_listen, healthiness.probes) as health_address,
     ):
         tracing = open_tracing(
             options.config.trace_endpoint,
@@ -276,7 +276,7 @@ def _start_stage(
     healthiness: Health,
     tls: ServiceTls | None,
 ) -> Stage:
-    """Put the loaded model behind the doors."""
+    """Put the loaded model behind the endpoints."""
     config = options.config
     name = options.deployment.model_name
     facts = replace(loaded.facts, model=name) if name else loaded.facts

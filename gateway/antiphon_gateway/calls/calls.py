@@ -1,4 +1,4 @@
-"""From what a client asked for to the segment that answers it, the same for every door.
+"""From what a client asked for to the segment that answers it, the same for every endpoint.
 
 The only owner of all live sessions: how many there may be, and their end at shutdown.
 """

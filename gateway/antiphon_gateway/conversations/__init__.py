@@ -1,4 +1,5 @@
 """Conversations of several turns, whatever the protocol.
 
-`LiveConversation` takes commands (`commands.py`) and tells events (`events.py`). Doors translate.
+`LiveConversation` takes commands (`commands.py`) and tells events (`events.py`). Endpoints
+translate.
 """

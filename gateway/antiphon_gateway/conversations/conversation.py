@@ -157,7 +157,7 @@ class LiveConversation:
                 self._saving.change()
 
     async def refuse(self, error: AntiphonError, reference: str | None) -> None:
-        """Tell that something was not done, as a door does of what it cannot read."""
+        """Tell that something was not done, as an endpoint does of what it cannot read."""
         await self._telling.tell(CommandRefused(error, reference))
 
     async def settled(self) -> None:

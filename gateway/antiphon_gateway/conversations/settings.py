@@ -72,7 +72,7 @@ class ConversationSettings:
     `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
     `turns` the client ends them, or the clock: every `answer_every_s` seconds of what is heard are
     a message, and answered, one after the other. The formats are those in which the client sends
-    and gets audio; the door translates. A model that `hears` writes down what the user says if
+    and gets audio; the endpoint translates. A model that `hears` writes down what the user says if
     there is a wish for a `transcript`; one that `takes_tools` can be offered functions.
     With `timeline` each response's end is followed by what each stage took for it;
     with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event

@@ -23,7 +23,7 @@ OptionReaders = Mapping[str, Mapping[str, Option]]
 OptionsByRole = Mapping[str, Mapping[str, OptionValue]]
 
 MAX_OPTIONS = 64
-"""Counted at the doors, before any of them is read."""
+"""Counted at the endpoints, before any of them is read."""
 
 _RECORDING = np.zeros(1, np.float32)
 

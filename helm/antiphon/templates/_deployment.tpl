@@ -7,7 +7,7 @@
 {{- define "antiphon.httpPort" -}}8000{{- end -}}
 {{- define "antiphon.grpcPort" -}}50050{{- end -}}
 
-{{/* Where the gateway finds its certificate, and how its HTTP door is spoken to. */}}
+{{/* Where the gateway finds its certificate, and how its HTTP endpoint is spoken to. */}}
 {{- define "antiphon.tlsPath" -}}/etc/antiphon-tls{{- end -}}
 {{- define "antiphon.httpScheme" -}}http{{ if .Values.gateway.tlsSecret }}s{{ end }}{{- end -}}
 

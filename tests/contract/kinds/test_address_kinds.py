@@ -7,7 +7,7 @@ import socket
 
 import httpx
 import pytest
-from gateway_door import MESSAGES, MODEL, open_door
+from served_gateway import MESSAGES, MODEL, serve_gateway
 from websockets.asyncio.client import connect
 
 import antiphon
@@ -35,9 +35,9 @@ BOTH = pytest.mark.skipif(len(listen_hosts("localhost")) < 2, reason="has one ad
 )
 async def test_clients_of_each_family_are_served(listen: str, reached: tuple[str, ...]) -> None:
     at = {"http_listen": f"{listen}:0", "grpc_listen": f"{listen}:0"}
-    async with open_door(**at, metrics_listen=f"{listen}:0") as door:
+    async with serve_gateway(**at, metrics_listen=f"{listen}:0") as served:
         ports = {
-            name: host_and_port(getattr(door.gateway, name), field=name)[1]
+            name: host_and_port(getattr(served.gateway, name), field=name)[1]
             for name in ("http_address", "grpc_address", "metrics_address")
         }
         for host in (V4, V6):
@@ -77,9 +77,9 @@ async def test_a_port_that_one_family_has_taken_is_refused() -> None:
             port = taken.getsockname()[1]
             with pytest.raises(OSError, match="in use"):
                 listen_sockets("localhost", port)
-            for door in ("http_listen", "grpc_listen"):
-                with pytest.raises(Unavailable, match=f"gateway.{door}.*{port}"):
-                    async with open_door(**{door: f"localhost:{port}"}):
+            for served in ("http_listen", "grpc_listen"):
+                with pytest.raises(Unavailable, match=f"gateway.{served}.*{port}"):
+                    async with serve_gateway(**{served: f"localhost:{port}"}):
                         raise AssertionError("listens at a port that is taken")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import pytest_asyncio
-from gateway_door import MESSAGES, MODEL, Door, open_door
+from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 from test_transcriptions import file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -28,9 +28,9 @@ CHAT: dict[str, dict[str, Any]] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["ignore", "reject"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Door, str]]:
-    async with open_door(unknown_fields=request.param) as door:
-        yield door, request.param
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[tuple[ServedGateway, str]]:
+    async with serve_gateway(unknown_fields=request.param) as served:
+        yield served, request.param
 
 
 def allows(document: dict[str, Any], kind: str, body: dict[str, Any]) -> bool:
@@ -41,27 +41,29 @@ def allows(document: dict[str, Any], kind: str, body: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("sent", CHAT)
 async def test_a_chat_is_taken_where_the_document_allows_it(
-    site: tuple[Door, str], sent: str
+    site: tuple[ServedGateway, str], sent: str
 ) -> None:
-    door, unknown_fields = site
-    document = (await door.http.get("/openapi.json")).json()
+    served, unknown_fields = site
+    document = (await served.http.get("/openapi.json")).json()
     body = {"model": MODEL, "messages": MESSAGES, **CHAT[sent]}
-    taken = (await door.http.post("/v1/chat/completions", json=body)).status_code == 200
+    taken = (await served.http.post("/v1/chat/completions", json=body)).status_code == 200
     assert taken == (unknown_fields == "ignore" or sent == "nothing else")
     assert allows(document, "ChatRequest", body) == taken
 
 
-async def test_a_form_is_taken_where_the_document_allows_it(site: tuple[Door, str]) -> None:
-    door, unknown_fields = site
-    document = (await door.http.get("/openapi.json")).json()
+async def test_a_form_is_taken_where_the_document_allows_it(
+    site: tuple[ServedGateway, str],
+) -> None:
+    served, unknown_fields = site
+    document = (await served.http.get("/openapi.json")).json()
     form = {"model": MODEL, "color": "red"}
-    answer = await door.http.post("/v1/audio/transcriptions", data=form, files={"file": file()})
+    answer = await served.http.post("/v1/audio/transcriptions", data=form, files={"file": file()})
     assert (answer.status_code == 200) == (unknown_fields == "ignore")
     allowed = allows(document, "TranscriptionForm", {**form, "file": "x"})
     assert allowed == (unknown_fields == "ignore")
 
 
-async def test_the_document_says_what_happens_in_words(site: tuple[Door, str]) -> None:
-    door, unknown_fields = site
-    said = (await door.http.get("/openapi.json")).json()["info"]["description"]
+async def test_the_document_says_what_happens_in_words(site: tuple[ServedGateway, str]) -> None:
+    served, unknown_fields = site
+    said = (await served.http.get("/openapi.json")).json()["info"]["description"]
     assert ("x-antiphon-ignored" in said) == (unknown_fields == "ignore")

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 from fake_stages import TALKER, THINKER, Session
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door, tell_anew
 from media_files import said
 from reading_model import SPEAKER, Reader, post
+from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway, tell_anew
 from test_transcriptions import file
 
 from antiphon.errors import InvalidArgument
@@ -66,68 +66,72 @@ CHAT: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("sender", CHAT)
-async def test_a_chat_is_answered_whatever_else_its_sender_says(door: Door, sender: str) -> None:
+async def test_a_chat_is_answered_whatever_else_its_sender_says(
+    served: ServedGateway, sender: str
+) -> None:
     fields, ignored = CHAT[sender]
-    answer = await door.chat(**fields)
+    answer = await served.chat(**fields)
     assert answer.status_code == 200, answer.text
     assert answer.headers.get(IGNORED, "") == ignored
     assert answer.json()["choices"][0]["message"]["content"] == "Hello wörld!"
 
 
-async def test_minus_one_is_what_vllm_has_it_for(door: Door) -> None:
-    answer = await door.chat(
+async def test_minus_one_is_what_vllm_has_it_for(served: ServedGateway) -> None:
+    answer = await served.chat(
         **SPOKEN | {"audio": {"voice": "ethan", "format": "WAV"}},
         seed=-1, max_tokens=-1, top_k=-1, talker={"top_k": -1, "seed": -1, "max_tokens": -1},
     )  # fmt: skip
     assert answer.status_code == 200, answer.text
     for role in (THINKER, TALKER):
-        sampling = door.fakes[role].sessions[-1].segment.sampling[role]
+        sampling = served.fakes[role].sessions[-1].segment.sampling[role]
         given = {each.name for each, _ in sampling.ListFields()}
         assert sampling.top_k == 0
         assert "max_tokens" not in given
 
 
-async def test_ignored_fields_are_reported_with_an_error_too(door: Door) -> None:
-    answer = await door.chat(color="red", temperature=-1)
+async def test_ignored_fields_are_reported_with_an_error_too(served: ServedGateway) -> None:
+    answer = await served.chat(color="red", temperature=-1)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "temperature")
     assert answer.headers[IGNORED] == "color"
 
 
-async def test_ignored_fields_are_reported_with_a_stream(door: Door) -> None:
-    answer = await door.chat(color="red", stream=True)
+async def test_ignored_fields_are_reported_with_a_stream(served: ServedGateway) -> None:
+    answer = await served.chat(color="red", stream=True)
     assert answer.headers[IGNORED] == "color"
     assert answer.text.rstrip().endswith("data: [DONE]")
 
 
-async def test_the_field_of_a_wrong_value_is_named_when_others_are_ignored(door: Door) -> None:
+async def test_the_field_of_a_wrong_value_is_named_when_others_are_ignored(
+    served: ServedGateway,
+) -> None:
     said = [{"color": 1, **MESSAGES[0]}, {"role": "user", "content": 5, "color": 1}]
-    answer = await door.chat(messages=said, color=1)
+    answer = await served.chat(messages=said, color=1)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[1].content")
 
 
-async def test_numbers_keep_their_digits_when_others_are_ignored(door: Door) -> None:
-    answer = await door.chat(color=1, seed=2**63 + 1)
+async def test_numbers_keep_their_digits_when_others_are_ignored(served: ServedGateway) -> None:
+    answer = await served.chat(color=1, seed=2**63 + 1)
     assert answer.status_code == 200, answer.text
-    sampling = door.fakes[THINKER].sessions[-1].segment.sampling[THINKER]
+    sampling = served.fakes[THINKER].sessions[-1].segment.sampling[THINKER]
     assert sampling.seed == 2**63 + 1
 
 
 async def test_ignored_fields_are_counted_each_time_and_logged_once(
-    door: Door, caplog: pytest.LogCaptureFixture
+    served: ServedGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="gateway.doors")
+    caplog.set_level(logging.INFO, logger="gateway.endpoints")
     series = f'antiphon_gateway_ignored_fields_total{{path="{PATH}"}}'
-    before = await door.metric(series)
+    before = await served.metric(series)
     for _ in range(3):
-        await door.chat(never_sent_before=1, neither_was_this={"a": 1})
-    assert await door.metric(series) == before + 6
-    lines = [each.getMessage() for each in caplog.records if each.name == "gateway.doors"]
+        await served.chat(never_sent_before=1, neither_was_this={"a": 1})
+    assert await served.metric(series) == before + 6
+    lines = [each.getMessage() for each in caplog.records if each.name == "gateway.endpoints"]
     assert sum("never_sent_before" in each for each in lines) == 1
     assert sum("neither_was_this" in each for each in lines) == 1
 
 
 async def test_ignored_fields_are_refused_where_the_deployment_says_so() -> None:
-    async with open_door(unknown_fields="reject") as strict:
+    async with serve_gateway(unknown_fields="reject") as strict:
         said = [{"role": "user", "content": "Hi", "color": 1}]
         for fields, param in (
             ({"color": "red"}, "color"),
@@ -319,17 +323,17 @@ TRANSCRIPTION: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-async def transcribe(door: Door, **fields: Any) -> httpx.Response:
+async def transcribe(served: ServedGateway, **fields: Any) -> httpx.Response:
     form = {"model": MODEL, **fields}
-    return await door.http.post("/v1/audio/transcriptions", data=form, files={"file": file()})
+    return await served.http.post("/v1/audio/transcriptions", data=form, files={"file": file()})
 
 
 @pytest.mark.parametrize("sender", TRANSCRIPTION)
 async def test_a_recording_is_transcribed_whatever_else_its_sender_says(
-    door: Door, sender: str
+    served: ServedGateway, sender: str
 ) -> None:
     fields, ignored = TRANSCRIPTION[sender]
-    answer = await transcribe(door, **fields)
+    answer = await transcribe(served, **fields)
     assert answer.status_code == 200, answer.text
     assert answer.json()["text"] == "Hello wörld!"
     assert answer.headers.get(IGNORED, "") == ignored
@@ -346,7 +350,7 @@ async def test_a_recording_is_transcribed_whatever_else_its_sender_says(
     ],
 )
 async def test_a_known_field_that_would_change_the_transcript_is_refused(
-    door: Door, fields: dict[str, Any], param: str
+    served: ServedGateway, fields: dict[str, Any], param: str
 ) -> None:
-    answer = await transcribe(door, **fields)
+    answer = await transcribe(served, **fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fake_stages import THINKER
-from gateway_door import Door
+from served_gateway import ServedGateway
 
 from antiphon.conversation import ConversationMessage, TextPart, from_tensors
 
@@ -37,28 +37,28 @@ EMPTY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def read(door: Door) -> tuple[ConversationMessage, ...]:
-    chunk = door.fakes[THINKER].sessions[-1].input
+def read(served: ServedGateway) -> tuple[ConversationMessage, ...]:
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     return from_tensors(chunk.tensors).messages
 
 
 @pytest.mark.parametrize("place", ["first", "between", "last"])
 @pytest.mark.parametrize("sender", EMPTY)
-async def test_an_empty_turn_is_read_as_one(door: Door, sender: str, place: str) -> None:
+async def test_an_empty_turn_is_read_as_one(served: ServedGateway, sender: str, place: str) -> None:
     turn = EMPTY[sender]
     said = {"first": [turn, HI], "between": [HI, turn, HI], "last": [HI, turn]}[place]
-    answer = await door.chat(messages=said)
+    answer = await served.chat(messages=said)
     assert answer.status_code == 200, answer.text
-    messages = read(door)
+    messages = read(served)
     assert len(messages) == len(said)
     empty = messages[said.index(turn)]
     assert empty.role == {"developer": "system"}.get(turn["role"], turn["role"])
     assert empty.parts == (TextPart(""),)
 
 
-async def test_an_answer_that_only_calls_has_no_parts(door: Door) -> None:
-    description = door.gateway.fleet[THINKER].require()
+async def test_an_answer_that_only_calls_has_no_parts(served: ServedGateway) -> None:
+    description = served.gateway.fleet[THINKER].require()
     description.input_kinds.append("tools")
     try:
         for content in ("", None, []):
@@ -68,21 +68,21 @@ async def test_an_answer_that_only_calls_has_no_parts(door: Door) -> None:
                 {"role": "tool", "tool_call_id": "c1", "content": content},
                 HI,
             ]
-            answer = await door.chat(messages=said)
+            answer = await served.chat(messages=said)
             assert answer.status_code == 200, answer.text
-            _, called, result, _ = read(door)
+            _, called, result, _ = read(served)
             assert (called.parts, [each.id for each in called.tool_calls]) == ((), ["c1"])
             assert (result.parts, result.tool_call_id) == ((), "c1")
     finally:
         description.input_kinds.remove("tools")
 
 
-async def test_an_answer_whose_audio_is_not_known_is_still_refused(door: Door) -> None:
-    answer = await door.chat(messages=[HI, {"role": "assistant", "audio": {"id": "gone"}}, HI])
+async def test_an_answer_whose_audio_is_not_known_is_still_refused(served: ServedGateway) -> None:
+    answer = await served.chat(messages=[HI, {"role": "assistant", "audio": {"id": "gone"}}, HI])
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[1].audio")
 
 
-async def test_a_request_without_messages_is_still_refused(door: Door) -> None:
+async def test_a_request_without_messages_is_still_refused(served: ServedGateway) -> None:
     for messages in ([], None):
-        answer = await door.chat(messages=messages)
+        answer = await served.chat(messages=messages)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")

@@ -6,12 +6,12 @@ from typing import Any, get_args
 
 import pytest
 from fake_stages import TALKER
-from gateway_door import MESSAGES, MODEL, Door, open_door
 from openai.types import AudioModel, ChatModel
 from openai.types.audio import SpeechModel
 from openai.types.realtime import AudioTranscription, RealtimeSessionCreateRequest
 from reading_model import SPEAKER, Reader, open_reader, post
 from realtime_client import realtime
+from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 from test_transcriptions import file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -52,17 +52,19 @@ CHATTING = {
 
 @pytest.mark.parametrize("model", HEARING.values(), ids=HEARING)
 async def test_a_recording_is_transcribed_under_the_names_of_a_plugin(
-    door: Door, model: str
+    served: ServedGateway, model: str
 ) -> None:
-    said = await door.http.post(
+    said = await served.http.post(
         "/v1/audio/transcriptions", data={"model": model}, files={"file": file()}
     )
     assert (said.status_code, said.json()["text"]) == (200, "Hello wörld!")
 
 
 @pytest.mark.parametrize("model", CHATTING.values(), ids=CHATTING)
-async def test_a_chat_is_answered_under_the_names_of_a_plugin(door: Door, model: str) -> None:
-    answer = await door.chat(model=model, stream_options={"include_usage": True}, stream=True)
+async def test_a_chat_is_answered_under_the_names_of_a_plugin(
+    served: ServedGateway, model: str
+) -> None:
+    answer = await served.chat(model=model, stream_options={"include_usage": True}, stream=True)
     assert answer.status_code == 200, answer.text
     assert f'"model":"{MODEL}"' in answer.text
 
@@ -76,7 +78,7 @@ def _openais(*types: Any) -> set[str]:
     }
 
 
-async def test_every_model_of_openais_that_hears_or_speaks_is_a_name(door: Door) -> None:
+async def test_every_model_of_openais_that_hears_or_speaks_is_a_name(served: ServedGateway) -> None:
     session = RealtimeSessionCreateRequest.model_fields["model"].annotation
     hearing = AudioTranscription.model_fields["model"].annotation
     chatting = {each for each in _openais(ChatModel) if "audio" in each}
@@ -84,33 +86,33 @@ async def test_every_model_of_openais_that_hears_or_speaks_is_a_name(door: Door)
     # A type that the library has moved would leave nothing to check.
     assert {"gpt-transcribe", "tts-1", "gpt-realtime", "gpt-live-transcribe"} <= names
     for name in names:
-        found = await door.http.get(f"/v1/models/{name}")
+        found = await served.http.get(f"/v1/models/{name}")
         assert found.status_code == 200, found.text
 
 
 async def test_a_date_is_no_snapshot_of_a_models_own_name() -> None:
-    async with open_door(model_aliases=("speech",)) as door:
+    async with serve_gateway(model_aliases=("speech",)) as served:
         for name in (f"{MODEL}-2025-12-15", "speech-2025-12-15", "tts-1-2025", "-2025-12-15"):
-            answer = await door.chat(model=name)
+            answer = await served.chat(model=name)
             assert (answer.status_code, answer.json()["error"]["param"]) == (404, "model")
 
 
 @pytest.mark.parametrize("voice", VOICES)
-async def test_a_chat_speaks_under_openais_names(door: Door, voice: str) -> None:
-    answer = await door.chat(
+async def test_a_chat_speaks_under_openais_names(served: ServedGateway, voice: str) -> None:
+    answer = await served.chat(
         model="gpt-4o-audio-preview",
         modalities=["text", "audio"],
         audio={"voice": voice, "format": "wav"},
     )
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == MODEL
-    own = door.fakes[TALKER].description.voices
-    assert door.fakes[TALKER].sessions[-1].segment.voice == own[VOICES[voice] % len(own)]
+    own = served.fakes[TALKER].description.voices
+    assert served.fakes[TALKER].sessions[-1].segment.voice == own[VOICES[voice] % len(own)]
 
 
-async def test_a_conversation_has_the_voice_that_the_name_stands_for(door: Door) -> None:
-    own = door.fakes[TALKER].description.voices
-    async with realtime(door, model="gpt-realtime") as client:
+async def test_a_conversation_has_the_voice_that_the_name_stands_for(served: ServedGateway) -> None:
+    own = served.fakes[TALKER].description.voices
+    async with realtime(served, model="gpt-realtime") as client:
         for voice in ("ash", "MARIN", "nobody"):
             await client.send("session.update", session={"audio": {"output": {"voice": voice}}})
             updated = await client.until("session.updated")
@@ -119,8 +121,8 @@ async def test_a_conversation_has_the_voice_that_the_name_stands_for(door: Door)
             assert updated["session"]["model"] == MODEL
 
 
-async def test_aliases_are_listed_and_found(door: Door) -> None:
-    listed = (await door.http.get("/v1/models")).json()["data"]
+async def test_aliases_are_listed_and_found(served: ServedGateway) -> None:
+    listed = (await served.http.get("/v1/models")).json()["data"]
     assert listed[0]["id"] == MODEL
     ids = [each["id"] for each in listed]
     assert len(ids) == len(set(ids))
@@ -128,10 +130,10 @@ async def test_aliases_are_listed_and_found(door: Door) -> None:
     assert {each["root"] for each in listed} == {MODEL}
     own = listed[0]["voices"]
     assert listed[0]["voice_aliases"]["alloy"] == own[0]
-    found = (await door.http.get("/v1/models/whisper-1")).json()
+    found = (await served.http.get("/v1/models/whisper-1")).json()
     assert (found["id"], found["root"]) == ("whisper-1", MODEL)
-    assert (await door.http.get("/v1/audio/voices?model=tts-1")).status_code == 200
-    assert (await door.http.get("/v1/models/whisper-9")).status_code == 404
+    assert (await served.http.get("/v1/audio/voices?model=tts-1")).status_code == 200
+    assert (await served.http.get("/v1/models/whisper-9")).status_code == 404
 
 
 async def test_a_deployment_has_names_of_its_own() -> None:
@@ -151,11 +153,11 @@ async def test_openais_names_can_be_left_out() -> None:
         assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
         voice = await post(reader, input="Read.", voice="alloy")
         assert (voice.status_code, voice.json()["error"]["param"]) == (400, "voice")
-    async with open_door(openai_names=False) as door:
-        listed = (await door.http.get("/v1/models")).json()["data"]
+    async with serve_gateway(openai_names=False) as served:
+        listed = (await served.http.get("/v1/models")).json()["data"]
         assert [each["id"] for each in listed] == [MODEL]
         for model in ("gpt-audio", "gpt-4o-mini-tts-2025-12-15"):
-            assert (await door.chat(model=model, messages=MESSAGES)).status_code == 404
+            assert (await served.chat(model=model, messages=MESSAGES)).status_code == 404
 
 
 async def test_openais_voices_are_none_where_a_model_has_none(reader: Reader) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gateway_door import Door, open_door
 from realtime_client import realtime
+from served_gateway import ServedGateway, serve_gateway
 from websockets.exceptions import InvalidStatus
 
 from antiphon.deployment.schema import deployment_of
@@ -53,32 +53,32 @@ def _preflight(origin: str) -> dict[str, str]:
 @pytest.mark.parametrize("sender", SENDERS)
 async def test_an_origin_of_any_form_may_call_when_it_is_configured(sender: str) -> None:
     setting, origin, others = SENDERS[sender]
-    async with open_door(cors_origins=("https://first.example", setting)) as door:
-        allowed = await door.http.options("/v1/chat/completions", headers=_preflight(origin))
+    async with serve_gateway(cors_origins=("https://first.example", setting)) as served:
+        allowed = await served.http.options("/v1/chat/completions", headers=_preflight(origin))
         assert allowed.status_code == 200, allowed.text
         assert allowed.headers["access-control-allow-origin"] in (origin, "*")
         assert allowed.headers["access-control-allow-private-network"] == "true"
-        answer = await door.http.get("/v1/models", headers={"origin": origin})
+        answer = await served.http.get("/v1/models", headers={"origin": origin})
         assert answer.headers["access-control-allow-origin"] in (origin, "*")
-        async with realtime(door, Origin=origin) as client:
+        async with realtime(served, Origin=origin) as client:
             await client.say("Hi")
         for other in others:
-            refused = await door.http.options("/v1/chat/completions", headers=_preflight(other))
+            refused = await served.http.options("/v1/chat/completions", headers=_preflight(other))
             assert "access-control-allow-origin" not in refused.headers, other
-            answer = await door.http.get("/v1/models", headers={"origin": other})
+            answer = await served.http.get("/v1/models", headers={"origin": other})
             assert "access-control-allow-origin" not in answer.headers, other
             with pytest.raises(InvalidStatus, match="403"):
-                async with realtime(door, Origin=other):
+                async with realtime(served, Origin=other):
                     raise AssertionError(f"{other} came in")
 
 
-async def test_no_page_of_another_origin_may_call_by_default(door: Door) -> None:
+async def test_no_page_of_another_origin_may_call_by_default(served: ServedGateway) -> None:
     for origin in ("null", "file://", "https://app.example"):
-        refused = await door.http.options("/v1/models", headers=_preflight(origin))
+        refused = await served.http.options("/v1/models", headers=_preflight(origin))
         assert "access-control-allow-origin" not in refused.headers
         assert "access-control-allow-private-network" not in refused.headers
         with pytest.raises(InvalidStatus, match="403"):
-            async with realtime(door, Origin=origin):
+            async with realtime(served, Origin=origin):
                 raise AssertionError(f"{origin} came in")
 
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from gateway_door import MESSAGES, MODEL, Door, open_door
 from raw_http import chat_body, raw_client
 from reading_model import Reader, post
+from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 from test_transcriptions import file
 from websockets.asyncio.client import connect
 
@@ -31,18 +31,18 @@ PROXIED = {"host": "localhost", "x-forwarded-proto": "https", "x-forwarded-host"
 
 
 @pytest.mark.parametrize("path", LISTINGS)
-async def test_a_listing_is_shown(door: Door, path: str) -> None:
+async def test_a_listing_is_shown(served: ServedGateway, path: str) -> None:
     plain = "/" + path.strip("/")
-    shown = await door.http.get(f"{door.url}{path}", headers=PROXIED)
+    shown = await served.http.get(f"{served.url}{path}", headers=PROXIED)
     assert shown.status_code == 200, shown.text
     assert "location" not in shown.headers
     if plain != "/metrics":
-        assert shown.content == (await door.http.get(plain)).content
+        assert shown.content == (await served.http.get(plain)).content
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions/", "//v1/chat/completions"])
-async def test_a_chat_is_answered(door: Door, path: str) -> None:
-    async with raw_client(door) as client:
+async def test_a_chat_is_answered(served: ServedGateway, path: str) -> None:
+    async with raw_client(served) as client:
         body = chat_body()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Proto: https\r\n"
         await client.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -51,8 +51,8 @@ async def test_a_chat_is_answered(door: Door, path: str) -> None:
         assert "location" not in headers
 
 
-async def test_a_recording_is_transcribed(door: Door) -> None:
-    said = await door.http.post(
+async def test_a_recording_is_transcribed(served: ServedGateway) -> None:
+    said = await served.http.post(
         "/v1/audio/transcriptions/",
         data={"model": MODEL},
         files={"file": file()},
@@ -66,26 +66,26 @@ async def test_a_text_is_read_aloud(reader: Reader) -> None:
     assert said.status_code == 200, said.text
 
 
-async def test_a_conversation_is_opened(door: Door) -> None:
+async def test_a_conversation_is_opened(served: ServedGateway) -> None:
     for path in ("/v1/realtime/", "//v1/realtime"):
-        async with connect(f"ws://{door.gateway.http_address}{path}") as websocket:
+        async with connect(f"ws://{served.gateway.http_address}{path}") as websocket:
             assert json.loads(await websocket.recv())["type"] == "session.created"
 
 
 async def test_a_path_that_needs_a_key_needs_it_with_more_slashes(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text("keys: []\n")
-    async with open_door(keys_file=str(keys)) as door:
+    async with serve_gateway(keys_file=str(keys)) as served:
         for path in ("/v1/models", "/v1/models/", "//v1/models", "///v1//models"):
-            shown = await door.http.get(f"{door.url}{path}")
+            shown = await served.http.get(f"{served.url}{path}")
             assert shown.status_code in (401, 404), path
         body = {"model": MODEL, "messages": MESSAGES}
         for path in ("/v1/chat/completions/", "//v1/chat/completions"):
-            refused = await door.http.post(f"{door.url}{path}", json=body)
+            refused = await served.http.post(f"{served.url}{path}", json=body)
             assert refused.status_code == 401, path
 
 
-async def test_a_path_that_does_not_exist_is_not_found(door: Door) -> None:
+async def test_a_path_that_does_not_exist_is_not_found(served: ServedGateway) -> None:
     for path in ("/v1/chat/", "/v1/nothing/", "/page/", "/v1/chat//completions"):
-        missing = await door.http.get(path)
+        missing = await served.http.get(path)
         assert missing.status_code == 404, path

@@ -7,8 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from gateway_door import Door, open_door
 from realtime_client import Realtime, realtime
+from served_gateway import ServedGateway, serve_gateway
 from test_realtime_kinds import OLD_PIPECAT, TWILIO
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -44,13 +44,13 @@ AGENTS: dict[str, Any] = {
     ],
 )
 async def test_settings_are_taken_whatever_else_their_sender_says(
-    door: Door, session: dict[str, Any], ignored: int
+    served: ServedGateway, session: dict[str, Any], ignored: int
 ) -> None:
-    before = await door.metric(SERIES)
-    async with realtime(door) as client:
+    before = await served.metric(SERIES)
+    async with realtime(served) as client:
         await client.send("session.update", session={"instructions": "Be brief.", **session})
         told = (await client.until("session.updated"))["session"]
-    assert await door.metric(SERIES) == before + ignored
+    assert await served.metric(SERIES) == before + ignored
     assert told["audio"]["input"]["noise_reduction"] is None
     assert told["audio"]["output"]["speed"] == 1.0
     assert [told[name] for name in ("tracing", "prompt", "include")] == [None] * 3
@@ -58,12 +58,12 @@ async def test_settings_are_taken_whatever_else_their_sender_says(
 
 
 async def test_ignored_fields_are_counted_each_time_and_logged_once(
-    door: Door, caplog: pytest.LogCaptureFixture
+    served: ServedGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="gateway.doors")
-    before = await door.metric(SERIES)
+    caplog.set_level(logging.INFO, logger="gateway.endpoints")
+    before = await served.metric(SERIES)
     for _ in range(2):
-        async with realtime(door) as client:
+        async with realtime(served) as client:
             item = {
                 "type": "message",
                 "role": "user",
@@ -72,14 +72,14 @@ async def test_ignored_fields_are_counted_each_time_and_logged_once(
             }
             await client.send("conversation.item.create", item=item, never_before=1)
             await client.until("conversation.item.done")
-    assert await door.metric(SERIES) == before + 6
-    lines = [each.getMessage() for each in caplog.records if each.name == "gateway.doors"]
+    assert await served.metric(SERIES) == before + 6
+    lines = [each.getMessage() for each in caplog.records if each.name == "gateway.endpoints"]
     for name in ("item.mood", "item.content[].once_seen", "never_before"):
         assert sum(f"/v1/realtime ignores the field {name} " in each for each in lines) == 1
 
 
 async def test_made_up_fields_are_refused_where_the_deployment_says_so() -> None:
-    async with open_door(unknown_fields="reject") as door, realtime(door) as client:
+    async with serve_gateway(unknown_fields="reject") as served, realtime(served) as client:
         await client.send("session.update", session={"audio": {"input": {"gain": 2}}})
         error = (await client.until("error"))["error"]
         assert (error["type"], error["param"]) == (
@@ -91,8 +91,8 @@ async def test_made_up_fields_are_refused_where_the_deployment_says_so() -> None
         await client.until("session.updated")
 
 
-async def test_the_betas_limit_of_one_response_holds(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_the_betas_limit_of_one_response_holds(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.say("Hi")
         limit = {"modalities": ["text"], "max_response_output_tokens": 7}
         await client.send("response.create", response=limit)
@@ -111,7 +111,7 @@ async def recording_of(client: Realtime, audio: bytes) -> int:
     return len(base64.b64decode(kept["content"][0]["audio"])) // 2
 
 
-async def test_an_item_may_end_in_the_middle_of_a_sample(door: Door) -> None:
+async def test_an_item_may_end_in_the_middle_of_a_sample(served: ServedGateway) -> None:
     """pipecat#4952 for recordings that come whole: what is appended may, too."""
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         assert await recording_of(client, b"\1\2" * 500 + b"\3") == 500

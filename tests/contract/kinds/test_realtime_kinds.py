@@ -6,8 +6,8 @@ import base64
 from typing import Any
 
 import pytest
-from gateway_door import Door
 from realtime_client import Realtime, hear, realtime
+from served_gateway import ServedGateway
 from spoken_audio import Heard, sentence, silence
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -78,15 +78,17 @@ PCM, ULAW = "audio/pcm", "audio/pcmu"
         pytest.param({"max_response_output_tokens": "inf"}, {"most": "inf"}, id="no limit"),
     ],
 )
-async def test_flat_settings_of_the_beta_hold(door: Door, asked: Told, right: Told) -> None:
-    async with realtime(door) as client:
+async def test_flat_settings_of_the_beta_hold(
+    served: ServedGateway, asked: Told, right: Told
+) -> None:
+    async with realtime(served) as client:
         await client.send("session.update", session=asked)
         session = (await client.until("session.updated"))["session"]
         assert held(session) | right == held(session)
 
 
-async def test_flat_settings_of_one_response_hold(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_flat_settings_of_one_response_hold(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.say("Hi")
         await client.send("response.create", response={"modalities": ["text"]})
         done = (await client.until("response.done"))["response"]
@@ -101,9 +103,9 @@ async def test_flat_settings_of_one_response_hold(door: Door) -> None:
     ],
 )
 async def test_flat_settings_that_cannot_be_name_their_field(
-    door: Door, session: Told, param: str
+    served: ServedGateway, session: Told, param: str
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.send("session.update", session=session)
         error = (await client.until("error"))["error"]
         assert (error["type"], error["param"]) == ("invalid_request_error", param)
@@ -120,21 +122,23 @@ async def test_flat_settings_that_cannot_be_name_their_field(
         ({"type": "conversation.item.retrieve"}, "item_retrieve_invalid_item_id"),
     ],
 )
-async def test_items_that_are_gone_have_openais_codes(door: Door, event: Told, code: str) -> None:
+async def test_items_that_are_gone_have_openais_codes(
+    served: ServedGateway, event: Told, code: str
+) -> None:
     """openai-agents and Pipecat end on errors that they do not know."""
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.send(**{"kind": event.pop("type"), **event}, item_id="gone")
         error = (await client.until("error"))["error"]
         assert (error["type"], error["code"]) == ("invalid_request_error", code)
 
 
-async def test_what_is_not_supported_is_no_server_error(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_what_is_not_supported_is_no_server_error(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.send("conversation.item.create", item={"type": "mcp_call"})
         assert (await client.until("error"))["error"]["type"] == "invalid_request_error"
 
 
-async def recorded(client: Realtime, door: Door) -> int:
+async def recorded(client: Realtime, served: ServedGateway) -> int:
     """How many samples the model gets of what was appended."""
     await client.send("input_audio_buffer.commit")
     item_id = (await client.until("conversation.item.added"))["item"]["id"]
@@ -144,10 +148,10 @@ async def recorded(client: Realtime, door: Door) -> int:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4801, 7201])
-async def test_audio_cut_at_odd_bytes_is_whole(door: Door, cut: int) -> None:
+async def test_audio_cut_at_odd_bytes_is_whole(served: ServedGateway, cut: int) -> None:
     """pipecat#4952: each piece may end in the middle of a sample."""
     pcm16 = bytes(range(256)) * 75
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         start, size = 0, cut if cut > 1 else 1
         pieces = [pcm16[:size], *(pcm16[at : at + 6401] for at in range(size, len(pcm16), 6401))]
@@ -155,18 +159,18 @@ async def test_audio_cut_at_odd_bytes_is_whole(door: Door, cut: int) -> None:
             audio = base64.b64encode(piece).decode()
             await client.send("input_audio_buffer.append", audio=audio)
             start += len(piece)
-        assert await recorded(client, door) == len(pcm16) // 2
+        assert await recorded(client, served) == len(pcm16) // 2
 
 
-async def test_half_a_sample_is_forgotten_with_its_buffer(door: Door) -> None:
-    async with realtime(door) as client:
+async def test_half_a_sample_is_forgotten_with_its_buffer(served: ServedGateway) -> None:
+    async with realtime(served) as client:
         await client.end_turns_itself()
         for piece in (b"\1\2\3", b"\4\5\6\7"):
             audio = base64.b64encode(piece).decode()
             await client.send("input_audio_buffer.append", audio=audio)
             await client.send("input_audio_buffer.clear")
         await client.send("input_audio_buffer.append", audio=base64.b64encode(b"\1\2" * 9).decode())
-        assert await recorded(client, door) == 9
+        assert await recorded(client, served) == 9
 
 
 @pytest.mark.parametrize(
@@ -181,9 +185,9 @@ async def test_half_a_sample_is_forgotten_with_its_buffer(door: Door) -> None:
     ],
 )
 async def test_older_content_types_and_empty_texts_are_taken(
-    door: Door, role: str, part: Told
+    served: ServedGateway, role: str, part: Told
 ) -> None:
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         item = {"type": "message", "role": role, "content": [part]}
         await client.send("conversation.item.create", item=item)
         await client.until("conversation.item.done")
@@ -192,9 +196,9 @@ async def test_older_content_types_and_empty_texts_are_taken(
         assert (await client.until("response.done"))["response"]["status"] == "completed"
 
 
-async def test_a_turn_ends_when_audio_stops_coming(door: Door) -> None:
+async def test_a_turn_ends_when_audio_stops_coming(served: ServedGateway) -> None:
     """WhisperLiveKit and Twilio send only while somebody speaks: no silence is ever sent."""
-    async with realtime(door) as client:
+    async with realtime(served) as client:
         await client.detect_turns({"type": "server_vad", "silence_duration_ms": 200})
         await hear(client, Heard(silence(0.5)))
         await hear(client, Heard(sentence("slow", 0.8)))

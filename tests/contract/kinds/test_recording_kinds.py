@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 from fake_stages import INPUT_RATE_HZ, THINKER
-from gateway_door import Door
+from served_gateway import ServedGateway
 
 from antiphon.conversation import from_tensors
 
@@ -57,23 +57,25 @@ def audio_url(data: str) -> dict[str, Any]:
     return {"type": "audio_url", "audio_url": {"url": f"data:audio/wav;base64,{data}"}}
 
 
-async def check_heard(door: Door, part: dict[str, Any]) -> None:
-    answer = await door.chat(messages=[{"role": "user", "content": [part]}])
+async def check_heard(served: ServedGateway, part: dict[str, Any]) -> None:
+    answer = await served.chat(messages=[{"role": "user", "content": [part]}])
     assert answer.status_code == 200, answer.text
-    chunk = door.fakes[THINKER].sessions[-1].input
+    chunk = served.fakes[THINKER].sessions[-1].input
     assert chunk is not None
     (recording,) = from_tensors(chunk.tensors).recordings
     assert np.array_equal(recording, SAID)
 
 
 @pytest.mark.parametrize("sender", FORMS)
-async def test_base64_is_read_as_programs_write_it(door: Door, sender: str) -> None:
-    await check_heard(door, input_audio(FORMS[sender], format="wav"))
+async def test_base64_is_read_as_programs_write_it(served: ServedGateway, sender: str) -> None:
+    await check_heard(served, input_audio(FORMS[sender], format="wav"))
 
 
 @pytest.mark.parametrize("sender", [each for each in FORMS if "data URL" not in each])
-async def test_base64_in_a_data_url_is_read_as_programs_write_it(door: Door, sender: str) -> None:
-    await check_heard(door, audio_url(FORMS[sender]))
+async def test_base64_in_a_data_url_is_read_as_programs_write_it(
+    served: ServedGateway, sender: str
+) -> None:
+    await check_heard(served, audio_url(FORMS[sender]))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +93,10 @@ async def test_base64_in_a_data_url_is_read_as_programs_write_it(door: Door, sen
     ],
     ids=json.dumps,
 )
-async def test_a_format_is_known_however_it_is_written(door: Door, named: dict[str, Any]) -> None:
-    await check_heard(door, input_audio(PLAIN, **named))
+async def test_a_format_is_known_however_it_is_written(
+    served: ServedGateway, named: dict[str, Any]
+) -> None:
+    await check_heard(served, input_audio(PLAIN, **named))
 
 
 WRONG: dict[str, Callable[[], str]] = {
@@ -107,24 +111,28 @@ WRONG: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-async def test_what_is_no_base64_is_refused_with_its_field(door: Door, what: str) -> None:
+async def test_what_is_no_base64_is_refused_with_its_field(
+    served: ServedGateway, what: str
+) -> None:
     part = input_audio(WRONG[what](), format="wav")
-    answer = await door.chat(messages=[{"role": "user", "content": [part]}])
+    answer = await served.chat(messages=[{"role": "user", "content": [part]}])
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == "messages[0].content[0].input_audio.data"
 
 
-async def test_a_url_in_the_place_of_data_is_treated_as_one(door: Door) -> None:
+async def test_a_url_in_the_place_of_data_is_treated_as_one(served: ServedGateway) -> None:
     """As DashScope takes it; whether it is fetched is the deployment's choice."""
     part = input_audio("https://example.invalid/said.wav", format="wav")
-    answer = await door.chat(messages=[{"role": "user", "content": [part]}])
+    answer = await served.chat(messages=[{"role": "user", "content": [part]}])
     assert answer.status_code == 400
     assert "gateway.fetch_urls" in answer.json()["error"]["message"]
 
 
-async def test_a_format_that_is_not_read_is_refused_with_those_that_are(door: Door) -> None:
+async def test_a_format_that_is_not_read_is_refused_with_those_that_are(
+    served: ServedGateway,
+) -> None:
     part = input_audio(PLAIN, format="WMA")
-    answer = await door.chat(messages=[{"role": "user", "content": [part]}])
+    answer = await served.chat(messages=[{"role": "user", "content": [part]}])
     error = answer.json()["error"]
     assert answer.status_code == 400
     assert error["param"] == "messages[0].content[0].input_audio.format"

@@ -10,8 +10,8 @@ import numpy as np
 import openai
 import pytest
 from fake_stages import THINKER, Session
-from gateway_door import MODEL, Door
 from openai.types.audio import TranscriptionVerbose
+from served_gateway import MODEL, ServedGateway
 from test_transcriptions import SAID, SECONDS, file, post
 
 from antiphon.logprobs import TokenLogprob
@@ -47,10 +47,10 @@ def says(text: str, logprobs: tuple[float, ...] = ()) -> Any:
     "granularities", [None, ["segment"]], ids=["whisper's clients", "the AI SDK"]
 )
 async def test_verbose_json_has_a_segment_over_the_recording(
-    door: Door, granularities: Any
+    served: ServedGateway, granularities: Any
 ) -> None:
-    door.fakes[THINKER].script = says("ab" * 50, (-0.5, -1.5, float("-inf")))
-    verbose = await door.openai.audio.transcriptions.create(
+    served.fakes[THINKER].script = says("ab" * 50, (-0.5, -1.5, float("-inf")))
+    verbose = await served.openai.audio.transcriptions.create(
         model=MODEL,
         file=file(),
         response_format="verbose_json",
@@ -76,8 +76,10 @@ async def test_verbose_json_has_a_segment_over_the_recording(
 
 
 @pytest.mark.parametrize(("kind", "right"), [("srt", SRT), ("vtt", VTT), ("SRT", SRT)])
-async def test_subtitles_have_a_cue_over_the_recording(door: Door, kind: Any, right: str) -> None:
-    said = await door.openai.audio.transcriptions.create(
+async def test_subtitles_have_a_cue_over_the_recording(
+    served: ServedGateway, kind: Any, right: str
+) -> None:
+    said = await served.openai.audio.transcriptions.create(
         model=MODEL, file=file(), response_format=kind
     )
     assert said == right
@@ -91,21 +93,21 @@ async def test_subtitles_have_a_cue_over_the_recording(door: Door, kind: Any, ri
         ("\n a \r\n\n\u2028 b\n", "a\nb", "a\nb"),
     ],
 )
-async def test_no_text_ends_a_cue(door: Door, text: str, srt: str, vtt: str) -> None:
-    door.fakes[THINKER].script = says(text)
+async def test_no_text_ends_a_cue(served: ServedGateway, text: str, srt: str, vtt: str) -> None:
+    served.fakes[THINKER].script = says(text)
     for kind, cue in (("srt", srt), ("vtt", vtt)):
-        answer = await post(door, response_format=kind)
+        answer = await post(served, response_format=kind)
         times, _, said = answer.text.partition(" --> ")[2].partition("\n")
         assert re.fullmatch(r"00:00:00[,.]250", times)
         assert said == cue + "\n\n"
 
 
-async def test_an_empty_transcript_has_no_segment(door: Door) -> None:
-    door.fakes[THINKER].script = says(" \n")
-    assert (await post(door, response_format="srt")).text == ""
-    assert (await post(door, response_format="vtt")).text == "WEBVTT\n\n"
-    door.fakes[THINKER].script = says(" \n", (-0.5,))
-    assert (await post(door, response_format="verbose_json")).json()["segments"] == []
+async def test_an_empty_transcript_has_no_segment(served: ServedGateway) -> None:
+    served.fakes[THINKER].script = says(" \n")
+    assert (await post(served, response_format="srt")).text == ""
+    assert (await post(served, response_format="vtt")).text == "WEBVTT\n\n"
+    served.fakes[THINKER].script = says(" \n", (-0.5,))
+    assert (await post(served, response_format="verbose_json")).json()["segments"] == []
 
 
 @pytest.mark.parametrize(
@@ -119,9 +121,9 @@ async def test_an_empty_transcript_has_no_segment(door: Door) -> None:
     ],
 )
 async def test_times_that_there_are_none_of_are_refused_with_a_remedy(
-    door: Door, fields: dict[str, Any], param: str, remedy: str
+    served: ServedGateway, fields: dict[str, Any], param: str, remedy: str
 ) -> None:
-    answer: httpx.Response = await post(door, **({"response_format": "verbose_json"} | fields))
+    answer: httpx.Response = await post(served, **({"response_format": "verbose_json"} | fields))
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
     assert remedy in error["message"]

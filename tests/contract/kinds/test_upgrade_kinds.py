@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 
 import pytest
-from gateway_door import Door
 from raw_http import PATH, chat_body, raw_client
+from served_gateway import ServedGateway
 
-from antiphon_gateway.doors.http.connection import BoundedConnection
+from antiphon_gateway.endpoints.http.connection import BoundedConnection
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -54,11 +54,11 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("framed", [with_length, chunked])
 @pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
 async def test_a_body_is_read_when_its_head_offers_another_protocol(
-    door: Door,
+    served: ServedGateway,
     offer: str,
     framed: Callable[[str, bytes], bytes],
 ) -> None:
-    async with raw_client(door) as client:
+    async with raw_client(served) as client:
         # The connection serves the next one, too.
         for _ in range(2):
             await client.send(framed(offer, chat_body()))
@@ -70,12 +70,12 @@ async def test_a_body_is_read_when_its_head_offers_another_protocol(
 
 @pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
 async def test_requests_without_a_body_follow_each_other_when_they_offer_a_protocol(
-    door: Door, offer: str
+    served: ServedGateway, offer: str
 ) -> None:
     # A websocket offered by GET is taken.
     if "websocket" in offer:
         offer = JAVA
-    async with raw_client(door) as client:
+    async with raw_client(served) as client:
         for _ in range(2):
             await client.send(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{offer}\r\n".encode())
             status, _, body = await client.response()
@@ -83,9 +83,11 @@ async def test_requests_without_a_body_follow_each_other_when_they_offer_a_proto
             assert json.loads(body)["data"]
 
 
-async def test_a_pipelined_request_is_not_taken_when_both_offer_a_protocol(door: Door) -> None:
+async def test_a_pipelined_request_is_not_taken_when_both_offer_a_protocol(
+    served: ServedGateway,
+) -> None:
     """The first is answered; the second closes the connection, as it does without an offer."""
-    async with raw_client(door) as client:
+    async with raw_client(served) as client:
         await client.send(with_length(JAVA, chat_body()) + chunked(JAVA, chat_body()))
         status, headers, _ = await client.response()
         assert status == 200
@@ -93,8 +95,10 @@ async def test_a_pipelined_request_is_not_taken_when_both_offer_a_protocol(door:
         assert await client.wait_cut() == b""
 
 
-async def test_the_client_may_wait_for_continue_when_it_offers_a_protocol(door: Door) -> None:
-    async with raw_client(door) as client:
+async def test_the_client_may_wait_for_continue_when_it_offers_a_protocol(
+    served: ServedGateway,
+) -> None:
+    async with raw_client(served) as client:
         offer = JAVA + "Expect: 100-continue\r\n"
         body = chat_body()
         await client.send(with_length(offer, body)[: -len(body)])
@@ -103,20 +107,20 @@ async def test_the_client_may_wait_for_continue_when_it_offers_a_protocol(door: 
         assert (await client.response())[0] == 200
 
 
-async def test_the_offer_of_http_1_0_is_ignored(door: Door) -> None:
-    async with raw_client(door) as client:
+async def test_the_offer_of_http_1_0_is_ignored(served: ServedGateway) -> None:
+    async with raw_client(served) as client:
         request = with_length("Upgrade: websocket\r\nConnection: upgrade\r\n", chat_body())
         await client.send(request.replace(b"HTTP/1.1", b"HTTP/1.0"))
         assert (await client.response())[0] == 200
 
 
-async def test_a_large_head_is_refused_when_it_offers_a_protocol(door: Door) -> None:
-    async with raw_client(door) as client:
+async def test_a_large_head_is_refused_when_it_offers_a_protocol(served: ServedGateway) -> None:
+    async with raw_client(served) as client:
         await client.send(with_length(f"{JAVA}x-large: {'a' * 40_000}\r\n", chat_body()))
         assert (await client.response())[0] == 431
 
 
-async def test_connect_is_refused(door: Door) -> None:
-    async with raw_client(door) as client:
+async def test_connect_is_refused(served: ServedGateway) -> None:
+    async with raw_client(served) as client:
         await client.send(b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n\r\nrest")
         assert (await client.response())[0] in (400, 405)

@@ -15,9 +15,9 @@ import httpx
 import openai
 import pytest
 from fake_stages import THINKER
-from gateway_door import MESSAGES, MODEL, Door, open_door
 from raw_http import RawClient, post, raw_client
 from reading_model import SPEAKER, open_reader
+from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_requests
 from test_transcriptions import file
 
@@ -34,14 +34,14 @@ def waiting() -> Iterator[WaitingRequests]:
 
 
 @asynccontextmanager
-async def full(**settings: Any) -> AsyncIterator[tuple[Door, Gate]]:
+async def full(**settings: Any) -> AsyncIterator[tuple[ServedGateway, Gate]]:
     """A gateway whose only call is taken until the gate lets it through."""
     usual = {"max_calls": 1, "keepalive_s": 3600.0}
-    async with open_door(**(QUEUE | usual | settings)) as door:
-        gate = door.fakes[THINKER].script = Gate(THINKER)
-        running = asyncio.create_task(door.chat(**TEXT))
+    async with serve_gateway(**(QUEUE | usual | settings)) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = asyncio.create_task(served.chat(**TEXT))
         await gate.begun.get()
-        yield door, gate
+        yield served, gate
         gate.let_through(2)
         assert (await running).status_code == 200
 
@@ -72,7 +72,7 @@ def error_of(event: bytes) -> dict[str, Any]:
 
 
 async def test_headers_come_when_a_chat_is_queued(waiting: WaitingRequests) -> None:
-    async with full() as (door, gate), raw_client(door) as client:
+    async with full() as (served, gate), raw_client(served) as client:
         await client.send(chat_request(color="red"))
         status, headers = await head(client)
         assert waiting.now == 1, "they came before its turn"
@@ -88,7 +88,7 @@ async def test_headers_come_when_a_chat_is_queued(waiting: WaitingRequests) -> N
 
 
 async def test_comments_come_while_a_chat_waits(waiting: WaitingRequests) -> None:
-    async with full(keepalive_s=0.02) as (door, _), raw_client(door) as client:
+    async with full(keepalive_s=0.02) as (served, _), raw_client(served) as client:
         await client.send(chat_request())
         await head(client)
         assert [await chunk(client) for _ in range(3)] == [COMMENT] * 3
@@ -97,7 +97,7 @@ async def test_comments_come_while_a_chat_waits(waiting: WaitingRequests) -> Non
 
 async def test_comments_come_while_a_stage_works_on_a_long_prompt() -> None:
     """Nothing was queued; the answer begins late."""
-    async with full(keepalive_s=0.02, max_calls=2) as (door, gate), raw_client(door) as client:
+    async with full(keepalive_s=0.02, max_calls=2) as (served, gate), raw_client(served) as client:
         await client.send(chat_request())
         await gate.begun.get()
         assert (await head(client))[0] == 200
@@ -113,9 +113,9 @@ async def test_comments_come_while_a_stage_works_on_a_long_prompt() -> None:
 
 async def test_comments_come_while_a_stage_is_full() -> None:
     """The gateway does not know why it is refused; it asks again."""
-    async with open_slotted(1, told=False, keepalive_s=0.02) as (door, stages):
+    async with open_slotted(1, told=False, keepalive_s=0.02) as (served, stages):
         stages[THINKER].others = 1_000_000
-        async with raw_client(door) as client:
+        async with raw_client(served) as client:
             await client.send(chat_request())
             assert (await head(client))[0] == 200
             assert await chunk(client) == COMMENT
@@ -126,8 +126,8 @@ async def test_comments_come_while_a_stage_is_full() -> None:
 
 
 async def test_openais_client_reads_over_comments(waiting: WaitingRequests) -> None:
-    async with full(keepalive_s=0.02) as (door, gate):
-        stream = await door.openai.chat.completions.create(
+    async with full(keepalive_s=0.02) as (served, gate):
+        stream = await served.openai.chat.completions.create(
             model=MODEL, messages=MESSAGES, modalities=["text"], stream=True
         )
         assert waiting.now == 1, "it has its stream before its turn"
@@ -140,17 +140,17 @@ async def test_openais_client_reads_over_comments(waiting: WaitingRequests) -> N
 async def test_an_error_in_the_queue_is_raised_by_openais_client(
     waiting: WaitingRequests, endpoint: str
 ) -> None:
-    async with full() as (door, _):
+    async with full() as (served, _):
         if endpoint == "chat":
-            stream: Any = await door.openai.chat.completions.create(
+            stream: Any = await served.openai.chat.completions.create(
                 model=MODEL, messages=MESSAGES, modalities=["text"], stream=True
             )
         else:
-            stream = await door.openai.audio.transcriptions.create(
+            stream = await served.openai.audio.transcriptions.create(
                 model=MODEL, file=file(), stream=True
             )
         assert waiting.now == 1
-        door.gateway.calls.admission.close()
+        served.gateway.calls.admission.close()
         with pytest.raises(openai.APIError, match="shutting down") as caught:
             await anext(aiter(stream))
         assert caught.value.code == "unavailable"
@@ -160,10 +160,10 @@ async def test_the_error_of_a_queued_chat_is_its_last_event(
     waiting: WaitingRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="gateway.requests")
-    async with full(max_waiting=1) as (door, gate), raw_client(door) as client:
+    async with full(max_waiting=1) as (served, gate), raw_client(served) as client:
         await client.send(chat_request(service_tier="flex"))
         assert (await head(client))[0] == 200
-        preferred = asyncio.create_task(door.chat(**TEXT))
+        preferred = asyncio.create_task(served.chat(**TEXT))
         error = error_of(await chunk(client))
         assert (error["type"], error["code"]) == ("rate_limit_error", "resource_exhausted")
         assert await chunk(client) == b""
@@ -181,8 +181,8 @@ async def test_the_error_of_a_queued_chat_is_its_last_event(
 async def test_a_client_that_leaves_the_queue_after_its_headers_leaves_nothing(
     waiting: WaitingRequests,
 ) -> None:
-    async with full(keepalive_s=0.02) as (door, _):
-        async with raw_client(door) as client:
+    async with full(keepalive_s=0.02) as (served, _):
+        async with raw_client(served) as client:
             await client.send(chat_request())
             await head(client)
             assert await chunk(client) == COMMENT
@@ -191,12 +191,12 @@ async def test_a_client_that_leaves_the_queue_after_its_headers_leaves_nothing(
 
 
 async def test_a_transcription_is_begun_when_it_is_queued(waiting: WaitingRequests) -> None:
-    async with full(keepalive_s=0.02) as (door, gate):
+    async with full(keepalive_s=0.02) as (served, gate):
         form = {"model": MODEL, "stream": "true"}
-        asked = door.http.build_request(
+        asked = served.http.build_request(
             "POST", "/v1/audio/transcriptions", data=form, files={"file": file()}
         )
-        answer = await door.http.send(asked, stream=True)
+        answer = await served.http.send(asked, stream=True)
         assert (answer.status_code, waiting.now) == (200, 1)
         lines = answer.aiter_lines()
         assert [await anext(lines) for _ in range(2)] == [": keepalive", ""]

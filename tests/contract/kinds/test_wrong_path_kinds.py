@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gateway_door import Door
+from served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,10 +24,10 @@ WRONG: dict[str, tuple[str, str, int, str]] = {
 
 @pytest.mark.parametrize("sender", WRONG)
 async def test_a_wrong_path_or_method_is_an_error_with_the_right_one(
-    door: Door, sender: str
+    served: ServedGateway, sender: str
 ) -> None:
     method, path, status, remedy = WRONG[sender]
-    answer = await door.http.request(method, path)
+    answer = await served.http.request(method, path)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
     assert remedy in error["message"]

@@ -1,4 +1,4 @@
-"""Load tests of Qwen3-TTS: the gateway by either door, and each stage alone."""
+"""Load tests of Qwen3-TTS: the gateway by either endpoint, and each stage alone."""
 
 from __future__ import annotations
 

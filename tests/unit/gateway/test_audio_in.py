@@ -1,4 +1,4 @@
-"""Recordings decoded within limits; what the doors make of them is in the contract tests."""
+"""Recordings decoded within limits; what the endpoints make of them is in the contract tests."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import msgspec
 from antiphon.deployment.address import host_and_port, joined
 from antiphon.deployment.schema import Deployment, GatewayConfig, load_deployment
 from antiphon.errors import AntiphonError
-from antiphon.runtime.server.health_door import health_door
+from antiphon.runtime.server.health_endpoint import health_endpoint
 from antiphon_tools.launcher.console import Console
 from antiphon_tools.launcher.health import HealthOfAll
 from antiphon_tools.launcher.launcher import Launcher
@@ -26,7 +26,7 @@ from antiphon_tools.launcher.plan import with_gateway, with_overrides, with_repl
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Whoever runs the container decides how long weights may take to load.
 _STAGES_STARTUP_S = 86_400.0
-# What `up` runs when no file is named: clients find both doors where the documents say.
+# What `up` runs when no file is named: clients find both endpoints where the documents say.
 _WITHOUT_FILE = Deployment(gateway=GatewayConfig(grpc_listen="localhost:50050"))
 
 
@@ -83,7 +83,7 @@ async def stages(launcher: Launcher, console: Console, health_listen: str) -> in
     stopping = _StopOnSignal(launcher, console)
     try:
         async with (
-            health_door(health_listen, HealthOfAll(lambda: launcher.health_doors)),
+            health_endpoint(health_listen, HealthOfAll(lambda: launcher.health_endpoints)),
             launcher as running,
         ):
             console.say(f"ready in {running.startup_s:.1f} s: {', '.join(running.processes)}")
@@ -143,12 +143,12 @@ def command_line() -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="where the gateway listens (localhost; :: for all addresses)",
     )
-    up.add_argument("--port", type=int, help="of its HTTP door (8000); 0 takes a free one")
+    up.add_argument("--port", type=int, help="of its HTTP endpoint (8000); 0 takes a free one")
     up.add_argument(
         "--grpc-port",
         type=int,
         metavar="PORT",
-        help="of its gRPC door (50050; a free one where --config names none)",
+        help="of its gRPC endpoint (50050; a free one where --config names none)",
     )
     up.add_argument(
         "--on-exit",
@@ -183,11 +183,11 @@ def deployment_of_options(options: argparse.Namespace) -> Deployment:
         deployment = msgspec.structs.replace(deployment, model=str(options.model))
     deployment = with_overrides(deployment, options.stage)
     deployment = with_replicas(deployment, options.replicas)
-    doors = {
+    endpoints = {
         field: _listen(field, getattr(deployment.gateway, field), options.host, port)
         for field, port in (("http_listen", options.port), ("grpc_listen", options.grpc_port))
     }
-    return with_gateway(deployment, doors)
+    return with_gateway(deployment, endpoints)
 
 
 def _listen(field: str, configured: str, host: str | None, port: int | None) -> str:

@@ -24,26 +24,28 @@ Status = health_pb2.HealthCheckResponse
 
 
 class HealthOfAll(health_pb2_grpc.HealthServicer):
-    """`grpc.health.v1` for all stages together. `doors` tells where each answers probes now; one
-    that listens nowhere has an empty one."""
+    """`grpc.health.v1` for all stages together. `endpoints` tells where each answers probes now;
+    one that listens nowhere has an empty one."""
 
-    def __init__(self, doors: Callable[[], Sequence[str]], *, answer_s: float = ANSWER_S) -> None:
-        self._doors = doors
+    def __init__(
+        self, endpoints: Callable[[], Sequence[str]], *, answer_s: float = ANSWER_S
+    ) -> None:
+        self._endpoints = endpoints
         self._answer_s = answer_s
 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: object
     ) -> health_pb2.HealthCheckResponse:
         """SERVING where every stage says so by this name."""
-        answers = await asyncio.gather(*(self._ask(each, request) for each in self._doors()))
+        answers = await asyncio.gather(*(self._ask(each, request) for each in self._endpoints()))
         good = bool(answers) and all(answers)
         return Status(status=Status.SERVING if good else Status.NOT_SERVING)
 
-    async def _ask(self, door: str, request: health_pb2.HealthCheckRequest) -> bool:
-        if not door:
+    async def _ask(self, endpoint: str, request: health_pb2.HealthCheckRequest) -> bool:
+        if not endpoint:
             return bool(request.service == ALIVE)
         async with grpc.aio.insecure_channel(
-            reached_here(door), options=CHANNEL_OPTIONS
+            reached_here(endpoint), options=CHANNEL_OPTIONS
         ) as channel:
             check = channel.unary_unary(
                 "/grpc.health.v1.Health/Check",

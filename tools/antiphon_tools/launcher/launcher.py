@@ -48,8 +48,8 @@ ReachedAt = Callable[[str, str], Awaitable[str]]
 class Running:
     """A deployment that is ready.
 
-    `processes` are by role, and "gateway"; of a stage's replicas the second is "ROLE#2". The doors
-    are empty where there is no gateway.
+    `processes` are by role, and "gateway"; of a stage's replicas the second is "ROLE#2". The
+    endpoints are empty where there is no gateway.
     One that was started again takes its predecessor's place. `ended` is set when the end of one has
     ended the deployment.
     """
@@ -147,7 +147,7 @@ class Launcher:
         await self.stop()
 
     @property
-    def health_doors(self) -> list[str]:
+    def health_endpoints(self) -> list[str]:
         """Where each process answers probes; empty for one that does not listen now."""
         return [each.health_address for each in self._processes.values()]
 
@@ -242,9 +242,9 @@ class Launcher:
             written = with_resume_key(written, directory / "resume-key")
             config = _write(directory / "deployment.yaml", written)
             gateway = await self._spawn(GATEWAY, "antiphon_gateway", "--config", config)
-            doors = await gateway.listening
-            url = http_url(doors.http, secure=self._deployment.gateway.tls is not None)
-            grpc_address = reached_here(doors.grpc)
+            endpoints = await gateway.listening
+            url = http_url(endpoints.http, secure=self._deployment.gateway.tls is not None)
+            grpc_address = reached_here(endpoints.grpc)
         for process in self._processes.values():
             await process.ready
         return Running(
@@ -283,7 +283,7 @@ class Launcher:
     async def _watch(self, name: str, argv: Sequence[str]) -> None:
         """Report the ends of a service and do what they call for, until the deployment stops."""
         backoff = Backoff()
-        doors: tuple[str, ...] = ()
+        endpoints: tuple[str, ...] = ()
         while True:
             process = self._processes[name]
             await process.report_exit()
@@ -294,7 +294,7 @@ class Launcher:
                 if name == GATEWAY or self._on_exit == "stop":
                     self._ended.set()
                 return
-            doors = doors or process.doors
+            endpoints = endpoints or process.endpoints
             pause_s = backoff.pause_s(process.ready_for_s)
             self._report(Restarting(name, pause_s))
             with contextlib.suppress(TimeoutError):
@@ -302,7 +302,7 @@ class Launcher:
                     await self._stopping.wait()
             if self._stopping.is_set():
                 return
-            await self._start_process(name, (*argv, *doors))
+            await self._start_process(name, (*argv, *endpoints))
 
     def _ended_early(self) -> Unavailable:
         process = next(each for each in self._processes.values() if each.exited.done())

@@ -100,10 +100,10 @@ def listen_addresses(
 
     Raises `InvalidArgument` where several replicas would listen on one port.
     """
-    doors = deployment.gateway
+    endpoints = deployment.gateway
     wanted = {
-        "gateway.http_listen": doors.http_listen if gateway else "",
-        "gateway.grpc_listen": doors.grpc_listen if gateway else "",
+        "gateway.http_listen": endpoints.http_listen if gateway else "",
+        "gateway.grpc_listen": endpoints.grpc_listen if gateway else "",
     }
     for role in roles:
         stage = deployment.stage(role)

@@ -46,7 +46,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """A line on the announce pipe. Stages have an `address`, the gateway two doors.
+    """A line on the announce pipe. Stages have an `address`, the gateway two endpoints.
 
     `metrics` and `health` are the addresses of a stage's other ports, if it has them.
     """
@@ -146,8 +146,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         if not self.listening.done():
             return ""
         announcement = self.listening.result()
-        door = announcement.metrics or announcement.http
-        return f"{http_url(door)}/metrics" if door else ""
+        endpoint = announcement.metrics or announcement.http
+        return f"{http_url(endpoint)}/metrics" if endpoint else ""
 
     @property
     def health_address(self) -> str:
@@ -157,7 +157,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         return self.listening.result().health
 
     @property
-    def doors(self) -> tuple[str, ...]:
+    def endpoints(self) -> tuple[str, ...]:
         """The options that have a successor listen where this one did."""
         if not self.listening.done():
             return ()

@@ -123,7 +123,7 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
         help="a stage's setting, for example ROLE.device=cuda:1",
     )  # fmt: skip
     group.add_argument(
-        "--door", choices=("http", "grpc"), default="http",
+        "--endpoint", choices=("http", "grpc"), default="http",
         help="of the gateway: streamed chat completions, or the SDK (http)",
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ async def connected(options: LoadOptions, target: Target) -> AsyncIterator[Servi
             yield stage
         return
     content, timeout_s = options.content, options.timeout_s
-    if options.door == "grpc":
+    if options.endpoint == "grpc":
         model = await told_over_grpc(target.grpc_address, options.trust)
         grpc = GrpcDriver(
             target.grpc_address, model, content, timeout_s=timeout_s, trust=options.trust

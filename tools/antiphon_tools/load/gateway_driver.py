@@ -1,4 +1,4 @@
-"""Loads the gateway through either of its doors: gRPC with the SDK, or HTTP with SSE."""
+"""Loads the gateway through either of its endpoints: gRPC with the SDK, or HTTP with SSE."""
 
 from __future__ import annotations
 

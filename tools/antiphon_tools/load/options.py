@@ -38,7 +38,7 @@ class LoadOptions:
     objectives: tuple[Objective, ...]
     target: str
     deployment: Deployment
-    door: Literal["http", "grpc"]
+    endpoint: Literal["http", "grpc"]
     pace: Pace
     timeout_s: float
     record: Path | None
@@ -66,7 +66,7 @@ class LoadOptions:
         own = {
             "target": self.target,
             "model": self.deployment.model,
-            "door": self.door if self.service == GATEWAY else "",
+            "endpoint": self.endpoint if self.service == GATEWAY else "",
             "pace": "real time" if self.pace.real_time else "flat out",
             "replay": str(self.replay or ""),
             "timeout_s": self.timeout_s,
@@ -90,7 +90,7 @@ def read_options(arguments: Sequence[str] | None = None) -> LoadOptions:
         raise InvalidArgument("--record starts what it records: it takes no --target")
     if given.service != GATEWAY and "://" in given.target:
         raise InvalidArgument(
-            f"--target {given.target}: that is a gateway's HTTP door; a {given.service}'s is "
+            f"--target {given.target}: that is a gateway's HTTP endpoint; a {given.service}'s is "
             "host:port, where it serves gRPC"
         )
     _check_certificate(given)
@@ -101,7 +101,7 @@ def read_options(arguments: Sequence[str] | None = None) -> LoadOptions:
         objectives=tuple(Objective.parse(text) for text in given.slo),
         target=given.target,
         deployment=deployment,
-        door="grpc" if given.target and "://" not in given.target else given.door,
+        endpoint="grpc" if given.target and "://" not in given.target else given.endpoint,
         pace=Pace(given.pace == "real", given.feed_rate),
         timeout_s=given.timeout,
         record=given.record,

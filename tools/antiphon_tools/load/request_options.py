@@ -1,4 +1,4 @@
-"""Options of a model that requests give (`--option`), as the doors and a stage take them."""
+"""Options of a model that requests give (`--option`), as the endpoints and a stage take them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def to_client(given: GivenOptions, numbers: Sequence[str]) -> dict[str, str | fl
 
 
 def to_json(given: GivenOptions, numbers: Sequence[str]) -> dict[str, Any]:
-    """As the HTTP doors take them."""
+    """As the HTTP endpoints take them."""
     return {
         name: {"data": base64.b64encode(value).decode(), "format": "wav"}
         if isinstance(value, bytes)

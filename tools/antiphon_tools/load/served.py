@@ -1,4 +1,4 @@
-"""What a gateway tells of the model that it serves, at either of its doors."""
+"""What a gateway tells of the model that it serves, at either of its endpoints."""
 
 from __future__ import annotations
 

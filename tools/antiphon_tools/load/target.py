@@ -36,7 +36,7 @@ class Target:
 
 
 def target_at(service: str, address: str) -> Target:
-    """A service that runs already; `http://...` is a gateway's HTTP door."""
+    """A service that runs already; `http://...` is a gateway's HTTP endpoint."""
     if "://" in address:
         return Target(http_url=address)
     stages = {} if service == GATEWAY else {service: address}
@@ -56,8 +56,8 @@ async def started(
             address = process.address
             yield Target(address, stages={service: address}, pids={service: process.pid})
         return
-    doors = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
-    async with launcher(with_gateway(deployment, doors), report=report) as running:
+    endpoints = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
+    async with launcher(with_gateway(deployment, endpoints), report=report) as running:
         yield Target(
             grpc_address=running.grpc_address,
             http_url=running.http_url,

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
 from antiphon.runtime.server.health import ALIVE, READY, SERVICE_NAME, Health
-from antiphon.runtime.server.health_door import health_door
+from antiphon.runtime.server.health_endpoint import health_endpoint
 from antiphon.runtime.server.metrics import StageMetrics
 
 Changed = Callable[[AntiphonError | None], None]
@@ -90,7 +90,7 @@ async def test_probes_hear_whether_it_is_ready_and_whether_waiting_may_help() ->
     health, engine = Health(), Detached()
     await health.tell(serving=False)
     async with (
-        health_door("127.0.0.1:0", health.probes) as address,
+        health_endpoint("127.0.0.1:0", health.probes) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         assert await probed(channel) == (False, True), "it loads"
@@ -111,14 +111,14 @@ async def test_probes_hear_whether_it_is_ready_and_whether_waiting_may_help() ->
 @pytest.mark.parametrize("listen", ["8080", "127.0.0.1:http"])
 async def test_a_health_port_that_is_no_address_is_refused(listen: str) -> None:
     with pytest.raises(InvalidArgument, match="health_listen"):
-        async with health_door(listen, Health().probes):
+        async with health_endpoint(listen, Health().probes):
             pass
 
 
 async def test_a_health_port_that_is_taken_is_named() -> None:
-    async with health_door("127.0.0.1:0", Health().probes) as address:
+    async with health_endpoint("127.0.0.1:0", Health().probes) as address:
         with pytest.raises(Unavailable, match="health_listen") as caught:
-            async with health_door(address, Health().probes):
+            async with health_endpoint(address, Health().probes):
                 pass
     assert caught.value.field == "health_listen"
 

@@ -68,7 +68,7 @@ async def test_services_share_the_launchers_session_but_not_its_process_group(
             assert os.getsid(process.pid) == os.getsid(0)
 
 
-async def test_launcher_gives_stages_a_metrics_door_when_asked_and_leaves_those_that_have_one(
+async def test_launcher_gives_stages_a_metrics_endpoint_when_asked_and_leaves_those_that_have_one(
     checkout: Checkout,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -90,7 +90,7 @@ async def test_launcher_gives_stages_a_metrics_door_when_asked_and_leaves_those_
     assert metrics["thinker"] == "127.0.0.1:9"
 
 
-async def test_launcher_opens_no_metrics_door_unless_asked(checkout: Checkout) -> None:
+async def test_launcher_opens_no_metrics_endpoint_unless_asked(checkout: Checkout) -> None:
     async with launcher(checkout, Told()) as running:
         assert not any(running.processes[role].metrics_url for role in ROLES)
 

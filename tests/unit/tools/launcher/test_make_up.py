@@ -64,7 +64,7 @@ def test_settings_of_stages_are_handed_on_and_choose_the_environment(
         (("GRPC_PORT=8002",), True, "0.0.0.0:9000", "0.0.0.0:8002"),
     ],
 )
-def test_doors_are_where_the_file_has_them_unless_a_port_is_given(
+def test_endpoints_are_where_the_file_has_them_unless_a_port_is_given(
     variables: tuple[str, ...], from_file: bool, http: str, grpc: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "deployment.yaml"
@@ -76,7 +76,7 @@ def test_doors_are_where_the_file_has_them_unless_a_port_is_given(
     assert (gateway.http_listen, gateway.grpc_listen) == (http, grpc)
 
 
-def test_grpc_door_takes_a_free_port_when_the_file_names_none(tmp_path: Path) -> None:
+def test_grpc_endpoint_takes_a_free_port_when_the_file_names_none(tmp_path: Path) -> None:
     file = tmp_path / "deployment.yaml"
     file.write_text("gateway: {max_calls: 4}")
     options = command_line().parse_args(["up", "--config", str(file)])

@@ -58,21 +58,23 @@ def test_text_only_asks_for_and_judges_text() -> None:
 
 
 def test_http_target_of_a_stage_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="a gateway's HTTP door; a code2wav's is host:port"):
+    with pytest.raises(
+        InvalidArgument, match="a gateway's HTTP endpoint; a code2wav's is host:port"
+    ):
         read_options(["code2wav", "--target", "http://h:1"])
 
 
 @pytest.mark.parametrize(
-    ("service", "address", "target", "door"),
+    ("service", "address", "target", "endpoint"),
     [
         ("gateway", "http://h:1", Target(http_url="http://h:1"), "http"),
         ("gateway", "h:1", Target(grpc_address="h:1"), "grpc"),
         ("talker", "h:1", Target(grpc_address="h:1", stages={"talker": "h:1"}), "grpc"),
     ],
 )
-def test_target_is_not_started(service: str, address: str, target: Target, door: str) -> None:
+def test_target_is_not_started(service: str, address: str, target: Target, endpoint: str) -> None:
     options = read_options([service, "--target", address, "--model", "m"])
-    assert options.door == door
+    assert options.endpoint == endpoint
     assert target_at(service, address) == target
 
 

@@ -1,1 +1,0 @@
-"""What clients talk to: every door reads an order and writes an answer, and shares the rest."""

@@ -1,0 +1,77 @@
+"""What every request goes through, whatever its endpoint: an id, a line in the access log, one end.
+
+An endpoint says how it tells its client of an event and of an error, and nothing else. When the
+client goes, the task that answers it is cancelled, which frees every stage; the line is
+written nevertheless.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from antiphon.errors import AntiphonError, Internal
+from antiphon_gateway.calls.choices import OfChoice
+from antiphon_gateway.calls.events import Event
+from antiphon_gateway.endpoints.access_log import AccessLog, RequestLog
+from antiphon_gateway.endpoints.sending import ClientStalled
+from antiphon_gateway.keys.key_use import KeyUse
+
+log = logging.getLogger("gateway.endpoints")
+
+Told = TypeVar("Told", Event, Event | OfChoice)
+Refuse = Callable[[RequestLog, AntiphonError], Awaitable[None]]
+
+
+@asynccontextmanager
+async def request(
+    access_log: AccessLog,
+    api: str,
+    name: str,
+    refuse: Refuse,
+    given_id: str = "",
+    key: KeyUse | None = None,
+) -> AsyncIterator[RequestLog]:
+    """One request; an error that leaves the context goes to `refuse`, and no further.
+
+    The id is the client's own, if it gave one; the key may be found within the context.
+    """
+    request_id = given_id or f"req_{uuid.uuid4().hex}"
+    with access_log.entry(api, name, request_id, key or KeyUse()) as entry:
+        try:
+            yield entry
+        except AntiphonError as error:
+            entry.fail(error)
+            await refuse(entry, error)
+        except Exception:
+            log.exception("request %s broke", entry.request_id)
+            mistake = Internal("the gateway made a mistake; its log has more")
+            entry.fail(mistake)
+            await refuse(entry, mistake)
+
+
+async def tell(
+    events: AsyncIterator[Told],
+    entry: RequestLog,
+    tell_event: Callable[[Told], Awaitable[None]],
+    tell_error: Refuse,
+) -> None:
+    """Tell the client of every event, and of an error after the first of them.
+
+    An error before that, when nothing has been sent, is raised.
+    """
+    try:
+        async for event in events:
+            entry.note(event)
+            await tell_event(event)
+    except ClientStalled:
+        raise
+    except AntiphonError as error:
+        if not entry.session_id:
+            raise
+        # Before the client knows: it may cancel as soon as it does.
+        entry.fail(error)
+        await tell_error(entry, error)

@@ -1,0 +1,99 @@
+"""A JSON body to a struct, and the errors that name its fields as the client wrote them."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.endpoints.http.errors import TooManyValues
+
+_PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>.*)`$")
+_UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$")
+_MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
+
+# A JSON value comes after one of these, or is the body. Counted before anything is decoded:
+# a value of two bytes takes a hundred in memory, and nothing else runs while they are made.
+_BEFORE_VALUES = (b",", b"[", b"{")
+
+# The escape of half of a surrogate pair, without the other half.
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+Body = TypeVar("Body")
+
+
+def count_values(data: bytes) -> int:
+    """How many values a piece of JSON may have."""
+    return sum(map(data.count, _BEFORE_VALUES))
+
+
+def check_values(values: int, most: int, what: str) -> None:
+    """Raise `TooManyValues` for a count above `gateway.max_body_values`."""
+    if values > most:
+        raise TooManyValues(
+            f"the {what} has more than {most} values; commas and brackets count, in texts too; "
+            "gateway.max_body_values sets the bound"
+        )
+
+
+class WholeBody:
+    """A body, held until all of it is there; how many values it may have is bounded."""
+
+    def __init__(self, most_values: int) -> None:
+        self._most_values = most_values
+        self._values = 0
+        self._parts: list[bytes] = []
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece. Raises `TooManyValues`."""
+        self._values += count_values(piece)
+        check_values(self._values, self._most_values, "body")
+        self._parts.append(piece)
+
+    def whole(self) -> bytes:
+        """All of it, once."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    """What the body says; a byte order mark before it is skipped.
+
+    Raises `InvalidArgument` with the field that is wrong.
+    """
+    try:
+        return decoder.decode(body.removeprefix(_BYTE_ORDER_MARK))
+    except msgspec.ValidationError as error:
+        raise field_error(error) from error
+    except RecursionError as error:
+        raise InvalidArgument("the body is nested too deeply; leave such values out") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        half = _HALF.search(body)
+        remedy = (
+            f"; {half[0].decode()} is half of a character: send both halves, or leave it out"
+            if half
+            else ""
+        )
+        raise InvalidArgument(f"the body is not JSON: {error}{remedy}") from error
+
+
+def field_error(error: msgspec.ValidationError) -> InvalidArgument:
+    """The error for a body of another type than its endpoint reads."""
+    text = str(error)
+    found = _PATH.search(text)
+    path = found["path"] if found else ""
+    text = _PATH.sub("", text)
+    inner = _UNKNOWN.search(text) or _MISSING.search(text)
+    field = ".".join(part for part in (path, inner["name"] if inner else "") if part)
+    return InvalidArgument(f"{field}: {text}" if field else text, field=field)
+
+
+def invalid(field: str, why: str) -> InvalidArgument:
+    """The error for a wrong field of a request."""
+    return InvalidArgument(f"{field}: {why}", field=field)

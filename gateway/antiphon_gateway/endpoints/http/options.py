@@ -1,0 +1,75 @@
+"""Options in a JSON body: text, a number, or a recording as base64."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from antiphon.errors import InvalidArgument
+from antiphon.options import Option
+from antiphon_gateway.endpoints.http.fields import Unsupported
+from antiphon_gateway.endpoints.http.json_body import decode_body, invalid
+from antiphon_gateway.media.audio_in import FORMATS_IN, Recording
+from antiphon_gateway.media.data_url import data_or_url
+from antiphon_gateway.media.options_in import MAX_OPTIONS, OptionInput
+from antiphon_gateway.media.remote import RemoteUrl
+
+_OTHER_NAMES = {"wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mpga": "mp3", "oga": "ogg"}
+"""Of formats, by media types and the endings of files."""
+
+
+class RecordingOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A recording as base64."""
+
+    data: str
+    format: str | None = None
+
+
+_decoder: msgspec.json.Decoder[str | float | RecordingOption] = msgspec.json.Decoder(
+    str | float | RecordingOption
+)
+
+
+def options_from_json(given: Mapping[str, msgspec.Raw]) -> dict[str, OptionInput]:
+    """The options. Raises `InvalidArgument` with `options.<name>`."""
+    if len(given) > MAX_OPTIONS:
+        raise invalid("options", f"more than {MAX_OPTIONS} of them")
+    return {name: _option(f"options.{name}", value) for name, value in given.items()}
+
+
+def _option(field: str, json: msgspec.Raw) -> OptionInput:
+    try:
+        value = decode_body(_decoder, bytes(json))
+    except InvalidArgument as error:
+        raise invalid(
+            field,
+            'must be text, a number, or a recording: {"data": base64, "format": "wav"}; '
+            f"{error.message}",
+        ) from error
+    if not isinstance(value, RecordingOption):
+        return value
+    data = data_or_url(value.data, field)
+    if isinstance(data, RemoteUrl):
+        raise invalid(field, "is a URL; send the recording itself, as base64")
+    check_recording_format(value.format, field)
+    return Recording(field, data)
+
+
+def options_outside(options: Collection[Option]) -> dict[str, Unsupported]:
+    """Fields beside `options` that have the names of options: each is refused with the remedy."""
+    return {
+        each.name: Unsupported(remedy=f"send options.{each.name}, an option of this model")
+        for each in options
+    }
+
+
+def check_recording_format(given: str | None, field: str) -> None:
+    """Raise `InvalidArgument` for the name of a format that is not read.
+
+    It may be left out, in capitals, or the media type that goes with it. What the file is shows at
+    its beginning.
+    """
+    name = (given or "").strip().lower().removeprefix("audio/").removeprefix("x-")
+    if name and _OTHER_NAMES.get(name, name) not in FORMATS_IN:
+        raise invalid(field, f"no format {given!r}; there are: {', '.join(FORMATS_IN)}")

@@ -1,0 +1,100 @@
+"""Heads of requests that are for this gateway, and that can be read in one way only.
+
+A web page whose host name resolves to this gateway's address (DNS rebinding) may send requests that
+the browser takes for its own. Their `Host` is the page's name. Where no API key is needed, only
+addresses, localhost and configured names are accepted there, for HTTP and WebSocket alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import InvalidArgument, told
+from antiphon_gateway.endpoints.http.authorization import offered_keys
+from antiphon_gateway.endpoints.http.errors import error_response
+from antiphon_gateway.metrics import Refused
+
+ANY = "*"
+MISDIRECTED = 421
+LOCALHOST = "localhost"
+
+
+class MisdirectedRequest(InvalidArgument):
+    """The request names a host that is not this gateway."""
+
+
+class CheckedHeads:
+    """Passes on what has one `Host` that is accepted, and at most one API key."""
+
+    def __init__(
+        self, app: ASGIApp, config: GatewayConfig, refused: Callable[[Refused], None]
+    ) -> None:
+        self._app = app
+        self._refused = refused
+        names = {each.lower().removesuffix(".") for each in config.host_names}
+        self._checks_host = not config.authenticates and ANY not in names
+        domains = {each.removeprefix(ANY) for each in names if each.startswith(f"{ANY}.")}
+        self._names = frozenset(names)
+        self._domains = (f".{LOCALHOST}", *sorted(domains))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request or handshake on, or answer it with 400 or 421."""
+        if scope["type"] in ("http", "websocket"):
+            try:
+                self._check(scope)
+            except InvalidArgument as error:
+                status = 400
+                if isinstance(error, MisdirectedRequest):
+                    status = MISDIRECTED
+                    self._refused(Refused.HOST)
+                response = error_response(error, status)
+                if scope["type"] == "http":
+                    await response(scope, receive, send)
+                else:
+                    await WebSocket(scope, receive, send).send_denial_response(response)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        """Raise `InvalidArgument` for a head that can be read in two ways, and
+        `MisdirectedRequest`."""
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        keys = sum(name == b"authorization" for name, _ in scope["headers"])
+        if keys + len(offered_keys(scope)) > 1:
+            raise InvalidArgument(
+                "authorization: more than one API key was sent", field="authorization"
+            )
+        if not hosts and scope.get("http_version") == "1.0":
+            # No browser speaks it, and it need not name a host.
+            return
+        if len(hosts) != 1:
+            raise InvalidArgument(
+                f"host: must be one header field, and there are {len(hosts)}", field="host"
+            )
+        host = hosts[0].decode("latin-1")
+        if self._checks_host and not self._is_own(host):
+            raise MisdirectedRequest(
+                f"host: {told(host)} is no address and not in gateway.host_names; add the name "
+                "there if it is this gateway's",
+                field="host",
+            )
+
+    def _is_own(self, host: str) -> bool:
+        name = _without_port(host)
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            name = name.lower().removesuffix(".")
+            return name == LOCALHOST or name in self._names or name.endswith(self._domains)
+        return True
+
+
+def _without_port(host: str) -> str:
+    """The name or address of a `Host`; an IPv6 address has its brackets."""
+    name, colon, port = host.rpartition(":")
+    return name if colon and (port.isdigit() or not port) and not host.endswith("]") else host

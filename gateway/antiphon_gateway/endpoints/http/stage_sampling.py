@@ -1,0 +1,87 @@
+"""Fields of a JSON body that are named after stages: the sampling of each that has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeVar, cast
+
+import msgspec
+
+from antiphon.errors import InvalidArgument
+from antiphon.sampling import SamplingRequest
+from antiphon_gateway.endpoints.http.fields import Unsupported, or_all, or_unset
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class StageSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sampling of one stage; where it does not read the input, an addition to OpenAI's fields."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+@lru_cache(maxsize=16)
+def body_type(kind: type[Body], stages: tuple[str, ...]) -> type[Body]:
+    """A kind of body in which each of the stages has a field for its sampling, unless the kind
+    has one of that name."""
+    taken = set(kind.__struct_encode_fields__)
+    names = {_attribute(at): stage for at, stage in enumerate(stages) if stage not in taken}
+    with_stages = msgspec.defstruct(
+        kind.__name__,
+        [(name, StageSampling | None, None) for name in names],
+        bases=(kind,),
+        rename=names,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+    return cast(type[Body], with_stages)
+
+
+@lru_cache(maxsize=16)
+def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Decoder[Body]:
+    """Of a body of that type."""
+    return msgspec.json.Decoder(body_type(kind, stages))
+
+
+def without_sampling(stages: Sequence[str]) -> dict[str, Unsupported]:
+    """What to do with fields of these stages that a body does not have."""
+    remedy = "this stage takes no sampling of its own; GET /v1/models lists those that do"
+    return {stage: Unsupported(remedy=remedy) for stage in stages}
+
+
+def sampling_request(given: StageSampling) -> SamplingRequest:
+    """What these fields ask for. Raises `InvalidArgument` with the field."""
+    return SamplingRequest(
+        temperature=given.temperature,
+        top_k=or_all(given.top_k),
+        top_p=given.top_p,
+        repetition_penalty=given.repetition_penalty,
+        seed=or_unset(given.seed),
+        max_tokens=or_unset(given.max_tokens),
+    )
+
+
+def stage_sampling(body: msgspec.Struct, stages: Sequence[str]) -> dict[str, SamplingRequest]:
+    """What these fields say. Raises `InvalidArgument` with the field."""
+    found = {}
+    for at, stage in enumerate(stages):
+        given = getattr(body, _attribute(at), None)
+        if given is None:
+            continue
+        try:
+            found[stage] = sampling_request(given)
+        except InvalidArgument as error:
+            field = f"{stage}.{error.field}"
+            raise InvalidArgument(f"{stage}.{error.message}", field=field) from None
+    return found
+
+
+def _attribute(place: int) -> str:
+    return f"stage_{place}"

@@ -1,0 +1,33 @@
+"""Reports the fields of requests that were ignored: a metric, and a log line for each once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from antiphon_gateway.metrics import Metrics
+
+log = logging.getLogger("gateway.endpoints")
+
+MOST_LOGGED = 1024
+"""Clients choose the names, so the log has a bound."""
+
+
+class IgnoredFieldReport:
+    """Counts ignored fields, and logs each once for an endpoint and an API key."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._logged: set[tuple[str, str, str]] = set()
+
+    def report(self, path: str, key: str, ignored: Collection[str]) -> None:
+        """Report the fields of one request at the endpoint `path`, which came with that key."""
+        if not ignored:
+            return
+        self._metrics.ignored_fields.labels(path).inc(len(ignored))
+        for name in ignored:
+            if (path, key, name) in self._logged or len(self._logged) >= MOST_LOGGED:
+                continue
+            self._logged.add((path, key, name))
+            whose = f" of key {key!r}" if key else ""
+            log.info("%s ignores the field %s in requests%s", path, name, whose)

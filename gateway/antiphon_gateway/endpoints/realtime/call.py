@@ -1,0 +1,129 @@
+"""One realtime connection: client events to commands, what the conversation tells to events."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+
+from antiphon.errors import AntiphonError, Cancelled, Internal
+from antiphon_gateway.conversations.conversations import AdmittedConversation
+from antiphon_gateway.conversations.events import ConversationEvent
+from antiphon_gateway.conversations.saved import SavedConversation
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
+from antiphon_gateway.endpoints.http.fields import IgnoredFields
+from antiphon_gateway.endpoints.http.json_body import check_values, count_values
+from antiphon_gateway.endpoints.realtime.client_commands import AppendedBytes, read_command
+from antiphon_gateway.endpoints.realtime.client_events import ClientEvent, event_id_of, read_event
+from antiphon_gateway.endpoints.realtime.server_events import Json, ServerEvents
+from antiphon_gateway.endpoints.stopping import until_stopped
+from antiphon_gateway.keys.key_use import KeyUse
+from antiphon_gateway.threads import SizedThreads
+
+log = logging.getLogger("gateway.realtime")
+_THREADS = SizedThreads("events")
+
+LARGE_CHARS = 256 << 10
+"""An event of more is parsed on a thread."""
+
+SendJson = Callable[[Json], Awaitable[None]]
+"""Hands an event to the client, in time. Raises `Cancelled` when it has gone."""
+
+
+class RealtimeCall:
+    """See the head of this file."""
+
+    def __init__(
+        self,
+        endpoint: ConversationEndpoint,
+        key: KeyUse,
+        admitted: AdmittedConversation,
+        settings: ConversationSettings,
+        send: SendJson,
+        report_ignored: Callable[[Collection[str]], None],
+        *,
+        resumable: bool = False,
+        resumed: SavedConversation | None = None,
+    ) -> None:
+        self._most_values = endpoint.config.max_body_values
+        self._unknown_fields = endpoint.config.unknown_fields
+        self._report_ignored = report_ignored
+        self._send_json = send
+        self._watch = endpoint.watch()
+        self._events = ServerEvents(endpoint.config.max_retrieved_bytes)
+        self._appended = AppendedBytes()
+        self._numbers = itertools.count()
+        self._call_id = uuid.uuid4().hex[:12]
+        self._conversation = endpoint.begin(
+            admitted, settings, self._send, key, resumable=resumable, resumed=resumed
+        )
+
+    async def run(self, incoming: AsyncIterator[str]) -> None:
+        """Serve until the client leaves; what still runs is given up then.
+
+        Raises what `until_stopped` does when the conversation has to end; the client has been told.
+        """
+        async with self._conversation:
+            try:
+                async with until_stopped(self._conversation):
+                    async for data in incoming:
+                        async with self._conversation.command():
+                            await self._take(data)
+                        # Thousands of events may have arrived in one piece, and handling one
+                        # need not wait for anything.
+                        await asyncio.sleep(0)
+            except Cancelled:
+                raise
+            except AntiphonError as stopped:
+                await self._conversation.refuse(stopped, None)
+                raise
+
+    async def _take(self, data: str) -> None:
+        """Handle one event; what is wrong with it is told, and the call goes on."""
+        large = len(data) > LARGE_CHARS
+        ignored = IgnoredFields(self._unknown_fields)
+        try:
+            if len(data) > self._most_values:
+                check_values(count_values(data.encode()), self._most_values, "event")
+            event = (
+                await _THREADS.run(len(data), read_event, data, ignored)
+                if large
+                else read_event(data, ignored)
+            )
+        except AntiphonError as error:
+            await self._conversation.refuse(error, event_id_of(data))
+            return
+        finally:
+            self._report_ignored(ignored)
+        size = len(data)
+        del data
+        try:
+            await self._handle(event, size)
+        except Cancelled:
+            raise
+        except AntiphonError as error:
+            await self._conversation.refuse(error, event.event_id)
+        except Exception:
+            log.exception("a realtime event broke")
+            mistake = Internal("the gateway made a mistake; its log has more")
+            await self._conversation.refuse(mistake, event.event_id)
+
+    async def _handle(self, event: ClientEvent, size: int) -> None:
+        settings = self._conversation.settings
+        command = (
+            await _THREADS.run(size, read_command, event, settings, self._appended)
+            if size > LARGE_CHARS
+            else read_command(event, settings, self._appended)
+        )
+        if command is not None:
+            await self._conversation.do(command)
+
+    async def _send(self, events: Sequence[ConversationEvent]) -> None:
+        for event in events:
+            self._watch.note(event)
+            for told in await self._events.of(event):
+                event_id = f"event_{self._call_id}_{next(self._numbers)}"
+                await self._send_json({"event_id": event_id, **told})

@@ -1,0 +1,115 @@
+"""A client's event as a command for the conversation."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.conversations import commands
+from antiphon_gateway.conversations.commands import Command
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.endpoints.realtime import client_events as client
+from antiphon_gateway.endpoints.realtime.client_events import ClientEvent
+from antiphon_gateway.endpoints.realtime.item_json import read_item
+from antiphon_gateway.endpoints.realtime.settings import for_response, updated
+from antiphon_gateway.media.data_url import decoded_base64
+from antiphon_gateway.media.live_audio import LiveFormat, bare_samples
+
+
+class AppendedBytes:
+    """Turns appended audio into whole samples: half of one waits for the next piece.
+
+    Clients cut their audio where their network does. The first piece is checked for the header of
+    a container.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begun = False
+        self._format: LiveFormat | None = None
+
+    def take(self, audio: str, sent: LiveFormat) -> bytes:
+        """16-bit samples. Raises `InvalidArgument` for what is not base64, and for the beginning of
+        a file in a container; nothing is taken then."""
+        data = decoded_base64(audio, "audio")
+        if not self._begun and data:
+            data = bare_samples(data, sent, "audio")
+            self._begun = True
+        if sent == self._format:
+            data = self._rest + data
+        whole = len(data) - len(data) % sent.sample_bytes
+        self._rest, self._format = data[whole:], sent
+        return sent.pcm16(data[:whole])
+
+    def forget(self) -> None:
+        """The buffer begins again."""
+        self._rest = b""
+        self._begun = False
+
+
+def read_command(
+    event: ClientEvent, settings: ConversationSettings, appended: AppendedBytes
+) -> Command | None:
+    """What the event asks for, where these settings hold; None for nothing.
+
+    Raises `InvalidArgument` and `NotImplementedYet` with the field.
+    """
+    match event:
+        case client.SessionUpdate(session=asked):
+            return commands.ChangeSettings(updated(settings, asked))
+        case client.AudioAppend(audio=audio):
+            sent = settings.input_format
+            pcm16 = appended.take(audio, sent)
+            return commands.AppendAudio(pcm16, sent.rate_hz) if pcm16 else None
+        case client.AudioCommit():
+            appended.forget()
+            return commands.CommitAudio()
+        case client.AudioClear():
+            appended.forget()
+            return commands.ClearAudio()
+        case client.ItemCreate(item=given, previous_item_id=after):
+            return commands.CreateItem(read_item(given, settings.input_format), after)
+        case client.ItemRetrieve(item_id=item_id):
+            return commands.RetrieveItem(item_id)
+        case client.ItemDelete(item_id=item_id):
+            return commands.DeleteItem(item_id)
+        case client.ItemTruncate():
+            end_s = event.audio_end_ms / 1000
+            return commands.TruncateItem(event.item_id, event.content_index, end_s)
+        case client.ResponseCreate(response=response):
+            return _create_response(response or client.ResponseSettings(), settings)
+        case client.ResponseCancel(response_id=response_id):
+            return commands.CancelResponse(response_id)
+        case client.OutputClear():
+            return None
+        case _:
+            assert_never(event)
+
+
+def _create_response(
+    asked: client.ResponseSettings, settings: ConversationSettings
+) -> commands.CreateResponse:
+    if len(asked.metadata or {}) > client.MOST_METADATA:
+        raise InvalidArgument(
+            f"response.metadata: at most {client.MOST_METADATA} entries",
+            field="response.metadata",
+        )
+    if asked.conversation not in (None, "auto", "none"):
+        raise InvalidArgument(
+            f"response.conversation: {asked.conversation!r} is none; give 'auto' or 'none'",
+            field="response.conversation",
+        )
+    given = None
+    if asked.input is not None:
+        given = tuple(
+            (each.id or "")
+            if each.type == "item_reference"
+            else read_item(each, settings.input_format)
+            for each in asked.input
+        )
+    return commands.CreateResponse(
+        settings=for_response(settings, asked),
+        in_conversation=asked.conversation != "none",
+        given=given,
+        metadata=asked.metadata,
+    )

@@ -1,0 +1,173 @@
+"""The WebSocket at `/v1/realtime`: who may come in, and how events reach the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
+from functools import partial
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+    told,
+)
+from antiphon_gateway.conversations.conversations import AdmittedConversation
+from antiphon_gateway.conversations.forced_end import ForcedEnd
+from antiphon_gateway.conversations.saved import SavedConversation
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
+from antiphon_gateway.endpoints.http.authorization import credentials_of, protocol_of
+from antiphon_gateway.endpoints.http.errors import error_response
+from antiphon_gateway.endpoints.http.origins import AllowedOrigins
+from antiphon_gateway.endpoints.ignored_fields import IgnoredFieldReport
+from antiphon_gateway.endpoints.realtime.call import RealtimeCall
+from antiphon_gateway.endpoints.realtime.errors import error_json
+from antiphon_gateway.endpoints.realtime.resuming import flag, resumed_of
+from antiphon_gateway.endpoints.realtime.server_events import Json
+from antiphon_gateway.endpoints.sending import ClientStalled
+from antiphon_gateway.keys.identities import Identities
+from antiphon_gateway.keys.key_use import KeyUse
+
+PATH = "/v1/realtime"
+POLICY_VIOLATED = 1008
+"""WebSocket's code of a close for what a client has sent, here in the place of its conversation."""
+
+MOST_REASON_BYTES = 123
+SERVICE_RESTARTS = 1012
+"""WebSocket's code of a close after which the client may come again at once, elsewhere."""
+TRY_AGAIN_LATER = 1013
+"""WebSocket's code of a close for what others need."""
+_CLOSE_CODES: dict[type[AntiphonError], int] = {
+    Unavailable: SERVICE_RESTARTS,
+    Unauthenticated: POLICY_VIOLATED,
+    ResourceExhausted: TRY_AGAIN_LATER,
+}
+
+
+class RealtimeEndpoint:
+    """Serves connections, each with a conversation."""
+
+    def __init__(
+        self, endpoint: ConversationEndpoint, identities: Identities, origins: AllowedOrigins
+    ) -> None:
+        self._endpoint = endpoint
+        self._origins = origins
+        self._identities = identities
+        self._ignored = IgnoredFieldReport(endpoint.metrics)
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """One connection, from the handshake to its end."""
+        with ExitStack() as admitted:
+            try:
+                self._check_origin(websocket)
+                forced_end = ForcedEnd()
+                identity = await self._identities.identify(credentials_of(websocket.scope))
+                key = identity.key
+                admitted.enter_context(self._identities.conversation(identity, forced_end.end))
+                model = websocket.query_params.get("model", "")
+                conversation = admitted.enter_context(
+                    self._endpoint.conversations.admit(model, key.name, forced_end)
+                )
+                resumable = flag("resumable", websocket.query_params.get("resumable"))
+                resumed = flag("resumed", websocket.query_params.get("resumed"))
+            except AntiphonError as error:
+                # An origin has no field.
+                status = 403 if isinstance(error, InvalidArgument) and not error.field else 0
+                await websocket.send_denial_response(error_response(error, status))
+                return
+            try:
+                await websocket.accept(protocol_of(websocket.scope))
+                await self._serve(
+                    websocket, conversation, key, resumable=resumable, resumed=resumed
+                )
+            except (Unavailable, Unauthenticated, ResourceExhausted) as ended:
+                with suppress(WebSocketDisconnect, RuntimeError):
+                    await websocket.close(_CLOSE_CODES[type(ended)], ended.message)
+            except (WebSocketDisconnect, Cancelled):
+                # The client has gone, or its connection was cut; both are nobody's fault here.
+                return
+
+    def _check_origin(self, websocket: WebSocket) -> None:
+        """Raise `InvalidArgument` for a page of an origin that may not ask.
+
+        No browser asks on behalf of a WebSocket whether its page may open it.
+        """
+        origin, host = websocket.headers.get("origin"), websocket.headers.get("host", "")
+        own = origin in (f"http://{host}", f"https://{host}")
+        if origin is not None and not own and not self._origins.allows(origin):
+            raise InvalidArgument(
+                f"pages of the origin {told(origin)} may not call this gateway; add the origin to "
+                "gateway.cors_origins"
+            )
+
+    async def _serve(
+        self,
+        websocket: WebSocket,
+        admitted: AdmittedConversation,
+        key: KeyUse,
+        *,
+        resumable: bool,
+        resumed: bool,
+    ) -> None:
+        async def send(event: Json) -> None:
+            if websocket.client_state is not WebSocketState.CONNECTED:
+                raise Cancelled("the client has left")
+            try:
+                await websocket.send_text(msgspec.json.encode(event).decode())
+            except (WebSocketDisconnect, RuntimeError, ClientStalled):
+                # The second when the server has closed it: a ping that nobody answered.
+                raise Cancelled("the client has left") from None
+
+        async def incoming() -> AsyncIterator[str]:
+            while (message := await websocket.receive())["type"] == "websocket.receive":
+                data = message.get("text")
+                yield message["bytes"].decode(errors="replace") if data is None else data
+
+        came, settings = incoming(), admitted.settings
+        saved: SavedConversation | None = None
+        if resumed:
+            try:
+                saved = await self._resumed(came, key, settings)
+            except (InvalidArgument, FailedPrecondition, DeadlineExceeded) as error:
+                await send(error_json(error, None))
+                reason = error.message.encode()[:MOST_REASON_BYTES].decode(errors="ignore")
+                await websocket.close(POLICY_VIOLATED, reason)
+                return
+            settings = saved.settings
+        call = RealtimeCall(
+            self._endpoint,
+            key,
+            admitted,
+            settings,
+            send,
+            partial(self._ignored.report, PATH, key.name),
+            resumable=resumable,
+            resumed=saved,
+        )
+        del saved
+        await call.run(came)
+
+    async def _resumed(
+        self, came: AsyncIterator[str], key: KeyUse, first: ConversationSettings
+    ) -> SavedConversation:
+        """The conversation that the first event asks for. Raises what `resumed_of` does, and
+        `DeadlineExceeded` when none comes."""
+        most_s = self._endpoint.config.body_timeout_s
+        try:
+            async with asyncio.timeout(most_s):
+                data = await anext(came, None)
+        except TimeoutError:
+            raise DeadlineExceeded(f"no event has come within {most_s:g} s") from None
+        if data is None:
+            raise Cancelled("the client has left")
+        return await resumed_of(data, self._endpoint.conversations, key.name, first)

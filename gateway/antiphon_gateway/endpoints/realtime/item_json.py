@@ -1,0 +1,161 @@
+"""Items as the realtime API writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.conversation import FUNCTION_NAME, ToolCall
+from antiphon.errors import Internal, InvalidArgument, NotImplementedYet
+from antiphon_gateway.calls.tools import read_arguments
+from antiphon_gateway.conversations.items import (
+    CallContent,
+    CallOutput,
+    Content,
+    ConversationItem,
+    RecordedContent,
+    Role,
+    SpokenContent,
+    WrittenContent,
+)
+from antiphon_gateway.endpoints.realtime.client_events import ContentPart, ItemGiven
+from antiphon_gateway.media.audio_out import to_base64
+from antiphon_gateway.media.data_url import decoded_base64
+from antiphon_gateway.media.live_audio import LiveFormat, bare_samples, recoded
+from antiphon_gateway.media.pcm_recording import PcmRecording
+
+MOST_ID_CHARS = 128
+MOST_CONTENTS = 256
+"""Parts of one item."""
+
+_ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
+
+
+def read_item(given: ItemGiven, sent: LiveFormat) -> ConversationItem:
+    """An item that a client writes, its audio in the format in which it is `sent`; its id is empty
+    if it brings none.
+
+    Raises `InvalidArgument` and `NotImplementedYet` with the field.
+    """
+    if given.type in ("function_call", "function_call_output"):
+        return _read_call(given)
+    if given.type != "message":
+        raise NotImplementedYet(
+            f"item.type: {given.type!r} is not supported yet; give a 'message', a "
+            "'function_call' or a 'function_call_output'",
+            field="item.type",
+        )
+    if given.role not in _ROLES:
+        raise InvalidArgument(
+            f"item.role: {given.role!r} is none; there are {', '.join(_ROLES)}", field="item.role"
+        )
+    _check_id(given)
+    if len(given.content) > MOST_CONTENTS:
+        raise InvalidArgument(
+            f"item.content: has {len(given.content)} parts; the most is {MOST_CONTENTS}",
+            field="item.content",
+        )
+    role = _ROLES[given.role]
+    contents = tuple(
+        _content(part, role, sent, f"item.content[{index}]")
+        for index, part in enumerate(given.content)
+    )
+    if not contents:
+        raise InvalidArgument("item.content: is empty", field="item.content")
+    return ConversationItem(given.id or "", role, contents)
+
+
+def _check_id(given: ItemGiven) -> None:
+    if given.id is not None and not 1 <= len(given.id) <= MOST_ID_CHARS:
+        raise InvalidArgument(
+            f"item.id: must have 1 to {MOST_ID_CHARS} characters", field="item.id"
+        )
+
+
+def _read_call(given: ItemGiven) -> ConversationItem:
+    """A call that an earlier answer made, or what came of one."""
+    _check_id(given)
+    if given.call_id is None or not 1 <= len(given.call_id) <= MOST_ID_CHARS:
+        raise InvalidArgument(
+            f"item.call_id: must have 1 to {MOST_ID_CHARS} characters", field="item.call_id"
+        )
+    if given.type == "function_call_output":
+        output = CallOutput(given.call_id, given.output or "")
+        return ConversationItem(given.id or "", "tool", (output,))
+    if FUNCTION_NAME.fullmatch(given.name or "") is None:
+        raise InvalidArgument(
+            "item.name: must be 1 to 64 letters, digits, _ or -", field="item.name"
+        )
+    arguments = read_arguments(given.arguments or "", "item.arguments")
+    call = ToolCall(given.call_id, given.name or "", arguments)
+    return ConversationItem(given.id or "", "assistant", (CallContent(call),))
+
+
+def _content(part: ContentPart, role: Role, sent: LiveFormat, field: str) -> Content:
+    match role, part.type:
+        case (("user" | "system"), ("input_text" | "text")):
+            return WrittenContent(part.text or "")
+        case "user", ("input_audio" | "audio"):
+            pcm16 = pcm16_from_base64(part.audio or "", sent, f"{field}.audio")
+            return RecordedContent(PcmRecording(pcm16, sent.rate_hz))
+        case "assistant", ("output_text" | "text" | "input_text"):
+            return WrittenContent(part.text or "")
+        case "assistant", ("output_audio" | "audio"):
+            return SpokenContent(part.transcript or "")
+    raise NotImplementedYet(
+        f"{field}.type: {part.type!r} is not supported in an item of {role}", field=f"{field}.type"
+    )
+
+
+def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
+    """16-bit samples of audio in that format, without the part of a sample at its end, as of audio
+    that is appended.
+
+    Raises `InvalidArgument` for what is not base64, and for a file in a container.
+    """
+    data = bare_samples(decoded_base64(audio, field), sent, field)
+    return sent.pcm16(data[: len(data) - len(data) % sent.sample_bytes])
+
+
+def item_json(
+    item: ConversationItem, *, status: str = "", audio: LiveFormat | None = None
+) -> dict[str, Any]:
+    """An item as events tell it; its recordings only if their format is given, in `audio`."""
+    head = {
+        "id": item.id,
+        "object": "realtime.item",
+        "status": status or ("completed" if item.complete else "incomplete"),
+    }
+    match item.contents:
+        case (CallContent(call),):
+            named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+            return head | {"type": "function_call"} | named
+        case (CallOutput(call_id, output),):
+            return head | {"type": "function_call_output", "call_id": call_id, "output": output}
+    return head | {
+        "type": "message",
+        "role": item.role,
+        "content": [_content_json(each, item.role, audio=audio) for each in item.contents],
+    }
+
+
+def part_json(item: ConversationItem) -> dict[str, Any]:
+    """The one part of an item that a response makes, as `content_part` events tell it."""
+    (content,) = item.contents
+    if isinstance(content, SpokenContent):
+        return {"type": "audio", "transcript": content.transcript}
+    return _content_json(content, "user", audio=None) | {"type": "text"}
+
+
+def _content_json(content: Content, role: Role, *, audio: LiveFormat | None) -> dict[str, Any]:
+    match content:
+        case WrittenContent(text):
+            return {"type": "output_text" if role == "assistant" else "input_text", "text": text}
+        case SpokenContent(transcript):
+            return {"type": "output_audio", "transcript": transcript}
+        case CallContent() | CallOutput():
+            raise Internal("a call is an item, and no part of one")
+        case RecordedContent(recording, transcript):
+            told: dict[str, Any] = {"type": "input_audio", "transcript": transcript}
+            if audio is None:
+                return told
+            return told | {"audio": to_base64(recoded(recording, audio))}

@@ -1,0 +1,76 @@
+"""How a conversation goes on over another connection: the first event of the client, which OpenAI's
+API does not have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+import pybase64
+
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon_gateway.conversations.conversations import Conversations
+from antiphon_gateway.conversations.saved import SavedConversation, with_delivered
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.endpoints.http.json_body import field_error
+from antiphon_gateway.threads import SizedThreads
+
+RESUME = "antiphon.conversation.resume"
+MOST_DELIVERED = 64
+_THREADS = SizedThreads("resuming")
+
+
+class HeardItem(msgspec.Struct, frozen=True):
+    """What a client has of an item of an answer that was being made."""
+
+    item_id: str
+    text: str = ""
+    audio_ms: Annotated[float, msgspec.Meta(ge=0, le=1 << 31)] = 0.0
+
+
+class ConversationResume(msgspec.Struct, frozen=True):
+    """`antiphon.conversation.resume`: the latest token, and what came of answers after it."""
+
+    type: Literal["antiphon.conversation.resume"]
+    token: str
+    delivered: Annotated[tuple[HeardItem, ...], msgspec.Meta(max_length=MOST_DELIVERED)] = ()
+
+
+def flag(name: str, value: str | None) -> bool:
+    """A parameter of the address that is true or false. Raises `InvalidArgument`."""
+    if value not in (None, "true", "false"):
+        raise InvalidArgument(f"{name}: must be true or false", field=name)
+    return value == "true"
+
+
+async def resumed_of(
+    data: str, conversations: Conversations, owner: str, first: ConversationSettings
+) -> SavedConversation:
+    """The conversation that a client's first event asks for, as far as the client has it.
+
+    Raises `InvalidArgument` for another event, a token that is forged, foreign or too large, and
+    `FailedPrecondition` for one that is too old or of another model.
+    """
+    asked, token = await _THREADS.run(len(data), _read, data)
+    try:
+        saved = conversations.resume(token, owner, first)
+    except (InvalidArgument, FailedPrecondition) as error:
+        raise type(error)(error.message, field="token") from None
+    heard = {each.item_id: (each.text, each.audio_ms / 1000) for each in asked.delivered}
+    return with_delivered(saved, heard)
+
+
+def _read(data: str) -> tuple[ConversationResume, bytes]:
+    try:
+        asked = msgspec.json.decode(data, type=ConversationResume)
+    except msgspec.ValidationError as error:
+        wrong = field_error(error)
+        raise InvalidArgument(
+            f"the first event must be {RESUME}: {wrong.message}", field=wrong.field or "type"
+        ) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidArgument(f"the event is no JSON: {error}") from None
+    try:
+        return asked, pybase64.b64decode(asked.token, validate=True)
+    except ValueError:
+        raise InvalidArgument("token: is no base64", field="token") from None

@@ -1,0 +1,178 @@
+"""Settings as the realtime API writes them: what a client changes, and what holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.errors import InvalidArgument, told
+from antiphon_gateway.conversations.settings import ConversationSettings, TranscriptWish
+from antiphon_gateway.endpoints.http.voice import voice_name
+from antiphon_gateway.endpoints.realtime.beta_fields import response_of_today, session_of_today
+from antiphon_gateway.endpoints.realtime.client_events import (
+    AudioSettings,
+    ResponseSettings,
+    SampleFormat,
+    SessionSettings,
+    TranscriptionSettings,
+)
+from antiphon_gateway.endpoints.realtime.no_effect import NULL_IN_SESSION
+from antiphon_gateway.endpoints.realtime.tool_settings import tools_json, with_tools
+from antiphon_gateway.endpoints.realtime.turn_settings import read_turns, turns_json
+from antiphon_gateway.media.live_audio import LIVE_FORMATS, LiveFormat
+
+
+def updated(holds: ConversationSettings, asked: SessionSettings) -> ConversationSettings:
+    """With what a client asks for. Raises `InvalidArgument` for what cannot be."""
+    if asked.type != "realtime":
+        raise InvalidArgument(
+            f"session.type: {asked.type!r} is not served; there is 'realtime'",
+            field="session.type",
+        )
+    asked = session_of_today(asked)
+    changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "session")
+    if asked.audio is not None:
+        changed = _with_audio(changed, asked.audio, "session")
+        if asked.audio.input is not None and asked.audio.input.turn_detection is not UNSET:
+            changed = replace(changed, turns=read_turns(asked.audio.input.turn_detection))
+    changed = with_tools(changed, asked, "session")
+    if asked.instructions is not UNSET:
+        changed = replace(changed, instructions=asked.instructions or "")
+    if (own := asked.antiphon) is not None:
+        timeline = changed.timeline if own.timeline is None else own.timeline
+        stopping = changed.stopping if own.stopping is None else own.stopping
+        changed = replace(changed, timeline=timeline, stopping=stopping)
+        if own.answer_every_s is not UNSET:
+            changed = replace(changed, answer_every_s=own.answer_every_s)
+    if changed.answer_every_s is not None and changed.turns is not None:
+        raise InvalidArgument(
+            "session.antiphon.answer_every_s: turns end by the clock or by voice; set "
+            "session.audio.input.turn_detection to null, or this",
+            field="session.antiphon.answer_every_s",
+        )
+    return changed
+
+
+def for_response(holds: ConversationSettings, asked: ResponseSettings) -> ConversationSettings:
+    """With what one response asks for. Raises `InvalidArgument` for what cannot be."""
+    asked = response_of_today(asked)
+    changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "response")
+    if asked.audio is not None:
+        changed = _with_audio(changed, asked.audio, "response")
+    changed = with_tools(changed, asked, "response")
+    if asked.instructions is not None:
+        changed = replace(changed, instructions=asked.instructions)
+    return changed
+
+
+def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]:
+    """The session as `session.created` and `session.updated` tell it."""
+    every_s = holds.answer_every_s
+    return {
+        "type": "realtime",
+        "object": "realtime.session",
+        "id": session_id,
+        "model": holds.model,
+        "output_modalities": modalities_json(holds),
+        "instructions": holds.instructions,
+        "audio": {
+            "input": {
+                "format": format_json(holds.input_format),
+                "noise_reduction": None,
+                "transcription": _transcription_json(holds),
+                "turn_detection": turns_json(holds.turns),
+            },
+            "output": {
+                "format": format_json(holds.output_format),
+                "voice": holds.voice,
+                "speed": 1.0,
+            },
+        },
+        **tools_json(holds),
+        "max_output_tokens": max_tokens_json(holds),
+        **{path.removeprefix("session."): None for path in NULL_IN_SESSION},
+        "truncation": "disabled",
+        # Strict clients of OpenAI's API do not ask for it.
+        **({"antiphon": {"answer_every_s": every_s}} if every_s is not None else {}),
+    }
+
+
+def modalities_json(holds: ConversationSettings) -> list[str]:
+    """`output_modalities`: exactly one."""
+    return ["audio" if holds.spoken else "text"]
+
+
+def max_tokens_json(holds: ConversationSettings) -> int | str:
+    """The limit as the API tells it."""
+    return "inf" if holds.max_output_tokens is None else holds.max_output_tokens
+
+
+def _with(
+    holds: ConversationSettings,
+    modalities: Sequence[str] | None,
+    limit: int | str | None,
+    where: str,
+) -> ConversationSettings:
+    changed = holds
+    if modalities is not None:
+        field = f"{where}.output_modalities"
+        if list(modalities) not in (["text"], ["audio"]):
+            raise InvalidArgument(f"{field}: give ['text'] or ['audio']", field=field)
+        changed = replace(changed, spoken=modalities[0] == "audio")
+    if limit is not None:
+        field = f"{where}.max_output_tokens"
+        if limit == "inf":
+            return replace(changed, max_output_tokens=None)
+        if isinstance(limit, str) or limit < 1:
+            raise InvalidArgument(f"{field}: give a number from 1, or 'inf'", field=field)
+        changed = replace(changed, max_output_tokens=limit)
+    return changed
+
+
+def _with_audio(
+    holds: ConversationSettings, asked: AudioSettings, where: str
+) -> ConversationSettings:
+    if asked.input is not None and asked.input.format is not None:
+        field = f"{where}.audio.input.format"
+        holds = replace(holds, input_format=_format(asked.input.format, field))
+    if asked.input is not None and asked.input.transcription is not UNSET and holds.hears:
+        wish = asked.input.transcription
+        wanted = None if wish is None else TranscriptWish(wish.language or "", wish.prompt or "")
+        holds = replace(holds, transcript=wanted)
+    if asked.output is not None and asked.output.format is not None:
+        field = f"{where}.audio.output.format"
+        holds = replace(holds, output_format=_format(asked.output.format, field))
+    if asked.output is None or asked.output.voice is None:
+        return holds
+    return holds.with_voice(voice_name(asked.output.voice))
+
+
+def format_json(holds: LiveFormat) -> dict[str, Any]:
+    """A format of audio; telephones have one rate, which is not told."""
+    rate = {"rate": holds.rate_hz} if holds.companding is None else {}
+    return {"type": holds.name, **rate}
+
+
+def _transcription_json(holds: ConversationSettings) -> dict[str, Any] | None:
+    """What holds, which is the served model's."""
+    wish = holds.transcript
+    if wish is None:
+        return None
+    told = TranscriptionSettings(holds.model, wish.language or None, wish.prompt)
+    held: dict[str, Any] = msgspec.to_builtins(told)
+    return held
+
+
+def _format(given: SampleFormat, field: str) -> LiveFormat:
+    wanted = LIVE_FORMATS.get(given.type)
+    if wanted is None or (given.rate or wanted.rate_hz) != wanted.rate_hz:
+        known = ", ".join(f"{each.name} of {each.rate_hz} Hz" for each in LIVE_FORMATS.values())
+        rate = f" of {given.rate} Hz" if given.rate is not None else ""
+        raise InvalidArgument(
+            f"{field}: {told(given.type)}{rate} is not served; there are: {known}", field=field
+        )
+    return wanted

@@ -1,0 +1,99 @@
+"""`turn_detection`, as a client writes it and as it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.conversations.settings import EAGER_SILENCE_S, Eagerness, TurnDetection
+from antiphon_gateway.endpoints.realtime.client_events import TurnSettings
+
+FIELD = "session.audio.input.turn_detection"
+MOST_PADDING_MS = 10_000.0
+LEAST_SILENCE_MS, MOST_SILENCE_MS = 32.0, 60_000.0
+LEAST_IDLE_MS, MOST_IDLE_MS = 100.0, 120_000.0
+
+
+def read_turns(asked: TurnSettings | None) -> TurnDetection | None:
+    """What is to hold. Raises `InvalidArgument` with the field."""
+    if asked is None:
+        return None
+    creates = asked.create_response is not False
+    interrupts = asked.interrupt_response is not False
+    if asked.type == "semantic_vad":
+        eagerness = _eagerness(asked.eagerness)
+        silence_s = EAGER_SILENCE_S[eagerness]
+        return TurnDetection(
+            silence_s=silence_s,
+            creates_response=creates,
+            interrupts_response=interrupts,
+            eagerness=eagerness,
+        )
+    if asked.type != "server_vad":
+        raise InvalidArgument(
+            f"{FIELD}.type: {asked.type!r} is none; there are 'server_vad', 'semantic_vad', and "
+            "null for turns that the client ends",
+            field=f"{FIELD}.type",
+        )
+    idle_ms = _within(asked.idle_timeout_ms, 0.0, LEAST_IDLE_MS, MOST_IDLE_MS, "idle_timeout_ms")
+    return TurnDetection(
+        threshold=_within(asked.threshold, 0.5, 0.0, 1.0, "threshold"),
+        prefix_padding_s=_within(
+            asked.prefix_padding_ms, 300.0, 0.0, MOST_PADDING_MS, "prefix_padding_ms"
+        )
+        / 1000,
+        silence_s=_within(
+            asked.silence_duration_ms,
+            500.0,
+            LEAST_SILENCE_MS,
+            MOST_SILENCE_MS,
+            "silence_duration_ms",
+        )
+        / 1000,
+        creates_response=creates,
+        interrupts_response=interrupts,
+        idle_timeout_s=idle_ms / 1000 if idle_ms else None,
+    )
+
+
+def turns_json(holds: TurnDetection | None) -> dict[str, Any] | None:
+    """What holds. For `semantic_vad` that is a length of silence, which is told, too."""
+    if holds is None:
+        return None
+    told: dict[str, Any] = {
+        "silence_duration_ms": round(holds.silence_s * 1000),
+        "create_response": holds.creates_response,
+        "interrupt_response": holds.interrupts_response,
+    }
+    if holds.eagerness is not None:
+        return {"type": "semantic_vad", "eagerness": holds.eagerness.value, **told}
+    idle_s = holds.idle_timeout_s
+    return {
+        "type": "server_vad",
+        "threshold": holds.threshold,
+        "prefix_padding_ms": round(holds.prefix_padding_s * 1000),
+        "idle_timeout_ms": None if idle_s is None else round(idle_s * 1000),
+        **told,
+    }
+
+
+def _eagerness(name: str | None) -> Eagerness:
+    try:
+        return Eagerness(name or Eagerness.AUTO.value)
+    except ValueError:
+        raise InvalidArgument(
+            f"{FIELD}.eagerness: {name!r} is none; there are "
+            f"{', '.join(each.value for each in Eagerness)}",
+            field=f"{FIELD}.eagerness",
+        ) from None
+
+
+def _within(given: float | None, default: float, least: float, most: float, name: str) -> float:
+    if given is None:
+        return default
+    if not least <= given <= most:
+        raise InvalidArgument(
+            f"{FIELD}.{name}: {given:g} is out of range; give {least:g} to {most:g}",
+            field=f"{FIELD}.{name}",
+        )
+    return given
