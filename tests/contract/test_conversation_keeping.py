@@ -67,8 +67,8 @@ async def test_conversations_share_what_they_may_hold_and_give_it_back(
         await append(other)
         await commit(other)
         assert 2 * SECOND_BYTES < await keeping.metric(HELD) < 3 * SECOND_BYTES
-    if served := keeping.gateway._http.server_state.tasks:
-        await asyncio.wait(served)
+    if tasks := keeping.gateway._http.server_state.tasks:
+        await asyncio.wait(tasks)
     assert await keeping.metric("antiphon_gateway_conversations") == 0
     assert await keeping.metric(HELD) == 0
 

@@ -273,9 +273,9 @@ async def left(served: ServedGateway) -> tuple[Counter[str], int]:
     """Tasks and descriptors when nothing goes on; one honest request has gone through."""
     assert (await served.chat()).status_code == 200
     await served.gateway.calls.wait_idle()
-    served = served.gateway._http.server_state.tasks
-    if served:
-        await asyncio.wait(served, timeout=QUIET_S)
+    tasks = served.gateway._http.server_state.tasks
+    if tasks:
+        await asyncio.wait(tasks, timeout=QUIET_S)
     gc.collect()
     return _tasks(), len(os.listdir("/proc/self/fd"))
 

@@ -257,8 +257,8 @@ async def test_websocket_stands_whatever_comes_through_it(request: pytest.Fixtur
             for stage in served.fakes[role].sessions:
                 await stage.ended.wait()
         served.fakes.reset()
-        if served := served.gateway._http.server_state.tasks:
-            await asyncio.wait(served, timeout=QUIET_S)
+        if tasks := served.gateway._http.server_state.tasks:
+            await asyncio.wait(tasks, timeout=QUIET_S)
         await check_left(served, before, where)
         kept = _kept_bytes()
         print(f"{where}: {number * CLIENTS} clients, {kept >> 10} KiB kept")

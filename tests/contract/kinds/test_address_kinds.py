@@ -41,11 +41,11 @@ async def test_clients_of_each_family_are_served(listen: str, reached: tuple[str
             for name in ("http_address", "grpc_address", "metrics_address")
         }
         for host in (V4, V6):
-            served = host in reached
+            is_served = host in reached
             url = f"http://{host}:{ports['http_address']}"
             metrics = f"http://{host}:{ports['metrics_address']}/metrics"
             async with httpx.AsyncClient(base_url=url) as http:
-                if not served:
+                if not is_served:
                     with pytest.raises(httpx.ConnectError):
                         await http.get("/v1/models")
                     with pytest.raises(httpx.ConnectError):
