@@ -27,7 +27,7 @@ from antiphon_gateway.endpoints.converse.endpoint import ConverseEndpoint
 from antiphon_gateway.endpoints.http.app import http_app
 from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
 from antiphon_gateway.endpoints.http.endpoint import Endpoint, FormEndpoint, HttpEndpoint
-from antiphon_gateway.endpoints.http.handler import EndpointHandler, SharedByEndpoints
+from antiphon_gateway.endpoints.http.endpoint_app import EndpointApp, SharedByEndpoints
 from antiphon_gateway.endpoints.read_aloud.request import SPEECH, read_speech
 from antiphon_gateway.endpoints.speech_grpc import SERVICE, SpeechServicer
 from antiphon_gateway.endpoints.transcribe.request import TRANSCRIBE, read_transcription
@@ -131,8 +131,8 @@ class Gateway:
             "connections", "HTTP connections", lambda: connection_limiter.connections
         )
         self._shared = SharedByEndpoints(config, self.metrics, self.calls.uploads)
-        handlers = {
-            endpoint.path: EndpointHandler(endpoint, self.calls, self._shared, config, self.metrics)
+        apps = {
+            endpoint.path: EndpointApp(endpoint, self.calls, self._shared, config, self.metrics)
             for endpoint in endpoints
         }
         messages = {
@@ -146,7 +146,7 @@ class Gateway:
                 http_app(
                     self.calls,
                     self._conversations,
-                    handlers,
+                    apps,
                     self.metrics,
                     access_log,
                     config,

@@ -27,8 +27,8 @@ from antiphon_gateway.endpoints.access_log import AccessLog, RequestLog
 from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
 from antiphon_gateway.endpoints.ending import request
 from antiphon_gateway.endpoints.http.authorization import credentials_of
+from antiphon_gateway.endpoints.http.endpoint_app import EndpointApp
 from antiphon_gateway.endpoints.http.errors import error_response
-from antiphon_gateway.endpoints.http.handler import EndpointHandler
 from antiphon_gateway.endpoints.http.listings import VersionCard, model_card, model_list, voice_list
 from antiphon_gateway.endpoints.http.openapi import EndpointMessages, OpenApi
 from antiphon_gateway.endpoints.http.origins import AllowedOrigins
@@ -96,14 +96,14 @@ class EveryRequest:
 def http_app(
     calls: Calls,
     conversations: Conversations,
-    handlers: Mapping[str, EndpointHandler],
+    apps: Mapping[str, EndpointApp],
     metrics: Metrics,
     access_log: AccessLog,
     config: GatewayConfig,
     messages: Mapping[str, EndpointMessages],
     identities: Identities,
 ) -> ASGIApp:
-    """The whole application; `handlers` answer at the endpoints, `messages` are what those read and
+    """The whole application; `apps` answer at the endpoints, `messages` are what those read and
     write, both by path."""
     fleet = calls.fleet
 
@@ -164,7 +164,7 @@ def http_app(
     app = Starlette(
         routes=[
             *page_routes(),
-            *(Route(path, handler, methods=["POST"]) for path, handler in handlers.items()),
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in apps.items()),
             WebSocketRoute(REALTIME, realtime.serve),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),

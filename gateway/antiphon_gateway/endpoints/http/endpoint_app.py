@@ -70,7 +70,7 @@ class SharedByEndpoints:
         self.encoders.close()
 
 
-class EndpointHandler:
+class EndpointApp:
     """One endpoint as an ASGI application. Errors before the response are raised."""
 
     def __init__(
