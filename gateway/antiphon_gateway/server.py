@@ -26,7 +26,7 @@ from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoin
 from antiphon_gateway.endpoints.converse.endpoint import ConverseEndpoint
 from antiphon_gateway.endpoints.http.app import http_app
 from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
-from antiphon_gateway.endpoints.http.endpoint import Endpoint, FormEndpoint, HttpEndpoint
+from antiphon_gateway.endpoints.http.endpoint import FormEndpoint, HttpEndpoint, JsonEndpoint
 from antiphon_gateway.endpoints.http.endpoint_app import EndpointApp, SharedByEndpoints
 from antiphon_gateway.endpoints.read_aloud.request import SPEECH, read_speech
 from antiphon_gateway.endpoints.speech_grpc import SERVICE, SpeechServicer
@@ -45,9 +45,9 @@ from antiphon_gateway.metrics_endpoint import MetricsEndpoint
 from antiphon_gateway.scaler.deployed import scaler_of
 from antiphon_gateway.tls import server_tls
 
-HTTP_ENDPOINTS: tuple[Endpoint, ...] = (
-    HttpEndpoint("/v1/chat/completions", read_chat, CHAT),
-    HttpEndpoint("/v1/audio/speech", read_speech, SPEECH),
+HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (
+    JsonEndpoint("/v1/chat/completions", read_chat, CHAT),
+    JsonEndpoint("/v1/audio/speech", read_speech, SPEECH),
     FormEndpoint(
         "/v1/audio/transcriptions",
         TranscriptionForm,
@@ -76,7 +76,7 @@ class Gateway:
     """
 
     def __init__(
-        self, deployment: Deployment, endpoints: Sequence[Endpoint] = HTTP_ENDPOINTS
+        self, deployment: Deployment, endpoints: Sequence[HttpEndpoint] = HTTP_ENDPOINTS
     ) -> None:
         config = deployment.gateway
         self._drain_s = config.drain_s

@@ -16,7 +16,7 @@ from antiphon.errors import AntiphonError, Internal, InvalidArgument
 from antiphon_gateway.calls.events import TextProduced
 from antiphon_gateway.calls.order import Order
 from antiphon_gateway.endpoints.http.audio import AnswerEvent
-from antiphon_gateway.endpoints.http.endpoint import HttpEndpoint, RequestContext
+from antiphon_gateway.endpoints.http.endpoint import JsonEndpoint, RequestContext
 from antiphon_gateway.outputs import TEXT
 from antiphon_gateway.server import HTTP_ENDPOINTS, Gateway
 
@@ -44,7 +44,7 @@ def read_plain(body: bytes, visit: RequestContext) -> tuple[Order, PlainAnswer]:
     return Order(messages=(message,), outputs=frozenset({TEXT})), PlainAnswer()
 
 
-PLAIN = HttpEndpoint("/plain", read_plain)
+PLAIN = JsonEndpoint("/plain", read_plain)
 
 Served = tuple[FakeStages, Gateway, httpx.AsyncClient]
 

@@ -87,7 +87,7 @@ class Receiving(TakesBody, Protocol):
         ...
 
 
-class Endpoint(Protocol):
+class HttpEndpoint(Protocol):
     """One row: POST to `path`; `messages` are for the OpenAPI document."""
 
     @property
@@ -106,7 +106,7 @@ class Endpoint(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpEndpoint:
+class JsonEndpoint:
     """An endpoint whose body is one message, JSON whatever its type says."""
 
     path: str
@@ -138,7 +138,7 @@ class FormEndpoint(Generic[Form]):
 
 
 class _ReceivingWhole(WholeBody):
-    def __init__(self, endpoint: HttpEndpoint, config: GatewayConfig) -> None:
+    def __init__(self, endpoint: JsonEndpoint, config: GatewayConfig) -> None:
         super().__init__(config.max_body_values)
         self._endpoint = endpoint
 

@@ -20,7 +20,7 @@ from antiphon_gateway.endpoints.access_log import RequestLog
 from antiphon_gateway.endpoints.http.audio import AnswerAudio
 from antiphon_gateway.endpoints.http.body import TrackedSend, read_body, while_connected
 from antiphon_gateway.endpoints.http.client_deadline import with_client_deadline
-from antiphon_gateway.endpoints.http.endpoint import Answer, Endpoint, Receiving, RequestContext
+from antiphon_gateway.endpoints.http.endpoint import Answer, HttpEndpoint, Receiving, RequestContext
 from antiphon_gateway.endpoints.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
 from antiphon_gateway.endpoints.http.fields import IgnoredFields
 from antiphon_gateway.endpoints.http.spoken import SpokenAnswers
@@ -75,7 +75,7 @@ class EndpointApp:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: HttpEndpoint,
         calls: Calls,
         shared: SharedByEndpoints,
         config: GatewayConfig,
