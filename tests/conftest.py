@@ -11,6 +11,7 @@ import pytest
 
 from antiphon_services.lm.reproducible import ask_for_equal_digits
 from antiphon_services.precision import keep_float32_exact
+from antiphon_testkit.failures import FailureRecorder
 
 # A machine that only runs the tests of a GPU needs no hypothesis.
 if importlib.util.find_spec("hypothesis"):
@@ -34,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     `--fuzz-seed`, `--fuzz-seconds`: what the fuzz of the endpoint begins with, and for how long.
     `--gpu`: tests that need a GPU fail where they would be skipped.
     `--write-orders`: write the orders of realtime events anew instead of comparing them.
+    `--failures`: a file that gets every failure as a line of JSON.
     """
     parser.addoption("--clients", default="", help="with tests of these folders of tests/clients")
     parser.addoption("--browser", action="store_true", help="with tests that drive a browser")
@@ -42,13 +44,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seed", default="1", help="or one case as a failure names it")
     parser.addoption("--fuzz-seconds", type=float, default=30.0)
     parser.addoption("--write-orders", action="store_true")
+    parser.addoption("--failures", type=Path, help="append each failure as JSON to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With vLLM: what an engine that has died leaves to the collector is vLLM's own."""
+    """With vLLM: what an engine that has died leaves to the collector is vLLM's own.
+
+    With `--failures`: record them.
+    """
     if config.getoption("--stage-engine") == "vllm":
         ignored = r"ignore:Unclosed context <zmq:ResourceWarning"
         config.addinivalue_line("filterwarnings", ignored)
+    failures: Path | None = config.getoption("--failures")
+    # Workers of xdist report to the process that started them.
+    if failures is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailureRecorder(failures))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
