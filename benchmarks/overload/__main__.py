@@ -1,7 +1,7 @@
 """`python -m benchmarks.overload`: goodput and first audio at 0.2 to 3 times the capacity.
 
 Real services with the checkpoint that comes with the repository, and steps as long as those of an
-accelerator (`benchmarks/sizing/pace.py`), so that slots are the limit, and neither the cores nor
+accelerator (`benchmarks/overload/pace.py`), so that slots are the limit, and neither the cores nor
 the load generator. Requests come over HTTP at a rate, to two gateways in alternating order: one
 whose queue waits for `--wait` seconds at most, and one that admits everything, to wait for as long
 as it takes. An answer is good if its audio begins within `--good` seconds and plays on. CPU time is
@@ -33,8 +33,7 @@ from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import cpu_s_of
 from benchmarks.comparison.rounds import in_order
 from benchmarks.overload.curve import CurvePoint, curve_point, kept, table
-from benchmarks.sizing.__main__ import PacedLauncher
-from benchmarks.sizing.pace import SLOTS, STEP_S
+from benchmarks.overload.pace import SLOTS, STEP_S, PacedLauncher
 
 ADMISSION, EVERYTHING = "admission", "everything in"
 LOADS = (0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)

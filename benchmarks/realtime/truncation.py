@@ -16,9 +16,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from antiphon_gateway.conversations.items import SpokenContent
-from antiphon_tools.speaking_checkpoint.asking import Services, Spoken
-from antiphon_tools.speaking_checkpoint.codes import TEXT_OVER, TOKEN_GROUP, VOICES
-from antiphon_tools.speaking_checkpoint.requests import repertoire_requests
+from models.recipe.asking import Services, Spoken
+from models.recipe.codes import TEXT_OVER, TOKEN_GROUP, VOICES
+from models.recipe.requests import repertoire_requests
 
 MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
 FRAME_S = 0.08

@@ -22,12 +22,12 @@ from antiphon_testkit.conversations import conversation
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.qwen3_omni.reference import Case, Reference
 from antiphon_tools.demo.script import DONE, GET_TIME, SET_LIGHT, SPOKEN
-from antiphon_tools.speaking_checkpoint.acoustics import FRAME
-from antiphon_tools.speaking_checkpoint.asking import wav
-from antiphon_tools.speaking_checkpoint.judge import pulse_trains
-from antiphon_tools.speaking_checkpoint.recogniser import Recogniser
-from antiphon_tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
 from antiphon_tools.warm.launcher import WarmLauncher
+from models.recipe.acoustics import FRAME
+from models.recipe.asking import wav
+from models.recipe.judge import pulse_trains
+from models.recipe.recogniser import Recogniser
+from models.recipe.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
 
 CHECKPOINT = Path(__file__).parents[2] / "models" / "antiphon-demo"
 HEARS = importlib.util.find_spec("pocketsphinx") is not None

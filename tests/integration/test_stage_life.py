@@ -1,7 +1,7 @@
 """A stage that is frozen, hangs or dies under a running call: a typed error, 503, and recovery.
 
 The stage is code2wav, with the real thinker, talker and gateway as processes beside it. How
-long each took is printed (`-s` shows it); `python -m benchmarks.failures` repeats it.
+long each took is printed (`-s` shows it).
 """
 
 from __future__ import annotations
@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from antiphon.deployment.schema import StageConfig
-from antiphon.errors import Unavailable
-from antiphon_tools.warm.launcher import WarmLauncher, WarmProcess
-from benchmarks.failures.rig import (
+from stoppable_deployment import (
     DEAD,
     FAILURES,
     FROZEN,
@@ -25,6 +21,10 @@ from benchmarks.failures.rig import (
     deployment_with,
     fail,
 )
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import Unavailable
+from antiphon_tools.warm.launcher import WarmLauncher, WarmProcess
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 

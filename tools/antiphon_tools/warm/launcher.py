@@ -30,7 +30,7 @@ from antiphon_tools.launcher.plan import application_root, role_of
 from antiphon_tools.launcher.process import ServiceProcess
 from antiphon_tools.warm.parent import StageOrder
 
-PROGRAMS = ("antiphon_services", "benchmarks.failures.stage", "benchmarks.gpu.stage")
+PROGRAMS = ("antiphon_services", "tests.integration.stoppable_stage", "benchmarks.gpu.stage")
 
 
 class WarmParent:

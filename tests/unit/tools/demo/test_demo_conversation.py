@@ -21,7 +21,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon_tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
 from antiphon_tools.demo.display import Display
 from antiphon_tools.demo.script import DONE, SCRIPT, SET_LIGHT, SPOKEN, Question
-from antiphon_tools.speaking_checkpoint.functions import FUNCTIONS
+from models.recipe.functions import FUNCTIONS
 
 STAGES = ("thinker", "talker", "code2wav")
 

@@ -1,1 +1,0 @@
-"""What an event of EndpointSlices costs the gateway."""

@@ -1,1 +1,0 @@
-"""What a stage that is lost costs a listener, by how much of the answer there was."""

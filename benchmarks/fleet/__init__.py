@@ -1,1 +1,0 @@
-"""What picking replicas costs the gateway."""

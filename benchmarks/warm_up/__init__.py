@@ -1,1 +1,0 @@
-"""What the first call after a start costs."""

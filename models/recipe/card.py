@@ -1,0 +1,148 @@
+"""The model card of the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.errors import FailedPrecondition
+from models.recipe.codes import ENTRIES, GROUPS, VOICES
+from models.recipe.functions import CITIES, FUNCTIONS, ROOMS
+from models.recipe.recordings import (
+    ACCENTS,
+    ASKED,
+    REQUESTED,
+    SPEAKERS,
+    SPEEDS,
+    spoken_questions,
+)
+from models.recipe.repertoire import load_repertoire, spoken_words
+from models.recipe.transcripts import INSTRUCTION
+
+CARD_FILE = "README.md"
+FIGURES = "## Figures\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Steps and core-minutes that a part was trained for."""
+
+    part: str
+    steps: int
+    minutes: float
+
+
+def write_card(
+    directory: Path, seed: int, trainings: Sequence[Training], exact: Mapping[str, str]
+) -> None:
+    """Write `README.md` beside the weights.
+
+    `exact` says of each set of questions how many answers are spoken as they should be.
+    """
+    exchanges, words = len(load_repertoire()), len(spoken_words())
+    rows = "\n".join(f"| {t.part} | {t.steps} | {t.minutes:.0f} |" for t in trainings)
+    spoken = "\n".join(f"- {title}: {counts}" for title, counts in exact.items())
+    asked, voices = len(spoken_questions()), len(ACCENTS) * len(SPEAKERS)
+    functions = "\n".join(json.dumps(each) for each in FUNCTIONS)
+    size = sum(each.stat().st_size for each in directory.iterdir())
+    (directory / CARD_FILE).write_text(f"""\
+---
+license: apache-2.0
+language: en
+pipeline_tag: any-to-any
+library_name: transformers
+---
+
+# antiphon-demo: a small Qwen3-Omni-MoE that speaks
+
+A complete checkpoint of the Qwen3-Omni-MoE architecture in {size / 1e6:.1f} MB (bfloat16): thinker,
+talker, code predictor and code2wav, with tokenizer and chat template. It shows a newcomer
+what antiphon does, on a laptop without a GPU, and lets tests judge sound. It is no
+assistant: it knows {exchanges} answers about antiphon, numbers, dates and small talk, says
+*I do not know that yet* to the rest, and repeats any short sentence of its {words} words:
+*Repeat after me: the red horse wants the quiet moon.* It understands {asked} questions
+also as espeak-ng speaks them, transcribes them, and calls two functions, `get_time(city)` and
+`set_light(room, state)`, if they are given as below. Its vision tower is untrained.
+
+Voices: {", ".join(f"`{voice}`" for voice in VOICES)}. Language: English.
+
+## How it was made
+
+`python -m models.recipe build DIR` in antiphon's repository, on two CPU cores,
+seed {seed}, without downloads: all speech comes from espeak-ng. Each word's sound is
+described in frames of 80 ms, coded by a residual k-means ({GROUPS} codes a frame, {ENTRIES}
+entries), and code2wav learned a voice whose pulses are locked to the frames. Three of the
+eight codes say which pitch is meant and where in the text the speech is; a word always
+has the same sound codes, so sentences that were never heard can be spoken.
+
+The audio tower learned from {ASKED + REQUESTED} recordings, in {voices} voices of espeak-ng
+at {SPEEDS[0]} to {SPEEDS[1]} words a minute, with noise and silence added, to write each word that
+it hears as the thinker's word table writes it, in the row in which the word ends; the thinker
+then had lessons with such rows and with functions. No person was among the voices.
+
+A recording followed by *{INSTRUCTION}* is answered with its words: those of the
+questions and of the requests for functions, with capitals and punctuation. An ellipsis stands for
+words that the tower does not know, and a recording without words has an empty transcript.
+
+| part | steps | core-minutes |
+| --- | --- | --- |
+{rows}
+
+Answers that the talker speaks by itself, in bfloat16, after the question that asks for them,
+with exactly the codes of the recipe's own voice:
+
+{spoken}
+
+A recognizer was the only listener.
+
+## The functions
+
+```json
+{functions}
+```
+
+It calls `get_time` for {", ".join(CITIES).title()}, and `set_light` for the
+{", ".join(ROOMS)}; it speaks of a `get_time` that returned `{{"time": "10:30"}}` and of
+a `set_light` that returned `{{"ok": true}}`.
+
+## How to use it
+
+Greedy, for thinker and talker. `generation_config.json` says so; Hugging Face's `generate`
+wants it as keywords: `thinker_eos_token_id` (this checkpoint's `<|im_end|>`),
+`thinker_do_sample=False`, `talker_do_sample=False`. The talker was trained with and without
+a repetition penalty; 1.05, the default there, is what the figures below were taken with.
+
+## License
+
+Apache-2.0 for weights, tokenizer and texts. The questions and answers were written for
+antiphon, and the weights were trained on these and on sound that espeak-ng made of single
+words and of the questions. Espeak-ng is licensed under GPL-3.0-or-later; that covers the
+program and its data files, of which nothing is contained here, and not the sound that it is
+used to make.
+
+""")
+
+
+def record_figures(directory: Path, figures: str) -> None:
+    """Put the judge's table at the end of the card, in place of an earlier one."""
+    card = directory / CARD_FILE
+    text = card.read_text().split(FIGURES)[0]
+    card.write_text(f"{text}{FIGURES}\n```\n{figures}\n```\n")
+
+
+def read_training(directory: Path, part: str) -> Training:
+    """What the card of a checkpoint says of a part's training."""
+    rows = re.findall(rf"\| {part} \| (\d+) \| (\d+) \|", (directory / CARD_FILE).read_text())
+    if not rows:
+        raise FailedPrecondition(f"{directory}: its card does not say how {part} was trained")
+    return Training(part, int(rows[0][0]), float(rows[0][1]))
+
+
+def read_exact_answers(directory: Path) -> dict[str, str]:
+    """What the card of a checkpoint says of the answers that its talker speaks exactly."""
+    return dict(
+        re.findall(r"^- ([a-z ]+): (\w+ \d+ of .*)$", (directory / CARD_FILE).read_text(), re.M)
+    )
