@@ -10,12 +10,51 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from antiphon.answer import FunctionCall, Usage
     from antiphon.client.aio import AsyncClient, AsyncGeneration
     from antiphon.client.aio_conversation import AsyncConversationCall
     from antiphon.client.aio_stage import AsyncStageClient, AsyncStageSession
     from antiphon.client.connection import Tls
     from antiphon.client.conversation_commands import ConversationOptions
-    from antiphon.client.conversation_events import (
+    from antiphon.client.events import (
+        AudioDelta,
+        Event,
+        Finished,
+        FunctionCallDelta,
+        FunctionCallPiece,
+        ImageDelta,
+        MadeImage,
+        ModelInfo,
+        ModelOption,
+        ServerInfo,
+        StageReport,
+        TextDelta,
+    )
+    from antiphon.client.reply import Reply
+    from antiphon.client.request import GenerateOptions, Image, Message, Video
+    from antiphon.client.retrying import Retry
+    from antiphon.client.stage import ServingStatus
+    from antiphon.client.sync import Client, Generation
+    from antiphon.client.sync_conversation import ConversationCall
+    from antiphon.client.sync_stage import StageClient, StageSession
+    from antiphon.client.tools import Function
+    from antiphon.errors import (
+        AntiphonError,
+        Cancelled,
+        DataLoss,
+        DeadlineExceeded,
+        ErrorCode,
+        FailedPrecondition,
+        Internal,
+        InvalidArgument,
+        NotFound,
+        NotImplementedYet,
+        ResourceExhausted,
+        Unauthenticated,
+        Unavailable,
+        UnusableOutput,
+    )
+    from antiphon.live_conversation import (
         AudioAccepted,
         AudioDropped,
         CallResultPart,
@@ -51,45 +90,6 @@ if TYPE_CHECKING:
         TranscriptOptions,
         VoiceTurns,
     )
-    from antiphon.client.events import (
-        AudioDelta,
-        Event,
-        Finished,
-        FunctionCallDelta,
-        FunctionCallPiece,
-        ImageDelta,
-        MadeImage,
-        ModelInfo,
-        ModelOption,
-        ServerInfo,
-        StageReport,
-        TextDelta,
-        Usage,
-    )
-    from antiphon.client.reply import Reply
-    from antiphon.client.request import GenerateOptions, Image, Message, Video
-    from antiphon.client.retrying import Retry
-    from antiphon.client.stage import ServingStatus
-    from antiphon.client.sync import Client, Generation
-    from antiphon.client.sync_conversation import ConversationCall
-    from antiphon.client.sync_stage import StageClient, StageSession
-    from antiphon.client.tools import Function, FunctionCall
-    from antiphon.errors import (
-        AntiphonError,
-        Cancelled,
-        DataLoss,
-        DeadlineExceeded,
-        ErrorCode,
-        FailedPrecondition,
-        Internal,
-        InvalidArgument,
-        NotFound,
-        NotImplementedYet,
-        ResourceExhausted,
-        Unauthenticated,
-        Unavailable,
-        UnusableOutput,
-    )
     from antiphon.logprobs import TokenLogprob
     from antiphon.sampling import SamplingRequest
     from antiphon.segment import ChunkPolicy, Delivery, FinishReason
@@ -102,18 +102,18 @@ _MODULES = {
     "AsyncGeneration": "antiphon.client.aio",
     "AsyncStageClient": "antiphon.client.aio_stage",
     "AsyncStageSession": "antiphon.client.aio_stage",
-    "AudioAccepted": "antiphon.client.conversation_events",
+    "AudioAccepted": "antiphon.live_conversation",
     "AudioDelta": "antiphon.client.events",
-    "AudioDropped": "antiphon.client.conversation_events",
-    "CallResultPart": "antiphon.client.conversation_events",
+    "AudioDropped": "antiphon.live_conversation",
+    "CallResultPart": "antiphon.live_conversation",
     "Cancelled": "antiphon.errors",
     "ChunkPolicy": "antiphon.segment",
     "Client": "antiphon.client.sync",
-    "CommandFailed": "antiphon.client.conversation_events",
+    "CommandFailed": "antiphon.live_conversation",
     "ConversationCall": "antiphon.client.sync_conversation",
-    "ConversationOpened": "antiphon.client.conversation_events",
+    "ConversationOpened": "antiphon.live_conversation",
     "ConversationOptions": "antiphon.client.conversation_commands",
-    "ConversationReply": "antiphon.client.conversation_events",
+    "ConversationReply": "antiphon.live_conversation",
     "DataLoss": "antiphon.errors",
     "DeadlineExceeded": "antiphon.errors",
     "Delivery": "antiphon.segment",
@@ -123,66 +123,66 @@ _MODULES = {
     "FinishReason": "antiphon.segment",
     "Finished": "antiphon.client.events",
     "Function": "antiphon.client.tools",
-    "FunctionCall": "antiphon.client.tools",
+    "FunctionCall": "antiphon.answer",
     "FunctionCallDelta": "antiphon.client.events",
     "FunctionCallPiece": "antiphon.client.events",
     "GenerateOptions": "antiphon.client.request",
     "Generation": "antiphon.client.sync",
-    "HeldSettings": "antiphon.client.conversation_events",
+    "HeldSettings": "antiphon.live_conversation",
     "Image": "antiphon.client.request",
     "ImageDelta": "antiphon.client.events",
     "Internal": "antiphon.errors",
     "InvalidArgument": "antiphon.errors",
-    "Item": "antiphon.client.conversation_events",
-    "ItemCreated": "antiphon.client.conversation_events",
-    "ItemCut": "antiphon.client.conversation_events",
-    "ItemFetched": "antiphon.client.conversation_events",
-    "ItemRemoved": "antiphon.client.conversation_events",
+    "Item": "antiphon.live_conversation",
+    "ItemCreated": "antiphon.live_conversation",
+    "ItemCut": "antiphon.live_conversation",
+    "ItemFetched": "antiphon.live_conversation",
+    "ItemRemoved": "antiphon.live_conversation",
     "MadeImage": "antiphon.client.events",
     "Message": "antiphon.client.request",
     "ModelInfo": "antiphon.client.events",
     "ModelOption": "antiphon.client.events",
     "NotFound": "antiphon.errors",
     "NotImplementedYet": "antiphon.errors",
-    "RecordedPart": "antiphon.client.conversation_events",
+    "RecordedPart": "antiphon.live_conversation",
     "Reply": "antiphon.client.reply",
     "ResourceExhausted": "antiphon.errors",
-    "ResponseAudioDelta": "antiphon.client.conversation_events",
-    "ResponseDone": "antiphon.client.conversation_events",
-    "ResponseFunctionCall": "antiphon.client.conversation_events",
-    "ResponseFunctionCallDelta": "antiphon.client.conversation_events",
-    "ResponseItemDone": "antiphon.client.conversation_events",
-    "ResponseItemStarted": "antiphon.client.conversation_events",
-    "ResponseStarted": "antiphon.client.conversation_events",
-    "ResponseTextDelta": "antiphon.client.conversation_events",
+    "ResponseAudioDelta": "antiphon.live_conversation",
+    "ResponseDone": "antiphon.live_conversation",
+    "ResponseFunctionCall": "antiphon.live_conversation",
+    "ResponseFunctionCallDelta": "antiphon.live_conversation",
+    "ResponseItemDone": "antiphon.live_conversation",
+    "ResponseItemStarted": "antiphon.live_conversation",
+    "ResponseStarted": "antiphon.live_conversation",
+    "ResponseTextDelta": "antiphon.live_conversation",
     "Retry": "antiphon.client.retrying",
     "SamplingRequest": "antiphon.sampling",
     "ServerInfo": "antiphon.client.events",
     "ServingStatus": "antiphon.client.stage",
-    "ServerStopping": "antiphon.client.conversation_events",
-    "SettingsUpdated": "antiphon.client.conversation_events",
-    "SilencePassed": "antiphon.client.conversation_events",
-    "SpeechBegan": "antiphon.client.conversation_events",
-    "SpeechEnded": "antiphon.client.conversation_events",
-    "SpokenPart": "antiphon.client.conversation_events",
+    "ServerStopping": "antiphon.live_conversation",
+    "SettingsUpdated": "antiphon.live_conversation",
+    "SilencePassed": "antiphon.live_conversation",
+    "SpeechBegan": "antiphon.live_conversation",
+    "SpeechEnded": "antiphon.live_conversation",
+    "SpokenPart": "antiphon.live_conversation",
     "StageClient": "antiphon.client.sync_stage",
     "StageReport": "antiphon.client.events",
     "StageSession": "antiphon.client.sync_stage",
-    "TalkEvent": "antiphon.client.conversation_events",
+    "TalkEvent": "antiphon.live_conversation",
     "TextDelta": "antiphon.client.events",
     "Tls": "antiphon.client.connection",
     "TokenLogprob": "antiphon.logprobs",
-    "TranscriptDelta": "antiphon.client.conversation_events",
-    "TranscriptDone": "antiphon.client.conversation_events",
-    "TranscriptLost": "antiphon.client.conversation_events",
-    "TranscriptOptions": "antiphon.client.conversation_events",
+    "TranscriptDelta": "antiphon.live_conversation",
+    "TranscriptDone": "antiphon.live_conversation",
+    "TranscriptLost": "antiphon.live_conversation",
+    "TranscriptOptions": "antiphon.live_conversation",
     "Unauthenticated": "antiphon.errors",
     "Unavailable": "antiphon.errors",
     "UnusableOutput": "antiphon.errors",
-    "Usage": "antiphon.client.events",
+    "Usage": "antiphon.answer",
     "Video": "antiphon.client.request",
-    "TimedTurns": "antiphon.client.conversation_events",
-    "VoiceTurns": "antiphon.client.conversation_events",
+    "TimedTurns": "antiphon.live_conversation",
+    "VoiceTurns": "antiphon.live_conversation",
     "__version__": "antiphon.version",
 }
 

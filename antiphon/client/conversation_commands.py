@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TypedDict
 
+from antiphon.answer import FunctionCall
 from antiphon.client.checks import listed, named, number_between, of_type, unicode_text, wrong_type
-from antiphon.client.conversation_events import (
+from antiphon.client.tools import (
+    Function,
+    FunctionChoice,
+    call_to_proto,
+    choice_to_proto,
+    functions_to_proto,
+)
+from antiphon.errors import InvalidArgument
+from antiphon.live_conversation import (
     CallResultPart,
     Item,
     ItemPart,
@@ -18,15 +27,6 @@ from antiphon.client.conversation_events import (
     TranscriptOptions,
     VoiceTurns,
 )
-from antiphon.client.tools import (
-    Function,
-    FunctionCall,
-    FunctionChoice,
-    call_to_proto,
-    choice_to_proto,
-    functions_to_proto,
-)
-from antiphon.errors import InvalidArgument
 from antiphon.sampling import SamplingRequest
 from antiphon.v1 import converse_pb2
 from antiphon.wire.convert import sampling_to_proto

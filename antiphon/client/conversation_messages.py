@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from antiphon.client.conversation_events import (
+from antiphon.client.events import usage_from_proto
+from antiphon.client.tools import call_from_proto
+from antiphon.errors import DataLoss
+from antiphon.live_conversation import (
     AudioAccepted,
     AudioDropped,
     CallResultPart,
@@ -44,9 +47,6 @@ from antiphon.client.conversation_events import (
     TranscriptOptions,
     VoiceTurns,
 )
-from antiphon.client.events import usage_from_proto
-from antiphon.client.tools import call_from_proto
-from antiphon.errors import DataLoss
 from antiphon.v1 import converse_pb2
 from antiphon.wire.convert import error_from_proto, sampling_from_proto
 

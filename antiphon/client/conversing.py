@@ -7,12 +7,6 @@ from collections.abc import Callable, Iterable
 
 from antiphon.client import conversation_commands as commands
 from antiphon.client.calls import Channel, Method, Pauser, TwoWayCall
-from antiphon.client.conversation_events import (
-    ConversationOpened,
-    ResponseItemStarted,
-    ResponseStarted,
-    TalkEvent,
-)
 from antiphon.client.conversation_messages import conversation_event
 from antiphon.client.conversation_position import ConversationPosition
 from antiphon.client.retrying import Attempts, Retry, server_is_away
@@ -21,6 +15,12 @@ from antiphon.errors import (
     Cancelled,
     DataLoss,
     FailedPrecondition,
+)
+from antiphon.live_conversation import (
+    ConversationOpened,
+    ResponseItemStarted,
+    ResponseStarted,
+    TalkEvent,
 )
 from antiphon.v1 import converse_pb2
 

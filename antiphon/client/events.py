@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from antiphon.client.brief import brief
-from antiphon.client.tools import FunctionCall, call_from_proto
+from antiphon.answer import FunctionCall, Usage
+from antiphon.brief import brief
+from antiphon.client.tools import call_from_proto
 from antiphon.errors import DataLoss
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
@@ -148,19 +149,6 @@ class FunctionCallDelta:
     first: int
     calls: tuple[FunctionCall, ...]
     pieces: tuple[FunctionCallPiece, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a request cost: tokens, codec frames of audio, and positions of images."""
-
-    prompt_tokens: int = 0
-    prompt_audio_tokens: int = 0
-    prompt_image_tokens: int = 0
-    prompt_cached_tokens: int = 0
-    completion_tokens: int = 0
-    completion_audio_frames: int = 0
-    completion_image_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

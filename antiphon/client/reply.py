@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.client.brief import brief
+from antiphon.answer import FunctionCall, Usage
+from antiphon.brief import brief
 from antiphon.client.events import (
     AudioDelta,
     Event,
@@ -20,14 +21,12 @@ from antiphon.client.events import (
     MadeImage,
     StageReport,
     TextDelta,
-    Usage,
     audio_from_proto,
     calls_from_proto,
     finished_from_proto,
     image_from_proto,
     text_from_proto,
 )
-from antiphon.client.tools import FunctionCall
 from antiphon.errors import DataLoss, FailedPrecondition
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal, TypedDict
 
-from antiphon.client.brief import brief
+from antiphon.answer import FunctionCall
+from antiphon.brief import brief
 from antiphon.client.checks import file_bytes, listed, named, of_type, unicode_text, wrong_type
 from antiphon.client.tools import (
     Function,
-    FunctionCall,
     FunctionChoice,
     call_to_proto,
     choice_to_proto,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from antiphon.client.brief import brief
+from antiphon.answer import FunctionCall
 from antiphon.client.checks import listed, of_type, unicode_text, wrong_type
-from antiphon.errors import DataLoss, InvalidArgument
+from antiphon.errors import InvalidArgument
 from antiphon.v1 import functions_pb2
 
 
@@ -27,31 +27,6 @@ class Function:
     name: str
     description: str = ""
     parameters: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionCall:
-    """A call of a function. `arguments` is the text of a JSON object; see `parsed`.
-
-    What came of it is said with `Message.tool(call, ...)`, behind the message that made it.
-    """
-
-    id: str
-    name: str
-    arguments: str
-
-    def __repr__(self) -> str:
-        return brief(self)
-
-    def parsed(self) -> dict[str, Any]:
-        """The arguments by name. Raises `DataLoss` for what is no JSON object."""
-        try:
-            value = json.loads(self.arguments)
-        except ValueError as error:
-            raise DataLoss(f"the arguments of {self.name} are no JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise DataLoss(f"the arguments of {self.name} are no JSON object")
-        return value
 
 
 FunctionChoice = Literal["auto", "none", "required"] | Function

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.client.aio_conversation import AsyncConversationCall
-from antiphon.client.conversation_events import (
+from antiphon.errors import AntiphonError, Internal, Unavailable
+from antiphon.live_conversation import (
     CommandFailed,
     ConversationOpened,
     ResponseAudioDelta,
     ResponseDone,
     ResponseTextDelta,
 )
-from antiphon.errors import AntiphonError, Internal, Unavailable
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon_tools.chaos.heard import Heard
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from antiphon.client.conversation_events import (
+from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
+from antiphon.live_conversation import (
     CommandFailed,
     ConversationOpened,
     ConversationReply,
@@ -19,7 +20,6 @@ from antiphon.client.conversation_events import (
     ResponseTextDelta,
     TalkEvent,
 )
-from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
 from antiphon_tools.chaos.conversing import MOST_LOST, KnownTalk, hear_turns
 from antiphon_tools.chaos.heard import Heard
 

@@ -13,10 +13,10 @@ from typing import Any, Self, cast
 import pytest
 from answers import RATE_HZ, pcm16, turn
 
+from antiphon.answer import FunctionCall
 from antiphon.client.aio import AsyncClient
 from antiphon.client.events import AudioDelta, Event, Finished, FunctionCallDelta, TextDelta
 from antiphon.client.request import Message
-from antiphon.client.tools import FunctionCall
 from antiphon.deployment.schema import GatewayConfig
 from antiphon_tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
 from antiphon_tools.demo.display import Display

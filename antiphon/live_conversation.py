@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from antiphon.client.brief import brief
-from antiphon.client.events import Usage
-from antiphon.client.tools import FunctionCall
+from antiphon.answer import FunctionCall, Usage
+from antiphon.brief import brief
 from antiphon.errors import AntiphonError
 from antiphon.sampling import SamplingRequest
 

@@ -1,0 +1,48 @@
+"""Values of every answer of a model: its cost, and the functions that it calls."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.brief import brief
+from antiphon.errors import DataLoss
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a request cost: tokens, codec frames of audio, and positions of images."""
+
+    prompt_tokens: int = 0
+    prompt_audio_tokens: int = 0
+    prompt_image_tokens: int = 0
+    prompt_cached_tokens: int = 0
+    completion_tokens: int = 0
+    completion_audio_frames: int = 0
+    completion_image_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A call of a function. `arguments` is the text of a JSON object; see `parsed`.
+
+    What came of it is said with `Message.tool(call, ...)`, behind the message that made it.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def parsed(self) -> dict[str, Any]:
+        """The arguments by name. Raises `DataLoss` for what is no JSON object."""
+        try:
+            value = json.loads(self.arguments)
+        except ValueError as error:
+            raise DataLoss(f"the arguments of {self.name} are no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise DataLoss(f"the arguments of {self.name} are no JSON object")
+        return value
