@@ -50,7 +50,8 @@ TAPPING_DRAFTERS = ("eagle3", "extract_hidden_states")
 
 @dataclass(frozen=True, slots=True)
 class TextShape:
-    """Sizes of a checkpoint's language model, and their `place` in its `config.json`."""
+    """Sizes of a checkpoint's language model, and their `place` in its `config.json`, which is
+    empty where they are at its top."""
 
     place: str
     layers: int
@@ -157,7 +158,7 @@ def _check_heads(shape: TextShape, config: StageConfig) -> None:
     if config.device == "cpu" and not CPUAttentionBackend.supports_head_size(size):
         known = ", ".join(map(str, CPUAttentionBackend.get_supported_head_sizes()))
         raise FailedPrecondition(
-            f"config.json: {shape.place}.head_dim is {size}; on a CPU vLLM has "
+            f"config.json: {f'{shape.place}.head_dim'.lstrip('.')} is {size}; on a CPU vLLM has "
             f"attention for {known}; the engine torch runs any"
         )
 

@@ -34,6 +34,7 @@ from antiphon_services.vllm.mailbox import Ended, Mailbox, Tokens
 from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.request import parameters_of, prompt_of
 from antiphon_services.vllm.restarts import Restarts
+from antiphon_services.vllm.session import SessionPart, VllmSession
 
 RETRY_AFTER_S = 5.0
 DECODED_AT_ONCE = 2
@@ -81,6 +82,7 @@ class VllmHost:
         self._engine: AsyncLLM | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._life = 0
+        self._cache_positions = 0
 
     # -- on any thread -----------------------------------------------------------------------
 
@@ -106,6 +108,15 @@ class VllmHost:
         """Run an order; what comes of it goes to the mailbox."""
         self._loop.call_soon_threadsafe(self._begin, order)
 
+    def open(self, session: VllmSession) -> None:
+        """Begin a request whose parts follow. Of what comes of it, rows and its end by a fault go
+        to the mailbox."""
+        self._loop.call_soon_threadsafe(self._begin, session)
+
+    def extend(self, session: VllmSession, part: SessionPart) -> None:
+        """Hand on the next part of a session that was opened."""
+        self._loop.call_soon_threadsafe(session.parts.put_nowait, part)
+
     def cancel(self, number: int) -> None:
         """Stop an order; what was on its way may still come."""
         self._loop.call_soon_threadsafe(self._cancel, number)
@@ -114,6 +125,11 @@ class VllmHost:
     def life(self) -> int:
         """Which of the engine's lives this is."""
         return self._life
+
+    @property
+    def cache_positions(self) -> int:
+        """How many positions vLLM's paged memory holds; the engine must be up."""
+        return self._cache_positions
 
     def report_broken(self, life: int) -> None:
         """The engine has lost a limb in that life: end it and start another."""
@@ -182,6 +198,8 @@ class VllmHost:
         for process in processes:
             self._loop.add_reader(process.sentinel, self._note_death, self._life)
         self._engine = engine
+        cache = engine.vllm_config.cache_config
+        self._cache_positions = (cache.num_gpu_blocks or 0) * cache.block_size
         self._become(None)
         if not self._started.done():
             self._started.set_result(None)
@@ -228,7 +246,7 @@ class VllmHost:
         if life == self._life:
             self._died.set()
 
-    def _begin(self, order: VllmOrder) -> None:
+    def _begin(self, order: VllmOrder | VllmSession) -> None:
         if self._engine is None:
             self._mailbox.put(Ended(order.number, self._down("its process died")))
             return
@@ -240,16 +258,16 @@ class VllmHost:
         if (task := self._tasks.get(number)) is not None:
             task.cancel()
 
-    async def _carry_out(self, engine: AsyncLLM, life: int, order: VllmOrder) -> None:
+    async def _carry_out(self, engine: AsyncLLM, life: int, order: VllmOrder | VllmSession) -> None:
         """Run one order. Cancelling it aborts vLLM's request."""
         number = order.number
         try:
-            parameters = parameters_of(order)
-            prompt = await self._render(engine, order)
-            first = True
-            async for output in engine.generate(prompt, parameters, str(number)):
-                self._mailbox.put(_tokens(number, output, first=first))
-                first = False
+            if isinstance(order, VllmSession):
+                parameters = order.parameters()
+                async for _ in engine.generate(order.inputs(parameters), parameters, str(number)):
+                    """What vLLM samples is not used."""
+            else:
+                await self._generate(engine, order)
         except EngineDeadError:
             self._note_death(life)
             self._mailbox.put(Ended(number, self._down("its process died")))
@@ -262,6 +280,15 @@ class VllmHost:
             cause = error.__cause__ or error
             fault = Internal(f"{self._role}: vLLM failed: {type(cause).__name__}: {cause}")
             self._mailbox.put(Ended(number, fault))
+
+    async def _generate(self, engine: AsyncLLM, order: VllmOrder) -> None:
+        """Put the ids of an order into the mailbox as they come."""
+        parameters = parameters_of(order)
+        prompt = await self._render(engine, order)
+        first = True
+        async for output in engine.generate(prompt, parameters, str(order.number)):
+            self._mailbox.put(_tokens(order.number, output, first=first))
+            first = False
 
     async def _render(self, engine: AsyncLLM, order: VllmOrder) -> Any:
         """The order's prompt as vLLM takes it."""
@@ -289,10 +316,10 @@ def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
     )
 
 
-def _refused(order: VllmOrder, error: Exception) -> InvalidArgument:
+def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgument:
     """What vLLM does not take. The prompt was checked before, so where there is a schema it is
     that."""
-    if order.sampling.json_schema is not None:
+    if isinstance(order, VllmOrder) and order.sampling.json_schema is not None:
         return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")
     return InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")
 

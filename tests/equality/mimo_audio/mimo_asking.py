@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import soundfile
+from mimo_lab import GREEDY, Recorded
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery
-from antiphon.conversation import AudioPart, Conversation, ConversationMessage, TextPart
+from antiphon.conversation import (
+    AudioPart,
+    Conversation,
+    ConversationMessage,
+    TextPart,
+    to_tensors,
+)
 from antiphon.options import OptionValue
+from antiphon.pipelines.mimo_audio import CODES, INPUT, TEXT
+from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import FinishReason
+from antiphon_testkit.drive_engine import SegmentOutput
 from tests.equality.mimo_audio.mimo_cases import (
     ASR,
     CHANNELS,
     DIALOGUE,
+    GROUP,
     RATE_HZ,
     TTS,
     Case,
@@ -74,6 +87,37 @@ def options_of(case: Case) -> dict[str, OptionValue]:
     if case.thinking:
         options["thinking"] = "yes"
     return options
+
+
+def asked(case: Case) -> tuple[SegmentSettings, list[InputChunk]]:
+    """A case as the talker gets it."""
+    sampling = SamplingRequest(temperature=0.0, max_tokens=case.most)
+    outputs = frozenset({TEXT, CODES} if speaks(case) else {TEXT})
+    settings = SegmentSettings(
+        "",
+        replace(GREEDY, max_tokens=case.most),
+        outputs,
+        options_of(case),
+        asked=sampling,
+    )
+    chunk = InputChunk(INPUT, 0, to_tensors(conversation_of(case)), True, FinishReason.STOP)
+    return settings, [chunk]
+
+
+def assert_as_recorded(
+    output: SegmentOutput, case: Case, stem: str, recorded: Recorded, group_id: int
+) -> None:
+    """The ids, and the codes of all positions but the last, are those of the vendor's code."""
+    assert output.failed is None, (stem, output.failed)
+    wanted = recorded.arrays[f"{stem}/text"]
+    assert output.tensors(TEXT)["ids"].tolist() == wanted.tolist(), stem
+    assert output.completed is not None
+    assert output.completed.input_positions == recorded.rows[stem]["prompt"], stem
+    if speaks(case):
+        codes = output.tensors(CODES).get(CODES, np.zeros((0, CHANNELS), np.uint16))
+        spoken = recorded.arrays[f"{stem}/codes"].reshape(len(wanted), GROUP, CHANNELS)
+        spoken = spoken[:-1][wanted[:-1] == group_id].reshape(-1, CHANNELS)
+        np.testing.assert_array_equal(codes, spoken, stem)
 
 
 @dataclass(frozen=True, slots=True)

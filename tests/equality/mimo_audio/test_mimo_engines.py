@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from mimo_asking import conversation_of, options_of, speaks
+from mimo_asking import asked, assert_as_recorded, conversation_of
 from mimo_lab import GREEDY, MimoLab, Recorded, recorded_names
 from msgspec.structs import replace as replace_struct
 
@@ -20,7 +20,6 @@ from antiphon.errors import InvalidArgument
 from antiphon.history import History
 from antiphon.pipelines.mimo_audio import AUDIO, CODEBOOKS, CODES, INPUT, TEXT
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
-from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon_services.mimo_audio.code2wav.load import load as load_code2wav
 from antiphon_services.mimo_audio.talker.load import load
@@ -33,7 +32,6 @@ from tests.equality.mimo_audio.mimo_cases import (
     CODES_CASES,
     SAMPLES_PER_FRAME,
     ZEROS,
-    Case,
     codes_of,
 )
 
@@ -50,21 +48,6 @@ def talkers(mimo_checkpoints: dict[str, Path]) -> dict[str, LoadedStage]:
     return {name: load(mimo_checkpoints[name] / LANGUAGE_MODEL, config) for name in PRESETS}
 
 
-def asked(case: Case) -> tuple[SegmentSettings, list[InputChunk]]:
-    """A case as the talker gets it."""
-    sampling = SamplingRequest(temperature=0.0, max_tokens=case.most)
-    outputs = frozenset({TEXT, CODES} if speaks(case) else {TEXT})
-    settings = SegmentSettings(
-        "",
-        replace(GREEDY, max_tokens=case.most),
-        outputs,
-        options_of(case),
-        asked=sampling,
-    )
-    chunk = InputChunk(INPUT, 0, to_tensors(conversation_of(case)), True, FinishReason.STOP)
-    return settings, [chunk]
-
-
 def test_every_case_is_answered_as_recorded_in_company(
     preset: str, talkers: dict[str, LoadedStage], recorded: Recorded, lab_ids: Mapping[str, int]
 ) -> None:
@@ -73,19 +56,9 @@ def test_every_case_is_answered_as_recorded_in_company(
     for start in range(0, len(names), SLOTS):
         batch = names[start : start + SLOTS]
         given = {SegmentKey(name, 0): asked(BY_NAME[name]) for name in batch}
-        outputs = run_segments(engine, given)
-        for key, output in outputs.items():
-            assert output.failed is None, (key, output.failed)
-            stem = f"{preset}/{key.session_id}"
-            wanted = recorded.arrays[f"{stem}/text"]
-            assert output.tensors(TEXT)["ids"].tolist() == wanted.tolist(), stem
-            assert output.completed is not None
-            assert output.completed.input_positions == recorded.rows[stem]["prompt"], stem
-            if speaks(BY_NAME[key.session_id]):
-                codes = output.tensors(CODES).get(CODES, np.zeros((0, 8), np.uint16))
-                spoken = recorded.arrays[f"{stem}/codes"].reshape(len(wanted), 4, 8)
-                spoken = spoken[:-1][wanted[:-1] == lab_ids[EMPTY]].reshape(-1, 8)
-                np.testing.assert_array_equal(codes, spoken)
+        for key, output in run_segments(engine, given).items():
+            name = key.session_id
+            assert_as_recorded(output, BY_NAME[name], f"{preset}/{name}", recorded, lab_ids[EMPTY])
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ from antiphon_services.mimo_audio.talker.known_answer import (
     check_history,
     known_answer,
 )
-from antiphon_services.mimo_audio.talker.model import SpeechTextModel
+from antiphon_services.mimo_audio.talker.model import DialogueModel
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt, TaskPromptFactory
 from antiphon_services.mimo_audio.talker.segment import DialogueInput, DialogueSegment, Frames
 from antiphon_services.mimo_audio.talker.voice_options import (
@@ -63,7 +63,7 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
 
     def __init__(
         self,
-        model: SpeechTextModel,
+        model: DialogueModel,
         prompts: TaskPromptFactory,
         vocabulary: Vocabulary,
         context_limit: int,
@@ -90,7 +90,7 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
                 f"not {sorted(settings.outputs)}",
                 field="outputs",
             )
-        check_history(settings.history, self._model.vocabulary, self._model.code_sizes)
+        check_history(settings.history, self._model.draws.vocabulary, self._model.code_sizes)
         segment = self._segments[key] = self.new_segment(key, settings)
         segment.returns = key.segment > 0 or settings.live
 
@@ -197,7 +197,7 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
         if not drawn.decided:
             return self.undecided(segment)
         segment.shown = segment.launched
-        frames = drawn.ids[1:].reshape(-1, self._model.channels)
+        frames = drawn.ids[1:].reshape(-1, self._model.draws.channels)
         return self._push(segment, int(drawn.ids[0]), frames.astype(np.uint16))
 
     def _push(self, segment: DialogueSegment, id_: int, frames: Frames) -> list[EngineEvent]:
@@ -207,7 +207,7 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
             segment.groups.append(frames)
         if segment.logprobs is not None:
             assert segment.slot is not None
-            segment.logprobs.push(*self._model.scores.pop(segment.slot))
+            segment.logprobs.push(*self._model.draws.scores.pop(segment.slot))
         release = segment.reply.push(id_)
         events: list[EngineEvent] = []
         if segment.wants_text:

@@ -23,19 +23,21 @@ from antiphon_services.lm.decoder import Decoder
 class GroupEncoder:
     """Input rows of the language model.
 
-    `module` is a `SpeechTextModule`. `empty_codes` has the id of each channel that stands for no
-    code, and `empty_id` is the text id of a group. Unless `full`, a frame does not see later frames
-    of its group.
+    `module` is a `SpeechTextModule`, or `SpeechHeads`, with which only groups are encoded.
+    `empty_codes` has the id of each channel that stands for no code, and `empty_id` is the text id
+    of a group. Unless `full`, a frame does not see later frames of its group.
     """
 
     def __init__(
         self, module: Any, *, empty_id: int, empty_codes: Sequence[int], group: int, full: bool
     ) -> None:
-        self._words: Tensor = module.model.embed_tokens.weight
+        self._words: Tensor | None = None
+        if (model := getattr(module, "model", None)) is not None:
+            self._words = model.embed_tokens.weight
         self._tables = tuple(each.weight for each in module.speech_embeddings)
         self._down: Tensor = module.speech_group_downcast.weight
         self._empty_id, self._group, self._causal = empty_id, group, not full
-        device = self._words.device
+        device = self._down.device
         self._empty_codes = torch.tensor(empty_codes, device=device)
         self._decoder = Decoder(
             module.input_local_transformer, group, batch_invariant=False, exact_norms=False
@@ -47,15 +49,16 @@ class GroupEncoder:
 
         Codes of positions whose id is not `empty_id` are not read.
         """
+        assert self._words is not None
         words = embedding(ids, self._words)
         spoken = (ids == self._empty_id).nonzero()[:, 0]
         if not len(spoken):
             return words
         # A group's position has no text.
-        return words.index_copy(0, spoken, self._encoded(codes[spoken]))
+        return words.index_copy(0, spoken, self.encode(codes[spoken]))
 
-    def _encoded(self, codes: Tensor) -> Tensor:
-        """[n, hidden] of groups int64 [n, group, channels]."""
+    def encode(self, codes: Tensor) -> Tensor:
+        """The rows [n, hidden] of groups int64 [n, group, channels]."""
         count = len(codes)
         frames = codes.flatten(0, 1)
         empty = frames == self._empty_codes

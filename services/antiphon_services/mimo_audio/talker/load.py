@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import Qwen2Config
@@ -34,23 +36,26 @@ from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
 from antiphon_services.budgets import text_rows
 from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon_services.engines import VLLM, check_device, choose_engine, refuse_fused
 from antiphon_services.hugging_face import load_config
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.warm_up import speak
 from antiphon_services.memory_plan import Cached, planned_limit
+from antiphon_services.mimo_audio.talker.draws import PositionDraws
 from antiphon_services.mimo_audio.talker.engine import SpeechTextEngine
 from antiphon_services.mimo_audio.talker.fields import ENCODER_PARTS, PARTS
 from antiphon_services.mimo_audio.talker.frame_predictor import DelayedFramePredictor
 from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
 from antiphon_services.mimo_audio.talker.model import SpeechTextModel
-from antiphon_services.mimo_audio.talker.module import SpeechTextModule, per_channel
+from antiphon_services.mimo_audio.talker.module import SpeechHeads, SpeechTextModule, per_channel
 from antiphon_services.mimo_audio.talker.prompt import Codes, TaskPromptFactory
 from antiphon_services.mimo_audio.talker.speech_encoder import CodecEncoderModule, SpeechEncoder
 from antiphon_services.mimo_audio.talker.tokenizer import PromptTokenizer
+from antiphon_services.mimo_audio.talker.vllm_engine.architectures import MODELS
 from antiphon_services.precision import BFLOAT16, compute_dtype
 from antiphon_services.preparation import Preparations
 from antiphon_services.text.detokenizer import Vocabulary
+from antiphon_services.vllm import environment
 
 DEFAULT_SAMPLING = Sampling(
     temperature=0.6, top_k=0, top_p=0.95, repetition_penalty=1.0, seed=0, max_tokens=8192
@@ -66,6 +71,99 @@ OTHER_ROWS = 32
 """Rows of a prompt that are not the text's."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What the language model's directory says, without its tensors. `limit` counts positions."""
+
+    layers: Qwen2Config
+    limit: int
+    dtype: torch.dtype
+    empty_codes: Sequence[int]
+    delays: Sequence[int]
+    tokenizer: PromptTokenizer
+    vocabulary: Vocabulary
+
+    @classmethod
+    def read(cls, model_dir: Path, config: StageConfig, engine: str) -> _Described:
+        """Raises what `load` does."""
+        path = model_dir / CONFIG_FILE
+        check_fields(path, read_config(model_dir), PARTS)
+        layers: Qwen2Config = load_config(Qwen2Config, model_dir)
+        with reading(path):
+            empty_codes = per_channel(layers.speech_zeroemb_idx, len(CODEBOOKS))
+            delays = per_channel(layers.delay_pattern, len(CODEBOOKS))
+        if tuple(empty_codes) != CODEBOOKS:
+            raise FailedPrecondition(
+                f"{path}: speech_zeroemb_idx is {layers.speech_zeroemb_idx}; this stage computes "
+                f"with codebooks of {list(CODEBOOKS)}; {REMEDY}"
+            )
+        limit = planned_limit(
+            TALKER,
+            config,
+            layers.max_position_embeddings,
+            model_dir,
+            "",
+            Cached.of(layers),
+            engine=engine,
+        )
+        dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
+        tokenizer, hugging_face = PromptTokenizer.load(model_dir, layers.vocab_size)
+        vocabulary = Vocabulary(hugging_face)
+        return cls(layers, limit, dtype, empty_codes, delays, tokenizer, vocabulary)
+
+    @property
+    def seconds(self) -> float:
+        """Of the longest recording."""
+        return self.limit * GROUP_FRAMES / CODE_RATE_HZ
+
+    @property
+    def text_bytes(self) -> int:
+        """Of the longest text."""
+        return self.limit * self.tokenizer.text.bytes_per_id
+
+    def encoder(self, module: SpeechHeads) -> GroupEncoder:
+        """The encoder of groups."""
+        return GroupEncoder(
+            module,
+            empty_id=self.tokenizer.ids.group,
+            empty_codes=self.empty_codes,
+            group=GROUP_FRAMES,
+            full=self.layers.input_full_attention,
+        )
+
+    def draws(self, module: SpeechHeads, slots: int) -> PositionDraws:
+        """The draws of ids and groups."""
+        predictor = DelayedFramePredictor(
+            module, group=GROUP_FRAMES, delays=self.delays, empty_codes=self.empty_codes
+        )
+        return PositionDraws(
+            module,
+            predictor,
+            empty_id=self.tokenizer.ids.group,
+            empty_codes=self.empty_codes,
+            slots=slots,
+        )
+
+    def settings(self, listener: SpeechEncoder, config: StageConfig) -> dict[str, Any]:
+        """Arguments of a `SpeechTextEngine` beside its model."""
+        prompts = TaskPromptFactory(
+            self.tokenizer,
+            RecordingEncoder(listener),
+            self.empty_codes,
+            group=GROUP_FRAMES,
+            context_limit=self.limit,
+        )
+        return {
+            "prompts": prompts,
+            "vocabulary": self.vocabulary,
+            "context_limit": self.limit,
+            "max_text_bytes": JSON_ESCAPE * self.text_bytes + JSON_AROUND,
+            "most_samples": round(self.seconds * SAMPLE_RATE_HZ),
+            "prefill_rows": text_rows(config),
+            "preparations": Preparations.of(config),
+        }
+
+
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """The language model with its text and speech front ends.
@@ -73,91 +171,88 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
     `FailedPrecondition` when the two directories do not fit together.
     """
-    require_torch(TALKER, config)
+    # Each position costs a round trip to vLLM's process, so `auto` does not choose it.
+    name = choose_engine(TALKER, config, vllm_runs=lambda: False)
     refuse_fused(TALKER, config)
     check_device(config)
     codec_dir = audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
-    path = model_dir / CONFIG_FILE
-    check_fields(path, read_config(model_dir), PARTS)
-    layers: Qwen2Config = load_config(Qwen2Config, model_dir)
-    with reading(path):
-        empty_codes = per_channel(layers.speech_zeroemb_idx, len(CODEBOOKS))
-        delays = per_channel(layers.delay_pattern, len(CODEBOOKS))
-    if tuple(empty_codes) != CODEBOOKS:
-        raise FailedPrecondition(
-            f"{path}: speech_zeroemb_idx is {layers.speech_zeroemb_idx}; this stage computes with "
-            f"codebooks of {list(CODEBOOKS)}; {REMEDY}"
-        )
-    limit = planned_limit(
-        TALKER, config, layers.max_position_embeddings, model_dir, "", Cached.of(layers)
-    )
-    dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
-    module = load_submodule(
-        SpeechTextModule,
-        layers,
-        "",
-        Weights(model_dir),
-        dtype=dtype,
-        device=torch.device(config.device),
-    )
-    tokenizer, hugging_face = PromptTokenizer.load(model_dir, layers.vocab_size)
-    group_id = tokenizer.ids.group
-    encoder = GroupEncoder(
-        module,
-        empty_id=group_id,
-        empty_codes=empty_codes,
-        group=GROUP_FRAMES,
-        full=layers.input_full_attention,
-    )
-    predictor = DelayedFramePredictor(
-        module, group=GROUP_FRAMES, delays=delays, empty_codes=empty_codes
-    )
-    model = SpeechTextModel(
-        module,
-        encoder,
-        predictor,
-        empty_id=group_id,
-        empty_codes=empty_codes,
-        context_limit=limit,
-        slots=config.slots,
-    )
-    listener = load_speech_encoder(codec_dir, dtype, config.device)
-    seconds = limit * GROUP_FRAMES / CODE_RATE_HZ
-    text_bytes = limit * tokenizer.text.bytes_per_id
+    described = _Described.read(model_dir, config, name)
+    if name == VLLM:
+        engine = _load_vllm(model_dir, codec_dir, config, described)
+    else:
+        engine = _load_torch(model_dir, codec_dir, config, described)
+    try:
+        _warm_up(engine, config.slots, described.limit)
+    except BaseException:
+        engine.close()
+        raise
     facts = StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir, codec_dir),
-        engine=TORCH,
+        engine=name,
         default_sampling=DEFAULT_SAMPLING,
         code_groups=len(CODEBOOKS),
         code_entries=max(CODEBOOKS),
-        context_limit=limit,
+        context_limit=described.limit,
         input_kinds=("text", "audio"),
         input_sample_rate_hz=SAMPLE_RATE_HZ,
-        max_input_audio_s=seconds,
-        max_input_text_bytes=text_bytes,
+        max_input_audio_s=described.seconds,
+        max_input_text_bytes=described.text_bytes,
         goes_on_from=(IDS, FRAMES),
     )
-    engine = SpeechTextEngine(
-        model,
-        TaskPromptFactory(
-            tokenizer,
-            RecordingEncoder(listener),
-            empty_codes,
-            group=GROUP_FRAMES,
-            context_limit=limit,
-        ),
-        Vocabulary(hugging_face),
-        limit,
-        max_text_bytes=JSON_ESCAPE * text_bytes + JSON_AROUND,
-        most_samples=round(seconds * SAMPLE_RATE_HZ),
-        prefill_rows=text_rows(config),
-        preparations=Preparations.of(config),
+    return LoadedStage(engine, facts)
+
+
+def _load_torch(
+    model_dir: Path, codec_dir: Path, config: StageConfig, described: _Described
+) -> SpeechTextEngine:
+    module = load_submodule(
+        SpeechTextModule,
+        described.layers,
+        "",
+        Weights(model_dir),
+        dtype=described.dtype,
+        device=torch.device(config.device),
     )
-    _warm_up(engine, config.slots, limit)
+    model = SpeechTextModel(
+        module,
+        described.encoder(module),
+        described.draws(module, config.slots),
+        context_limit=described.limit,
+        slots=config.slots,
+    )
+    listener = load_speech_encoder(codec_dir, described.dtype, config.device)
     parts = {"weights": module_bytes(module), "encoder": listener.bytes}
     say_memory(TALKER, model.cache.memory, parts, there=model.cache.bytes)
-    return LoadedStage(engine, facts)
+    return SpeechTextEngine(model, **described.settings(listener, config))
+
+
+def _load_vllm(
+    model_dir: Path, codec_dir: Path, config: StageConfig, described: _Described
+) -> SpeechTextEngine:
+    """The engine whose layers and table of words are in vLLM's processes."""
+    environment.prepare(config, MODELS)
+    # Imports vLLM, whose environment is prepared now.
+    from antiphon_services.mimo_audio.talker.vllm_engine.loading import start_engine
+
+    heads = load_submodule(
+        SpeechHeads,
+        described.layers,
+        "",
+        Weights(model_dir),
+        dtype=described.dtype,
+        device=torch.device(config.device),
+        skip=("model",),
+    )
+    listener = load_speech_encoder(codec_dir, described.dtype, config.device)
+    return start_engine(
+        model_dir,
+        config,
+        described.layers,
+        described.encoder(heads),
+        described.draws(heads, config.slots),
+        described.settings(listener, config),
+    )
 
 
 def load_speech_encoder(codec_dir: Path, dtype: torch.dtype, device: str) -> SpeechEncoder:

@@ -15,8 +15,9 @@ from transformers import Qwen2Config
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 
-class SpeechTextModule(nn.Module):
-    """All of the checkpoint's tensors.
+class SpeechHeads(nn.Module):
+    """The checkpoint's tensors without `model`: what makes groups into rows, and states into ids
+    and groups.
 
     `config` is `config.json` as a `Qwen2Config`, which keeps the fields that Qwen2 does not have.
     """
@@ -25,7 +26,6 @@ class SpeechTextModule(nn.Module):
         super().__init__()
         hidden, width, group = config.hidden_size, config.local_dim, group_width(config)
         sizes = per_channel(config.speech_vocab_size, config.audio_channels)
-        self.model = Qwen2Stack(config, words=True)
         self.lm_head = nn.Linear(hidden, config.vocab_size, bias=False)
         self.local_transformer = Qwen2Stack(
             _narrowed(config, width, config.local_ffn_dim, config.local_layers), words=False
@@ -41,6 +41,14 @@ class SpeechTextModule(nn.Module):
         self.hidden_states_downcast = nn.Linear(hidden, width, bias=False)
         if group != width:
             self.speech_embeddings_to_local = nn.Linear(group, width, bias=False)
+
+
+class SpeechTextModule(SpeechHeads):
+    """All of the checkpoint's tensors."""
+
+    def __init__(self, config: Qwen2Config) -> None:
+        super().__init__(config)
+        self.model = Qwen2Stack(config, words=True)
 
 
 def group_width(config: Qwen2Config) -> int:

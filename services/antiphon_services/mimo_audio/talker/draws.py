@@ -1,0 +1,132 @@
+"""Draws positions from last hidden states: an id of text, and a group of frames where the id says
+so. What was drawn is kept by slot, since it is the next position's input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from antiphon.transport.device_edge import on_device
+from antiphon_services.lm.experts import LEAST_ROWS
+from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.lm.sampler import SamplingRows, choose_each, draw_numbers
+from antiphon_services.lm.sampling import Sampled, Score, score_together
+from antiphon_services.mimo_audio.talker.frame_predictor import DelayedFramePredictor
+from antiphon_services.mimo_audio.talker.module import SpeechHeads
+from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
+from antiphon_services.mimo_audio.talker.segment import PositionDraw
+
+TextDraw = FrameDraw[PositionDraw]
+
+
+class PositionDraws:
+    """The draws of `slots` sessions.
+
+    `empty_id` is the id of a position that has a group of frames. `empty_codes` has the id of each
+    channel that stands for no code.
+    """
+
+    def __init__(
+        self,
+        module: SpeechHeads,
+        predictor: DelayedFramePredictor,
+        *,
+        empty_id: int,
+        empty_codes: Sequence[int],
+        slots: int,
+    ) -> None:
+        self.code_sizes = tuple(empty_codes)
+        self.channels, self.group = len(empty_codes), predictor.group
+        self._predictor = predictor
+        self._head: Tensor = module.lm_head.weight
+        self.vocabulary = len(self._head)
+        self.device, self.dtype = self._head.device, self._head.dtype
+        self._empty_id = empty_id
+        self.scores: dict[int, Score] = {}
+        """By slot, the last id and the likeliest ones with their log probabilities, of segments
+        that ask for them."""
+        # By slot: the position that goes in with the next draw, and the ids drawn so far.
+        empty = torch.tensor(empty_codes, device=self.device)
+        self._no_codes = empty.expand(1, self.group, -1)
+        self._ids = torch.zeros(slots, dtype=torch.int64, device=self.device)
+        self._codes = self._no_codes.repeat(slots, 1, 1)
+        self._seen = torch.zeros(slots, self.vocabulary, dtype=torch.bool, device=self.device)
+
+    def begin(self, slot: int, prompt: TaskPrompt) -> None:
+        """The slot's segment will answer this prompt."""
+        self._ids[slot] = int(prompt.ids[-1])
+        self._codes[slot] = on_device(prompt.codes[-1].astype(np.int64), self.device)
+        self._seen[slot] = False
+        if prompt.known:
+            known = on_device(prompt.ids[-prompt.known :], self.device)
+            self._seen[slot, known[known != self._empty_id]] = True
+
+    def inputs(self, slots: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The position that goes in with the next draw of each slot: ids int64 [n] and codes int64
+        [n, group, channels]."""
+        at = on_device(list(slots), self.device)
+        return self._ids[at], self._codes[at]
+
+    def draw(self, states: Tensor, draws: Sequence[TextDraw], count: int) -> Tensor:
+        """int64 [count, 1 + group * channels + 1]: ids, codes, and whether there was something to
+        choose from, of the first `count` draws; the other draws fill the product up.
+
+        What was drawn is noted last, so that it can be called again after an error.
+        """
+        samplings = [each.sampling for each in draws]
+        numbers = self._numbers(draws)
+        slots = on_device([each.slot for each in draws], self.device)
+        logits = linear(states, self._head)
+        ids, highest = choose_each(
+            logits,
+            SamplingRows.of(samplings, self.device),
+            on_device(numbers[:, :1], self.device),
+            seen=self._seen.index_select(0, slots),
+        )
+        asked = [at for at, each in enumerate(samplings[:count]) if each.top_logprobs is not None]
+        decided = highest.isfinite()
+        codes = self._no_codes.repeat(len(draws), 1, 1)
+        spoken = (ids == self._empty_id).nonzero()[:, 0].tolist()
+        if spoken:
+            # As many rows as other products have, at least.
+            alike = [*spoken, *spoken[-1:] * (LEAST_ROWS - len(spoken))]
+            shape = (len(alike), self.group, self.channels)
+            drawn, finite = self._predictor.draw(
+                states[alike],
+                SamplingRows.of([draws[each].text.code_sampling for each in alike], self.device),
+                on_device(numbers[alike, 1:].reshape(shape), self.device),
+            )
+            codes[spoken] = drawn[: len(spoken)]
+            decided[spoken] &= finite[: len(spoken)]
+        if asked:
+            self._score(logits, ids, draws, asked)
+        ids, codes, slots = ids[:count], codes[:count], slots[:count]
+        self._ids[slots], self._codes[slots] = ids, codes
+        # Groups may follow on each other, whatever the penalty of repeated text.
+        self._seen[slots, ids] = ids != self._empty_id
+        return torch.cat((ids[:, None], codes.flatten(1), decided[:count, None]), dim=1)
+
+    def _numbers(self, draws: Sequence[TextDraw]) -> np.ndarray:
+        """float64 [n, 1 + group * channels]: the draws' numbers, of which the first is the text's.
+
+        A row that is greedy in both has zeros, which nothing reads.
+        """
+        drawn = [
+            each.text.code_sampling if each.sampling.greedy else each.sampling for each in draws
+        ]
+        steps = [each.text.number for each in draws]
+        return draw_numbers(drawn, steps, 1 + self.group * self.channels)
+
+    def _score(
+        self, logits: Tensor, ids: Tensor, draws: Sequence[TextDraw], asked: Sequence[int]
+    ) -> None:
+        """Keep how likely the ids of these draws were."""
+        chosen = ids.tolist()
+        scores = score_together(
+            [Sampled(logits[at], chosen[at], draws[at].sampling.top_logprobs or 0) for at in asked]
+        )
+        self.scores |= {draws[at].slot: score for at, score in zip(asked, scores, strict=True)}

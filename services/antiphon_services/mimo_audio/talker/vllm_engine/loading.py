@@ -1,0 +1,98 @@
+"""Starts vLLM for a checkpoint's layers. To be imported when its environment is prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from transformers import Qwen2Config
+from vllm import AsyncEngineArgs
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.files import CONFIG_FILE
+from antiphon.pipelines.mimo_audio import TALKER
+from antiphon_services.mimo_audio.talker.draws import PositionDraws
+from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
+from antiphon_services.mimo_audio.talker.vllm_engine.architectures import GROUPED
+from antiphon_services.mimo_audio.talker.vllm_engine.decoder import PagedSpeechTextModel
+from antiphon_services.mimo_audio.talker.vllm_engine.engine import VllmSpeechTextEngine
+from antiphon_services.vllm.arguments import Tap, TextShape, engine_arguments
+from antiphon_services.vllm.launch import launch
+from antiphon_services.vllm.media import MediaLimits
+from antiphon_services.vllm.row_receiver import RowAddress
+
+OWN_ARGUMENTS: Mapping[str, Any] = {"skip_mm_profiling": True}
+"""Rows are made in the stage, so vLLM has no encoder to measure."""
+CACHE = "kv_cache_memory_bytes"
+
+
+def start_engine(
+    model_dir: Path,
+    config: StageConfig,
+    layers: Qwen2Config,
+    encoder: GroupEncoder,
+    draws: PositionDraws,
+    settings: Mapping[str, Any],
+) -> VllmSpeechTextEngine:
+    """The engine, serving. `settings` are arguments of `SpeechTextEngine`.
+
+    Raises `FailedPrecondition` for heads that vLLM computes otherwise, `InvalidArgument` for
+    arguments that vLLM does not take or where its memory does not hold all slots, and what its
+    start raises.
+    """
+    hidden, heads = layers.hidden_size, layers.num_attention_heads
+    if layers.head_dim * heads != hidden:
+        raise FailedPrecondition(
+            f"{model_dir / CONFIG_FILE}: head_dim is {layers.head_dim}; vLLM computes with "
+            f"hidden_size / num_attention_heads, which is {hidden / heads:g}; the engine torch "
+            "runs any"
+        )
+    limit: int = settings["context_limit"]
+    shape = TextShape(
+        "",
+        layers=layers.num_hidden_layers,
+        key_value_heads=layers.num_key_value_heads or heads,
+        head_dim=layers.head_dim,
+        hidden=hidden,
+    )
+    # vLLM has a place for the id that it samples behind the last position.
+    positions = limit + 1
+    overrides = {"max_position_embeddings": max(positions, layers.max_position_embeddings)}
+    given = {**OWN_ARGUMENTS, **config.engine_args}
+
+    def arguments(rows: RowAddress) -> AsyncEngineArgs:
+        made = engine_arguments(
+            model_dir,
+            msgspec.structs.replace(config, engine_args=given),
+            shape,
+            context_limit=positions,
+            media=MediaLimits(audio=positions, image=0, video=0),
+            overrides=overrides,
+            tap=Tap(GROUPED, rows),
+        )
+        if config.device == "cpu" and CACHE not in given:
+            made.kv_cache_memory_bytes *= config.slots
+        return made
+
+    vllm = launch(TALKER, config, arguments)
+    held = vllm.host.cache_positions
+    if held < config.slots * positions:
+        vllm.close()
+        # Sessions keep their memory between two steps, so none could go on when it is full.
+        raise InvalidArgument(
+            f"slots: vLLM's memory holds {held} positions, {config.slots} slots of {positions} "
+            "need more; lower slots or context_limit, or raise engine_args.gpu_memory_utilization",
+            field="slots",
+        )
+    model = PagedSpeechTextModel(
+        encoder,
+        draws,
+        vllm.host,
+        vllm.mailbox,
+        empty_id=settings["prompts"].tokenizer.ids.group,
+        slots=config.slots,
+    )
+    return VllmSpeechTextEngine(model, host=vllm.host, close_vllm=vllm.close, **settings)
