@@ -35,7 +35,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test test-vllm test-kernels test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
+.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
 	gpu verify-release bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -94,8 +94,19 @@ mutants: setup-dev ## plant random faults in copies of the tree and run the test
 # are taken in their order: the many short ones of tests/unit come last, and the workers end together.
 WORKERS ?= auto
 
-test: setup-dev ## run the tests: [WORKERS=auto]; ARGS go to pytest
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(ARGS)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+
+test-fast: setup-dev ## run the unit tests of what needs no torch, in a minute: [WORKERS=auto]; ARGS go to pytest
+	$(PYTEST) --tier fast $(ARGS)
+
+test: setup-dev ## run what a commit needs, all that starts no service processes: [WORKERS=auto]; ARGS go to pytest
+	$(PYTEST) --tier commit $(ARGS)
+
+test-system: setup-dev ## run the tests of service processes, chart, cluster and chaos: [WORKERS=auto]; ARGS go to pytest
+	$(PYTEST) --tier system $(ARGS)
+
+test-all: setup-dev ## run test and test-system together: [WORKERS=auto]; ARGS go to pytest
+	$(PYTEST) $(ARGS)
 
 # The main suite with the stages that can on vLLM, without what other stages alone decide, and what
 # needs vLLM or what comes with it.

@@ -12,6 +12,7 @@ import pytest
 from antiphon_services.lm.reproducible import ask_for_equal_digits
 from antiphon_services.precision import keep_float32_exact
 from antiphon_testkit.failures import FailureRecorder
+from tests.tiers import TIERS, WithoutTorch, is_ignored, is_of
 
 # A machine that only runs the tests of a GPU needs no hypothesis.
 if importlib.util.find_spec("hypothesis"):
@@ -36,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     `--gpu`: tests that need a GPU fail where they would be skipped.
     `--write-orders`: write the orders of realtime events anew instead of comparing them.
     `--failures`: a file that gets every failure as a line of JSON.
+    `--tier`: a part of the suite, see `tests/tiers.py`.
     """
     parser.addoption("--clients", default="", help="with tests of these folders of tests/clients")
     parser.addoption("--browser", action="store_true", help="with tests that drive a browser")
@@ -44,21 +46,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seed", default="1", help="or one case as a failure names it")
     parser.addoption("--fuzz-seconds", type=float, default=30.0)
     parser.addoption("--write-orders", action="store_true")
+    parser.addoption("--tier", choices=TIERS, help="this part of the suite alone")
     parser.addoption("--failures", type=Path, help="append each failure as JSON to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """With vLLM: what an engine that has died leaves to the collector is vLLM's own.
 
-    With `--failures`: record them.
+    With `--failures`: record them. In the fast tier, torch is not imported.
     """
     if config.getoption("--stage-engine") == "vllm":
         ignored = r"ignore:Unclosed context <zmq:ResourceWarning"
         config.addinivalue_line("filterwarnings", ignored)
+    if config.getoption("--tier") == "fast":
+        config.pluginmanager.register(WithoutTorch())
     failures: Path | None = config.getoption("--failures")
     # Workers of xdist report to the process that started them.
     if failures is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureRecorder(failures))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files without tests of the tier are not imported."""
+    return True if is_ignored(collection_path, config.getoption("--tier")) else None
+
+
+@pytest.hookimpl(specname="pytest_collection_modifyitems")
+def choose_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is not of the tier."""
+    tier = config.getoption("--tier")
+    others = [each for each in items if not is_of(each, tier)]
+    if others:
+        items[:] = [each for each in items if is_of(each, tier)]
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,57 @@
+"""Tiers divide the suite, and the fast one runs without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import FAST, NEED_TORCH, SYSTEM, TESTS, is_ignored
+
+ROOT = TESTS.parent
+
+
+def pytest_run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *args],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{TESTS}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_fast_tier_is_collected_without_torch() -> None:
+    run = pytest_run(ROOT, "--tier", "fast", "--collect-only", "-q")
+    assert run.returncode == 0, run.stdout[-2000:]
+    assert "tests/unit/gateway/" in run.stdout
+    assert "tests/unit/services/" not in run.stdout
+
+
+@pytest.mark.parametrize(
+    "text", ["import torch\n\ndef test_it(): ...", "def test_it():\n    import torch"]
+)
+def test_fast_tier_fails_when_torch_is_imported(tmp_path: Path, text: str) -> None:
+    (tmp_path / "test_planted.py").write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    run = pytest_run(tmp_path, "-p", "conftest", "--tier", "fast", "test_planted.py")
+    assert run.returncode != 0
+    assert "imports torch" in run.stdout + run.stderr
+
+
+def test_folders_and_files_of_tiers_exist() -> None:
+    assert all(each.is_dir() for each in FAST | SYSTEM)
+    assert all(each.is_file() for each in NEED_TORCH)
+
+
+def test_every_file_is_in_a_tier_and_fast_ones_are_of_a_commit() -> None:
+    files = sorted(TESTS.rglob("test_*.py"))
+    fast = {each for each in files if not is_ignored(each, "fast")}
+    commit = {each for each in files if not is_ignored(each, "commit")}
+    assert TESTS / "unit" / "test_options.py" in fast
+    assert fast < commit < set(files)
+    assert all(not is_ignored(each, "system") for each in files)
