@@ -94,19 +94,20 @@ mutants: setup-dev ## plant random faults in copies of the tree and run the test
 # are taken in their order: the many short ones of tests/unit come last, and the workers end together.
 WORKERS ?= auto
 
+# TESTS names the tests to run in place of a target's own, for every target of tests.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 test-fast: setup-dev ## run the unit tests of what needs no torch, in a minute: [WORKERS=auto]; ARGS go to pytest
-	$(PYTEST) --tier fast $(ARGS)
+	$(PYTEST) --tier fast $(TESTS) $(ARGS)
 
 test: setup-dev ## run what a commit needs, all that starts no service processes: [WORKERS=auto]; ARGS go to pytest
-	$(PYTEST) --tier commit $(ARGS)
+	$(PYTEST) --tier commit $(TESTS) $(ARGS)
 
 test-system: setup-dev ## run the tests of service processes, chart, cluster and chaos: [WORKERS=auto]; ARGS go to pytest
-	$(PYTEST) --tier system $(ARGS)
+	$(PYTEST) --tier system $(TESTS) $(ARGS)
 
 test-all: setup-dev ## run test and test-system together: [WORKERS=auto]; ARGS go to pytest
-	$(PYTEST) $(ARGS)
+	$(PYTEST) $(TESTS) $(ARGS)
 
 # The main suite with the stages that can on vLLM, without what other stages alone decide, and what
 # needs vLLM or what comes with it.
@@ -118,12 +119,12 @@ VLLM_TESTS = $(addprefix tests/equality/test_,fidelity.py live_turns.py logprobs
 		tests/unit/services/*/*/test_*_video.py)
 
 test-vllm: $(VLLM_INSTALLED) ## run the tests of stages on vLLM (CPU); ARGS go to pytest
-	$(VLLM_BIN)/python -m pytest --stage-engine vllm -k "not every_number_of_frames" $(VLLM_TESTS) $(ARGS)
+	$(VLLM_BIN)/python -m pytest --stage-engine vllm -k "not every_number_of_frames" $(or $(TESTS),$(VLLM_TESTS)) $(ARGS)
 
 setup-vllm: $(VLLM_INSTALLED)
 
 test-browser: setup-browser ## try the page in a browser: Debian's chromium, or CHROMIUM=PROGRAM; ARGS go to pytest
-	$(BIN)/python -m pytest --browser tests/browser $(ARGS)
+	$(BIN)/python -m pytest --browser $(or $(TESTS),tests/browser) $(ARGS)
 
 setup-browser: $(BROWSER_INSTALLED)
 
@@ -136,7 +137,7 @@ CLIENTS_VENVS := .venv-clients
 CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk_to_*)))
 
 test-clients: setup-dev setup-clients ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
-	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" tests/clients $(ARGS)
+	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" $(or $(TESTS),tests/clients) $(ARGS)
 
 setup-clients: $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed)
 
@@ -165,7 +166,7 @@ TRITON := triton==3.7.1
 ADD_SITE := import site, sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))
 
 test-kernels: $(KERNELS_INSTALLED) ## test fused kernels on the CPU, with triton; ARGS go to pytest
-	TRITON_INTERPRET=1 $(KERNELS_BIN)/python -m pytest tests/kernels $(ARGS)
+	TRITON_INTERPRET=1 $(KERNELS_BIN)/python -m pytest $(or $(TESTS),tests/kernels) $(ARGS)
 
 # What .venv has, and triton, with which torch.compile would choose otherwise there.
 $(KERNELS_INSTALLED): $(DEV_INSTALLED)
