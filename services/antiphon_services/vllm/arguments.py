@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from vllm import AsyncEngineArgs
+from vllm.config import StructuredOutputsConfig
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
@@ -40,6 +41,9 @@ OWN_KEYS = {
     "logprobs_mode": "log probabilities are the model's own, before temperature and penalties",
 }
 """Arguments that a stage decides itself, and by what."""
+
+SCHEMA_BACKEND = "xgrammar"
+"""With vLLM's `auto` the first schema chooses the compiler of all later ones."""
 
 PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 """Arguments that may need more than one process."""
@@ -115,7 +119,11 @@ def engine_arguments(
     if tap is not None:
         arguments |= _tapped(overrides, tap, config.hidden_row_bytes)
     try:
-        return AsyncEngineArgs(**arguments | given | {ARGUMENT: dataclasses.asdict(media)})
+        structured = StructuredOutputsConfig(
+            **{"backend": SCHEMA_BACKEND} | given.get("structured_outputs_config", {})
+        )
+        own = {ARGUMENT: dataclasses.asdict(media), "structured_outputs_config": structured}
+        return AsyncEngineArgs(**arguments | given | own)
     except (ValidationError, ValueError, TypeError) as error:
         raise InvalidArgument(f"engine_args: {error}", field="engine_args") from error
 
@@ -134,6 +142,17 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
         raise InvalidArgument(
             f"engine_args: max_logprobs must be at least {MAX_TOP_LOGPROBS}: so many can be "
             "asked for; leave it out",
+            field="engine_args",
+        )
+    structured = given.get("structured_outputs_config", {})
+    if not isinstance(structured, Mapping):
+        raise InvalidArgument(
+            "engine_args: structured_outputs_config must be a mapping", field="engine_args"
+        )
+    if structured.get("backend", SCHEMA_BACKEND) != SCHEMA_BACKEND:
+        raise InvalidArgument(
+            "engine_args: structured_outputs_config: backend must be xgrammar, by which the stage "
+            "bounds what a schema costs; leave it out",
             field="engine_args",
         )
     drafter = given.get("speculative_config") or {}

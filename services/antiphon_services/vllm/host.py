@@ -34,6 +34,8 @@ from antiphon_services.vllm.mailbox import Ended, Mailbox, Tokens
 from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.request import parameters_of, prompt_of
 from antiphon_services.vllm.restarts import Restarts
+from antiphon_services.vllm.schema_checker import SchemaChecker
+from antiphon_services.vllm.schema_messages import Vocabulary
 from antiphon_services.vllm.session import SessionPart, VllmSession
 
 RETRY_AFTER_S = 5.0
@@ -52,8 +54,9 @@ _log = logging.getLogger(__name__)
 class VllmHost:
     """Runs orders on an engine that `start_engine` makes, again whenever one has died.
 
-    Errors name the stage's `role`. Its thread and vLLM's processes stand back for others by
-    `nice`, see `StageConfig`.
+    Errors name the stage's `role`. JSON schemas are compiled in child processes first, against
+    the engine's `vocabulary`; an engine without one takes no schemas. The thread and vLLM's
+    processes yield to others by `nice`, see `StageConfig`.
     """
 
     def __init__(
@@ -63,10 +66,12 @@ class VllmHost:
         mailbox: Mailbox,
         restarts: Restarts,
         nice: int = 0,
+        vocabulary: Callable[[AsyncLLM], Vocabulary] | None = None,
     ) -> None:
         self._role = role
         self._nice = nice
         self._start_engine = start_engine
+        self._vocabulary = vocabulary
         self._mailbox = mailbox
         self._restarts = restarts
         self._started: Future[None] = Future()
@@ -80,6 +85,7 @@ class VllmHost:
         self._died: asyncio.Event
         self._decoding: asyncio.Semaphore
         self._engine: AsyncLLM | None = None
+        self._schemas: SchemaChecker | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._life = 0
         self._cache_positions = 0
@@ -179,6 +185,8 @@ class VllmHost:
                 pause_s = self._restarts.pause_s(lived_s)
                 _log.warning("vLLM is started again in %.1f s", pause_s)
                 await self._unless_closed(asyncio.sleep(pause_s))
+        if self._schemas is not None:
+            await self._schemas.close()
 
     async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What the work returns; None if the host is closed before it is done."""
@@ -191,12 +199,17 @@ class VllmHost:
     def _give_birth(self) -> tuple[AsyncLLM, Collection[BaseProcess]]:
         """A new engine and the processes that came with it."""
         before = set(multiprocessing.active_children())
-        return self._start_engine(), set(multiprocessing.active_children()) - before
+        engine = self._start_engine()
+        if self._schemas is None and self._vocabulary is not None:
+            self._schemas = SchemaChecker(self._vocabulary(engine))
+        return engine, set(multiprocessing.active_children()) - before
 
     async def _serve(self, engine: AsyncLLM, processes: Collection[BaseProcess]) -> None:
         """Run orders until the engine dies or the host is closed."""
         for process in processes:
             self._loop.add_reader(process.sentinel, self._note_death, self._life)
+        if self._schemas is not None:
+            self._schemas.start()
         self._engine = engine
         cache = engine.vllm_config.cache_config
         self._cache_positions = (cache.num_gpu_blocks or 0) * cache.block_size
@@ -283,12 +296,24 @@ class VllmHost:
 
     async def _generate(self, engine: AsyncLLM, order: VllmOrder) -> None:
         """Put the ids of an order into the mailbox as they come."""
+        await self._check_schema(order)
         parameters = parameters_of(order)
         prompt = await self._render(engine, order)
         first = True
         async for output in engine.generate(prompt, parameters, str(order.number)):
             self._mailbox.put(_tokens(order.number, output, first=first))
             first = False
+
+    async def _check_schema(self, order: VllmOrder) -> None:
+        """Return if vLLM can compile the order's schema at a bounded cost, or it has none."""
+        if (schema := order.sampling.json_schema) is None:
+            return
+        if self._schemas is None:
+            raise InvalidArgument(
+                "json_schema: this engine cannot hold its text to a schema; leave it out",
+                field="json_schema",
+            )
+        await self._schemas.check(schema)
 
     async def _render(self, engine: AsyncLLM, order: VllmOrder) -> Any:
         """The order's prompt as vLLM takes it."""
@@ -317,8 +342,8 @@ def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
 
 
 def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgument:
-    """What vLLM does not take. The prompt was checked before, so where there is a schema it is
-    that."""
+    """The error of what vLLM rejects: the schema if there is one, as the prompt was checked
+    before. Its checks reject more than xgrammar does."""
     if isinstance(order, VllmOrder) and order.sampling.json_schema is not None:
         return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")
     return InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import vllm
+import xgrammar
 from pydantic import ValidationError
 from vllm import AsyncEngineArgs
+from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerFactory
 
@@ -20,6 +22,7 @@ from antiphon_services.vllm.host import VllmHost
 from antiphon_services.vllm.mailbox import Ended, Mailbox, Rows
 from antiphon_services.vllm.restarts import Restarts
 from antiphon_services.vllm.row_receiver import RowAddress, RowReceiver
+from antiphon_services.vllm.schema_messages import Vocabulary
 from antiphon_services.vllm.spans import RowSpan
 
 _log = logging.getLogger(__name__)
@@ -54,7 +57,7 @@ def launch(
     except BaseException:
         rows.close()
         raise
-    host = VllmHost(role, start, mailbox, Restarts(), config.engine_nice or 0)
+    host = VllmHost(role, start, mailbox, Restarts(), config.engine_nice or 0, vocabulary_of)
 
     def close() -> None:
         rows.close()
@@ -84,6 +87,17 @@ def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
         raise FailedPrecondition(
             f"vLLM does not start: {error} (engine_args may help; vLLM's log above has the cause)"
         ) from error
+
+
+def vocabulary_of(engine: AsyncLLM) -> Vocabulary:
+    """What the engine compiles JSON schemas against."""
+    config = engine.vllm_config
+    info = xgrammar.TokenizerInfo.from_huggingface(
+        cached_tokenizer_from_config(config.model_config),
+        vocab_size=config.model_config.get_vocab_size(),
+    )
+    compact = config.structured_outputs_config.disable_any_whitespace
+    return Vocabulary(info.serialize_json(), any_whitespace=not compact)
 
 
 def _take_rows(mailbox: Mailbox, span: RowSpan, rows: Tensor) -> None:

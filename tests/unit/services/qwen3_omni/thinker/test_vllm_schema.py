@@ -77,3 +77,32 @@ def test_schema_that_vllm_cannot_keep_to_is_refused_and_nobody_else(
     assert isinstance(refused.failed.error, InvalidArgument)
     assert refused.failed.error.field == "json_schema"
     assert other.failed is None, other.failed
+
+
+SLOW_TO_PARSE = json.dumps(
+    {
+        "type": "object",
+        "properties": {f"p{i}": {"type": "string", "pattern": "(a?){1,5000}"} for i in range(40)},
+    }
+)
+MANY_WARNINGS = json.dumps({"type": "string", "pattern": "\\U" * 20_000})
+
+
+def test_hostile_schemas_are_refused_and_delay_and_log_nothing(
+    engine: DetachedEngine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    schemas = [SLOW_TO_PARSE, MANY_WARNINGS, SCHEMAS[0], None]
+    segments = {
+        SegmentKey("s", number): segment(TEXT[0], json_schema=schema)
+        for number, schema in enumerate(schemas)
+    }
+    *hostile, honest, free = together(engine, segments).values()
+    for each, reason in zip(hostile, ("CPU time", "is not recognized"), strict=True):
+        assert each.failed is not None
+        assert isinstance(each.failed.error, InvalidArgument)
+        assert each.failed.error.field == "json_schema"
+        assert reason in each.failed.error.message
+    assert honest.failed is None, honest.failed
+    assert free.failed is None, free.failed
+    written = capfd.readouterr()
+    assert "Warning" not in written.out + written.err

@@ -1,0 +1,338 @@
+"""Compiles each new JSON schema in a child process before vLLM sees it.
+
+xgrammar bounds neither the time nor the memory of a schema, and vLLM parses schemas on its
+caller's event loop. So a schema reaches vLLM only after a child process has compiled it within
+limits. The checker keeps the outcome by the schema's digest, and vLLM compiles it again.
+
+A child process takes a slot of a lane. A schema enters the first lane, and the next one when its
+CPU time there is used up. So schemas that are costly to compile delay each other, and not the
+others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+import antiphon
+from antiphon.errors import InvalidArgument, ResourceExhausted, Unavailable
+from antiphon_services.vllm.schema_messages import (
+    MAX_PACKET_BYTES,
+    MAX_REPORT_BYTES,
+    REJECTED,
+    CheckSchema,
+    ChildEnded,
+    ChildStarted,
+    FromServer,
+    KillChild,
+    ServerReady,
+    Vocabulary,
+)
+
+FIELD = "json_schema"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaLane:
+    """CPU time of a schema in this lane, child processes at a time, and their niceness."""
+
+    cpu_s: float
+    processes: int
+    niceness: int
+
+
+LANES = (
+    # An object of a few strings, numbers and lists takes 0.02 to 0.12 s for 150,000 tokens.
+    SchemaLane(cpu_s=0.25, processes=2, niceness=5),
+    SchemaLane(cpu_s=2.0, processes=1, niceness=19),
+)
+PARSE_CPU_S = 0.1
+"""vLLM parses a schema on the event loop that serves all requests."""
+MEMORY_BYTES = 512 << 20
+MAX_WAITING = 64
+"""Schemas that wait for a slot, or for the server to start, in each lane."""
+DEADLINE_S = 30.0
+"""For which a schema waits for a slot, and again for its child process."""
+MAX_KEPT = 1024
+"""Schemas whose outcome is kept."""
+RETRY_AFTER_S = 5.0
+
+_MODULE = "antiphon_services.vllm.schema_server"
+_ROOTS = (Path(__file__).parents[2], Path(antiphon.__file__).parents[1])
+"""The directories that this package and the library are imported from."""
+# What the server needs of the environment; not the stage's secrets.
+_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "HOME")
+_OUT_OF_TIME = (-signal.SIGPROF, -signal.SIGXCPU)
+_SIMPLER = "use fewer or smaller repetitions, length limits and patterns"
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+
+_log = logging.getLogger(__name__)
+_decoder = msgspec.json.Decoder(FromServer)
+
+
+@dataclass(slots=True)
+class _RunningServer:
+    """The schema server's process, and its children: their ends by number, and process ids."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    ready: asyncio.Future[bool]
+    ended: dict[int, asyncio.Future[ChildEnded]] = field(default_factory=dict)
+    pids: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """A lane's free slots, and how many schemas wait for one."""
+
+    lane: SchemaLane
+    slots: asyncio.Semaphore
+    waiting: int = 0
+
+
+class SchemaChecker:
+    """Checks schemas on one event loop. Close it.
+
+    The server is started by `start`, and again by the next check after it was lost.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        lanes: tuple[SchemaLane, ...] = LANES,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._vocabulary = msgspec.json.encode(vocabulary)
+        self._queues = [_Queue(lane, asyncio.Semaphore(lane.processes)) for lane in lanes]
+        self._outcomes: OrderedDict[bytes, str] = OrderedDict()
+        """Why a schema was rejected, by digest; empty for an accepted one."""
+        self._deadline_s = deadline_s
+        self._numbers = itertools.count()
+        self._server: _RunningServer | None = None
+        self._closed = False
+
+    @property
+    def running(self) -> int:
+        """Child processes that have not ended."""
+        return len(self._server.ended) if self._server else 0
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the server, then of its running children."""
+        server = self._server
+        return (server.process.pid, *server.pids.values()) if server else ()
+
+    @property
+    def kept(self) -> int:
+        """Schemas whose outcome is kept."""
+        return len(self._outcomes)
+
+    def start(self) -> None:
+        """Start the server unless it runs. Raises `Unavailable` when the checker is closed."""
+        self._running_server()
+
+    async def check(self, schema: str) -> None:
+        """Return if vLLM can compile the schema within the limits.
+
+        Cancelling kills the child process. Raises `InvalidArgument` for a schema that exceeds a
+        limit or that xgrammar cannot keep to, `ResourceExhausted` when too many wait, and
+        `Unavailable` when a process was killed from outside.
+        """
+        digest = hashlib.sha256(schema.encode()).digest()
+        for queue in self._queues:
+            if digest not in self._outcomes:
+                await self._try(schema, digest, queue)
+        if digest not in self._outcomes:
+            most_s = self._queues[-1].lane.cpu_s
+            self._keep(digest, f"takes more than {most_s:g} s of CPU time to compile; {_SIMPLER}")
+        self._outcomes.move_to_end(digest)
+        if reason := self._outcomes[digest]:
+            raise InvalidArgument(f"{FIELD}: {reason}", field=FIELD)
+
+    async def close(self) -> None:
+        """Kill all children, and end the server."""
+        self._closed = True
+        if (server := self._server) is not None:
+            self._lose(server)
+            # It ends as soon as it reads that the connection is closed.
+            await asyncio.to_thread(server.process.wait)
+
+    async def _try(self, schema: str, digest: bytes, queue: _Queue) -> None:
+        """Compile in a slot of this lane, and keep the outcome unless the CPU time is used up."""
+        server = await self._ready_server(queue)
+        ended: asyncio.Future[ChildEnded] | None = None
+        with _file("schema") as source, _file("report") as report:
+            try:
+                # An equal schema may have held the slot before.
+                if digest in self._outcomes:
+                    return
+                source.write(schema.encode())
+                request = CheckSchema(
+                    number=next(self._numbers),
+                    cpu_s=queue.lane.cpu_s,
+                    parse_cpu_s=PARSE_CPU_S,
+                    memory_bytes=MEMORY_BYTES,
+                    niceness=queue.lane.niceness,
+                )
+                ended = self._send(server, request, (source, report))
+            finally:
+                if ended is None:
+                    queue.slots.release()
+            # The slot is taken until the process has ended, also when the caller leaves.
+            ended.add_done_callback(lambda _: queue.slots.release())
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    end = await asyncio.shield(ended)
+            except TimeoutError as error:
+                self._kill(request.number)
+                raise _busy("has no CPU time to check the schema") from error
+            except asyncio.CancelledError:
+                self._kill(request.number)
+                raise
+            if end.status not in _OUT_OF_TIME:
+                content = os.pread(report.fileno(), MAX_REPORT_BYTES, 0)
+                self._keep(digest, _outcome(end.status, content))
+
+    async def _ready_server(self, queue: _Queue) -> _RunningServer:
+        """The server when it is ready, with a slot of the lane taken."""
+        if queue.waiting >= MAX_WAITING:
+            raise _busy("checks too many schemas")
+        queue.waiting += 1
+        try:
+            server = self._running_server()
+            if not await asyncio.shield(server.ready):
+                raise Unavailable("the schema server did not start", retry_after_s=RETRY_AFTER_S)
+            async with asyncio.timeout(self._deadline_s):
+                await queue.slots.acquire()
+        except TimeoutError as error:
+            raise _busy("checks too many schemas") from error
+        finally:
+            queue.waiting -= 1
+        return server
+
+    def _keep(self, digest: bytes, outcome: str) -> None:
+        self._outcomes[digest] = outcome
+        if len(self._outcomes) > MAX_KEPT:
+            self._outcomes.popitem(last=False)
+
+    def _running_server(self) -> _RunningServer:
+        if self._server is not None:
+            return self._server
+        if self._closed:
+            raise Unavailable("the stage is shutting down")
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine.setblocking(False)
+        environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        path = os.pathsep.join(map(str, _ROOTS))
+        with its, _file("vocabulary") as vocabulary:
+            vocabulary.write(self._vocabulary)
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE],
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                # One thread, so that it can fork; and no accelerator.
+                env=environment
+                | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+                | {"CUDA_VISIBLE_DEVICES": ""},
+            )
+            socket.send_fds(mine, [b"{}"], [vocabulary.fileno()])
+        loop = asyncio.get_running_loop()
+        self._server = server = _RunningServer(process, mine, loop.create_future())
+        loop.add_reader(mine, self._receive, server)
+        return server
+
+    def _send(
+        self, server: _RunningServer, request: CheckSchema, files: tuple[io.FileIO, ...]
+    ) -> asyncio.Future[ChildEnded]:
+        """Have a child started; its end. Raises `Unavailable` without the server."""
+        ended: asyncio.Future[ChildEnded] = asyncio.get_running_loop().create_future()
+        packet = msgspec.json.encode(request)
+        try:
+            socket.send_fds(server.control, [packet], [each.fileno() for each in files])
+        except OSError as error:
+            self._lose(server)
+            raise Unavailable(
+                "the schema server has ended; send the request again", retry_after_s=RETRY_AFTER_S
+            ) from error
+        server.ended[request.number] = ended
+        return ended
+
+    def _kill(self, number: int) -> None:
+        server = self._server
+        if server is not None and number in server.ended:
+            server.control.send(msgspec.json.encode(KillChild(number)))
+
+    def _receive(self, server: _RunningServer) -> None:
+        """Read one packet; none when the server has ended."""
+        try:
+            packet = server.control.recv(MAX_PACKET_BYTES)
+        except OSError:
+            packet = b""
+        if not packet:
+            self._lose(server)
+            _log.warning("the schema server ended with status %d", server.process.wait())
+            return
+        match _decoder.decode(packet):
+            case ServerReady():
+                server.ready.set_result(True)
+            case ChildStarted(number, pid):
+                server.pids[number] = pid
+            case ChildEnded(number) as end:
+                server.pids.pop(number, None)
+                server.ended.pop(number).set_result(end)
+
+    def _lose(self, server: _RunningServer) -> None:
+        """Go on without a server; its children die with it."""
+        if server is not self._server:
+            return
+        self._server = None
+        asyncio.get_running_loop().remove_reader(server.control)
+        server.control.close()
+        if not server.ready.done():
+            server.ready.set_result(False)
+        for number, ended in server.ended.items():
+            ended.set_result(ChildEnded(number, -signal.SIGKILL))
+
+
+def _file(name: str) -> io.FileIO:
+    """An empty file in memory."""
+    return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
+
+
+def _busy(what: str) -> ResourceExhausted:
+    return ResourceExhausted(f"the stage {what}; try again", retry_after_s=RETRY_AFTER_S)
+
+
+def _outcome(status: int, report: bytes) -> str:
+    """Why a schema was rejected, by what its child left; empty for an accepted one.
+
+    Raises `Unavailable` for a child that was killed from outside.
+    """
+    if status == 0:
+        return ""
+    if status in _KILLED:
+        raise Unavailable(
+            "the process that checks a schema was killed; send the request again",
+            retry_after_s=RETRY_AFTER_S,
+        )
+    if status in (REJECTED, -signal.SIGXFSZ):
+        line, _, _ = report.decode(errors="replace").strip().partition("\n")
+        # A warning states what xgrammar would ignore.
+        return f"vLLM cannot keep to it: {line.rpartition('Warning: ')[2]}"
+    _log.warning("compiling a schema ended its process with status %d", status)
+    return f"ends its compiler, or takes more than {MEMORY_BYTES >> 20} MB of memory; {_SIMPLER}"
