@@ -164,6 +164,14 @@ class VllmHost:
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         self._decoding = asyncio.Semaphore(DECODED_AT_ONCE)
+        try:
+            await self._live_on()
+        finally:
+            if self._schemas is not None:
+                await self._schemas.close()
+
+    async def _live_on(self) -> None:
+        """Start the engine again and again until the host is closed."""
         while not self._closing.is_set():
             self._died = asyncio.Event()
             self._life += 1
@@ -185,8 +193,6 @@ class VllmHost:
                 pause_s = self._restarts.pause_s(lived_s)
                 _log.warning("vLLM is started again in %.1f s", pause_s)
                 await self._unless_closed(asyncio.sleep(pause_s))
-        if self._schemas is not None:
-            await self._schemas.close()
 
     async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What the work returns; None if the host is closed before it is done."""

@@ -6,7 +6,8 @@ limits. The checker keeps the outcome by the schema's digest, and vLLM compiles 
 
 A child process takes a slot of a lane. A schema enters the first lane, and the next one when its
 CPU time there is used up. So schemas that are costly to compile delay each other, and not the
-others.
+others. vLLM spends the time of an accepted schema once more, on a thread of its engine's process
+that does not yield, so the last lane's time bounds that delay, too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from antiphon_services.vllm.schema_messages import (
     MAX_PACKET_BYTES,
     MAX_REPORT_BYTES,
     REJECTED,
+    TOO_LARGE,
     CheckSchema,
     ChildEnded,
     ChildStarted,
@@ -55,19 +57,22 @@ class SchemaLane:
 
 
 LANES = (
-    # An object of a few strings, numbers and lists takes 0.02 to 0.12 s for 150,000 tokens.
+    # An object of a few strings, numbers and lists takes 0.02 to 0.14 s for 150,000 tokens.
     SchemaLane(cpu_s=0.25, processes=2, niceness=5),
+    # Text with a maxLength takes time for each character: 20 take 0.7 s for 150,000 tokens.
     SchemaLane(cpu_s=2.0, processes=1, niceness=10),
-    # Text with a maxLength takes time for each character: 200 take 7 s for 150,000 tokens.
-    SchemaLane(cpu_s=10.0, processes=1, niceness=19),
 )
 PARSE_CPU_S = 0.1
 """vLLM parses a schema on the event loop that serves all requests."""
 MEMORY_BYTES = 512 << 20
+COMPILED_BYTES = 32 << 20
+"""Of a compiled schema, which vLLM holds while its request runs. A maxLength of 20 takes 3.3 MB."""
 MAX_WAITING = 64
 """Schemas that wait for a slot, or for the server to start, in each lane."""
 DEADLINE_S = 60.0
-"""For which a schema waits for a slot, and again for its child process."""
+"""For which a schema waits for a slot and the server, and again for its child process."""
+END_TIMEOUT_S = 5.0
+"""For which a server may take to end, and a child that was killed; then the server is killed."""
 MAX_KEPT = 1024
 """Schemas whose outcome is kept."""
 RETRY_AFTER_S = 5.0
@@ -111,19 +116,14 @@ class SchemaChecker:
     The server is started by `start`, and again by the next check after it was lost.
     """
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        lanes: tuple[SchemaLane, ...] = LANES,
-        deadline_s: float = DEADLINE_S,
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, lanes: tuple[SchemaLane, ...] = LANES) -> None:
         self._vocabulary = msgspec.json.encode(vocabulary)
         self._queues = [_Queue(lane, asyncio.Semaphore(lane.processes)) for lane in lanes]
         self._outcomes: OrderedDict[bytes, str] = OrderedDict()
         """Why a schema was rejected, by digest; empty for an accepted one."""
-        self._deadline_s = deadline_s
         self._numbers = itertools.count()
         self._server: _RunningServer | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
@@ -143,15 +143,18 @@ class SchemaChecker:
         return len(self._outcomes)
 
     def start(self) -> None:
-        """Start the server unless it runs. Raises `Unavailable` when the checker is closed."""
-        self._running_server()
+        """Start the server unless it runs. The next check reports why it could not be started."""
+        try:
+            self._running_server()
+        except Unavailable as error:
+            _log.warning("%s", error)
 
     async def check(self, schema: str) -> None:
         """Return if vLLM can compile the schema within the limits.
 
         Cancelling kills the child process. Raises `InvalidArgument` for a schema that exceeds a
-        limit or that xgrammar cannot keep to, `ResourceExhausted` when too many wait, and
-        `Unavailable` when a process was killed from outside.
+        limit or that xgrammar cannot keep to, `ResourceExhausted` when too many wait or a deadline
+        has passed, and `Unavailable` when a process was killed from outside or cannot be started.
         """
         digest = hashlib.sha256(schema.encode()).digest()
         for queue in self._queues:
@@ -169,8 +172,7 @@ class SchemaChecker:
         self._closed = True
         if (server := self._server) is not None:
             self._lose(server)
-            # It ends as soon as it reads that the connection is closed.
-            await asyncio.to_thread(server.process.wait)
+        await asyncio.gather(*self._ending)
 
     async def _try(self, schema: str, digest: bytes, queue: _Queue) -> None:
         """Compile in a slot of this lane, and keep the outcome unless the CPU time is used up."""
@@ -187,6 +189,7 @@ class SchemaChecker:
                     cpu_s=queue.lane.cpu_s,
                     parse_cpu_s=PARSE_CPU_S,
                     memory_bytes=MEMORY_BYTES,
+                    compiled_bytes=COMPILED_BYTES,
                     niceness=queue.lane.niceness,
                 )
                 ended = self._send(server, request, (source, report))
@@ -196,13 +199,13 @@ class SchemaChecker:
             # The slot is taken until the process has ended, also when the caller leaves.
             ended.add_done_callback(lambda _: queue.slots.release())
             try:
-                async with asyncio.timeout(self._deadline_s):
+                async with asyncio.timeout(DEADLINE_S):
                     end = await asyncio.shield(ended)
             except TimeoutError as error:
-                self._kill(request.number)
+                self._kill(server, request.number)
                 raise _busy("has no CPU time to check the schema") from error
             except asyncio.CancelledError:
-                self._kill(request.number)
+                self._kill(server, request.number)
                 raise
             if end.status not in _OUT_OF_TIME:
                 content = os.pread(report.fileno(), MAX_REPORT_BYTES, 0)
@@ -214,11 +217,15 @@ class SchemaChecker:
             raise _busy("checks too many schemas")
         queue.waiting += 1
         try:
-            server = self._running_server()
-            if not await asyncio.shield(server.ready):
-                raise Unavailable("the schema server did not start", retry_after_s=RETRY_AFTER_S)
-            async with asyncio.timeout(self._deadline_s):
+            async with asyncio.timeout(DEADLINE_S):
                 await queue.slots.acquire()
+                try:
+                    server = self._running_server()
+                    if not await asyncio.shield(server.ready):
+                        raise _lost("did not start")
+                except BaseException:
+                    queue.slots.release()
+                    raise
         except TimeoutError as error:
             raise _busy("checks too many schemas") from error
         finally:
@@ -231,31 +238,16 @@ class SchemaChecker:
             self._outcomes.popitem(last=False)
 
     def _running_server(self) -> _RunningServer:
+        """The server, started unless it runs. Raises `Unavailable`."""
         if self._server is not None:
             return self._server
         if self._closed:
             raise Unavailable("the stage is shutting down")
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        mine.setblocking(False)
-        environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-        path = os.pathsep.join(map(str, _ROOTS))
-        with its, _file("vocabulary") as vocabulary:
-            vocabulary.write(self._vocabulary)
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE],
-                stdin=its.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                # One thread, so that it can fork; and no accelerator.
-                env=environment
-                | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-                | {"CUDA_VISIBLE_DEVICES": ""},
-            )
-            socket.send_fds(mine, [b"{}"], [vocabulary.fileno()])
-        loop = asyncio.get_running_loop()
-        self._server = server = _RunningServer(process, mine, loop.create_future())
-        loop.add_reader(mine, self._receive, server)
+        try:
+            self._server = server = _start_server(self._vocabulary)
+        except OSError as error:
+            raise _lost(f"cannot be started: {error}") from error
+        asyncio.get_running_loop().add_reader(server.control, self._receive, server)
         return server
 
     def _send(
@@ -268,26 +260,32 @@ class SchemaChecker:
             socket.send_fds(server.control, [packet], [each.fileno() for each in files])
         except OSError as error:
             self._lose(server)
-            raise Unavailable(
-                "the schema server has ended; send the request again", retry_after_s=RETRY_AFTER_S
-            ) from error
+            raise _lost("has ended") from error
         server.ended[request.number] = ended
         return ended
 
-    def _kill(self, number: int) -> None:
-        server = self._server
-        if server is not None and number in server.ended:
+    def _kill(self, server: _RunningServer, number: int) -> None:
+        """End a child; if it has not ended after a while, end the server with all children."""
+        if (ended := server.ended.get(number)) is None:
+            return
+        try:
             server.control.send(msgspec.json.encode(KillChild(number)))
+        except OSError:
+            self._lose(server)
+            return
+        late = asyncio.get_running_loop().call_later(END_TIMEOUT_S, self._lose, server)
+        ended.add_done_callback(lambda _: late.cancel())
 
     def _receive(self, server: _RunningServer) -> None:
         """Read one packet; none when the server has ended."""
         try:
             packet = server.control.recv(MAX_PACKET_BYTES)
+        except BlockingIOError:
+            return
         except OSError:
             packet = b""
         if not packet:
             self._lose(server)
-            _log.warning("the schema server ended with status %d", server.process.wait())
             return
         match _decoder.decode(packet):
             case ServerReady():
@@ -303,12 +301,61 @@ class SchemaChecker:
         if server is not self._server:
             return
         self._server = None
-        asyncio.get_running_loop().remove_reader(server.control)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(server.control)
+        # A server that runs ends as soon as it reads this.
         server.control.close()
+        ending = loop.create_task(self._end(server))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, server: _RunningServer) -> None:
+        """Wait until the server's process has ended, then fail what waited for it."""
+        status = await asyncio.to_thread(_reap, server.process)
+        if not self._closed:
+            _log.warning("the schema server ended with status %d", status)
         if not server.ready.done():
             server.ready.set_result(False)
         for number, ended in server.ended.items():
             ended.set_result(ChildEnded(number, -signal.SIGKILL))
+        server.ended.clear()
+        server.pids.clear()
+
+
+def _start_server(vocabulary: bytes) -> _RunningServer:
+    """A new server's process. Raises `OSError`."""
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    path = os.pathsep.join(map(str, _ROOTS))
+    try:
+        mine.setblocking(False)
+        with its, _file("vocabulary") as content:
+            content.write(vocabulary)
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE],
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                # One thread, so that it can fork; and no accelerator.
+                env=environment
+                | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+                | {"CUDA_VISIBLE_DEVICES": ""},
+            )
+            socket.send_fds(mine, [b"{}"], [content.fileno()])
+    except BaseException:
+        mine.close()
+        raise
+    return _RunningServer(process, mine, asyncio.get_running_loop().create_future())
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int:
+    """The status of a process that ends, by itself or after a while by force."""
+    try:
+        return process.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _file(name: str) -> io.FileIO:
@@ -318,6 +365,12 @@ def _file(name: str) -> io.FileIO:
 
 def _busy(what: str) -> ResourceExhausted:
     return ResourceExhausted(f"the stage {what}; try again", retry_after_s=RETRY_AFTER_S)
+
+
+def _lost(what: str) -> Unavailable:
+    return Unavailable(
+        f"the schema server {what}; send the request again", retry_after_s=RETRY_AFTER_S
+    )
 
 
 def _outcome(status: int, report: bytes) -> str:
@@ -336,5 +389,7 @@ def _outcome(status: int, report: bytes) -> str:
         line, _, _ = report.decode(errors="replace").strip().partition("\n")
         # A warning states what xgrammar would ignore.
         return f"vLLM cannot keep to it: {line.rpartition('Warning: ')[2]}"
+    if status == TOO_LARGE:
+        return f"takes more than {COMPILED_BYTES >> 20} MB of memory when compiled; {_SIMPLER}"
     _log.warning("compiling a schema ended its process with status %d", status)
     return f"ends its compiler, or takes more than {MEMORY_BYTES >> 20} MB of memory; {_SIMPLER}"

@@ -11,6 +11,9 @@ MAX_REPORT_BYTES = 64 << 10
 REJECTED = 3
 """Exit status of a child whose compiler rejected the schema; the report has the reason."""
 
+TOO_LARGE = 4
+"""Exit status of a child whose compiled schema is larger than allowed."""
+
 
 class Vocabulary(msgspec.Struct, frozen=True):
     """What schemas are compiled against: xgrammar's tokenizer info as JSON, and whether vLLM
@@ -25,13 +28,15 @@ class CheckSchema(msgspec.Struct, frozen=True, tag=True):
 
     Two descriptors come with it: the schema, UTF-8, and an empty file for the report. SIGPROF
     ends the child after `cpu_s` of CPU time, and after `parse_cpu_s` if it has not parsed the
-    schema by then. The child may map `memory_bytes` more than the server has mapped.
+    schema by then. The child may map `memory_bytes` more than the server has mapped, and rejects a
+    schema that is larger than `compiled_bytes` when compiled.
     """
 
     number: int
     cpu_s: float
     parse_cpu_s: float
     memory_bytes: int
+    compiled_bytes: int
     niceness: int
 
 

@@ -29,6 +29,7 @@ from antiphon_services.vllm.schema_messages import (
     MAX_PACKET_BYTES,
     MAX_REPORT_BYTES,
     REJECTED,
+    TOO_LARGE,
     CheckSchema,
     ChildEnded,
     ChildStarted,
@@ -133,6 +134,8 @@ class SchemaServer:
                 any_whitespace=self._any_whitespace,
                 separators=None if self._any_whitespace else (",", ":"),
             )
+            if compiled.memory_size_bytes > request.compiled_bytes:
+                os._exit(TOO_LARGE)
             # The first step of a reply costs what the compiler left to it.
             matcher = xgrammar.GrammarMatcher(compiled)
             mask = xgrammar.allocate_token_bitmask(1, self._info.vocab_size)

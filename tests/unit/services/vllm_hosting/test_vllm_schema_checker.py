@@ -9,6 +9,7 @@ import random
 import signal
 from collections.abc import AsyncIterator
 from string import ascii_lowercase
+from typing import NoReturn
 
 import pytest
 import pytest_asyncio
@@ -70,7 +71,7 @@ class Checkers:
 
     async def ready(self, lanes: tuple[SchemaLane, ...]) -> SchemaChecker:
         """A checker whose server has started, as its first schema shows."""
-        made = SchemaChecker(self._vocabulary, lanes, deadline_s=FOR_EVER_S)
+        made = SchemaChecker(self._vocabulary, lanes)
         self._made.append(made)
         made.start()
         await made.check(json.dumps({"const": 1}))
@@ -82,7 +83,11 @@ class Checkers:
 
 
 @pytest_asyncio.fixture
-async def checkers(vocabulary: Vocabulary) -> AsyncIterator[Checkers]:
+async def checkers(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Checkers]:
+    monkeypatch.setattr(schema_checker, "DEADLINE_S", FOR_EVER_S)
+    monkeypatch.setattr(schema_checker, "END_TIMEOUT_S", FOR_EVER_S)
     made = Checkers(vocabulary)
     yield made
     await made.close()
@@ -193,6 +198,70 @@ async def test_server_that_dies_is_started_again(checkers: Checkers) -> None:
         await task
     await checker.check(json.dumps(PERSON))
     assert checker.pids[0] != server
+
+
+async def test_child_that_hangs_is_killed_at_the_deadline(
+    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = await checkers.ready(ONE_AT_A_TIME)
+    server = checker.pids
+    # The deadline passes at once, whatever the child does.
+    monkeypatch.setattr(schema_checker, "DEADLINE_S", 0.0)
+    digests = checker.kept
+    with pytest.raises(ResourceExhausted):
+        await checker.check(json.dumps(SLOW_TO_COMPILE))
+    monkeypatch.setattr(schema_checker, "DEADLINE_S", FOR_EVER_S)
+    await checker.check(json.dumps(PERSON))
+    assert checker.running == 0
+    assert checker.kept == digests + 1
+    assert checker.pids == server
+
+
+async def test_server_that_hangs_is_killed_and_started_again(
+    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = await checkers.ready(ONE_AT_A_TIME)
+    (server,) = checker.pids
+    os.kill(server, signal.SIGSTOP)
+    hostile = await begin(checker, SLOW_TO_COMPILE)
+    monkeypatch.setattr(schema_checker, "END_TIMEOUT_S", 0.1)
+    hostile.cancel()
+    await checker.check(json.dumps(PERSON))
+    assert hostile.cancelled()
+    assert checker.pids[0] != server
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+
+
+async def test_server_that_cannot_be_started_is_reported_and_tried_again(
+    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = await checkers.ready(TWO_AT_A_TIME)
+    task = await begin_child(checker, SLOW_TO_COMPILE)
+    os.kill(checker.pids[0], signal.SIGKILL)
+    with pytest.raises(Unavailable):
+        await task
+
+    def fails(vocabulary: bytes) -> NoReturn:
+        raise OSError("no processes left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(schema_checker, "_start_server", fails)
+        checker.start()
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="no processes left"):
+                await checker.check(json.dumps(PERSON))
+    await checker.check(json.dumps(PERSON))
+
+
+async def test_compiled_size_is_bounded(
+    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_checker, "COMPILED_BYTES", 1 << 20)
+    checker = await checkers.ready(TWO_AT_A_TIME)
+    refused = await refusal(checker, {"type": "string", "maxLength": 200})
+    assert "MB of memory when compiled" in refused.message
+    await checker.check(json.dumps(PERSON))
 
 
 async def test_memory_of_a_child_is_bounded(
