@@ -63,7 +63,8 @@ def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Vis
     indices = _sampled(total, rate, pace.frames)
     grid = (-(-len(indices) // pace.frames), rows, columns)
     size = (columns * sizes.side, rows * sizes.side)
-    return Visual(VIDEO, grid, pace.step, partial(_decode, file, name, indices, size))
+    decoded = len(indices) * size[0] * size[1]
+    return Visual(VIDEO, grid, pace.step, partial(_decode, file, name, indices, size), decoded)
 
 
 def _sampled(total: int, rate: float, together: int) -> npt.NDArray[np.int64]:

@@ -30,6 +30,10 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 MAX_PIXELS = 64_000_000
 """Of an image, or of a video's frame; more than any camera's in one file is an attack."""
 
+MAX_CONVERSATION_PIXELS = 256_000_000
+"""Of all images of a conversation at full size and all frames of its videos at theirs. On vLLM they
+are in memory together, three bytes a pixel."""
+
 FRAMES_PER_S = 2.0
 """Of a video, those that are seen."""
 
@@ -50,7 +54,8 @@ class Visual:
     """An image or video of a conversation, as its file's header describes it.
 
     `grid` are the positions that it takes: times, rows, columns. Two times are `step`
-    positions apart, as the model counts. `pixels` decodes it, an image upright, RGB and on
+    positions apart, as the model counts. `decoded` is the number of its pixels in memory, those of
+    all frames together. `pixels` decodes it, an image upright, RGB and on
     white, or a video's frames [frames, height, width, 3]: that takes long, and raises
     `InvalidArgument` for a file that cannot be decoded.
     """
@@ -59,6 +64,7 @@ class Visual:
     grid: tuple[int, int, int]
     step: int
     pixels: Callable[[], Image.Image | Pixels]
+    decoded: int
 
     @property
     def positions(self) -> int:
@@ -115,7 +121,8 @@ class VisionFrontEnd:
     def look(self, conversation: Conversation) -> tuple[Visual, ...]:
         """The conversation's images and videos in the order in which its parts name them.
 
-        Reads headers only. Raises `InvalidArgument` naming `messages`, `image.N` or `video.N`.
+        Reads headers only. Raises `InvalidArgument` naming `messages`, `image.N` or `video.N`, also
+        for the first one with which there are more than `MAX_CONVERSATION_PIXELS`.
         """
         counts = {
             IMAGE: (len(conversation.images), self.max_images),
@@ -131,6 +138,7 @@ class VisionFrontEnd:
         return tuple(self._look(conversation))
 
     def _look(self, conversation: Conversation) -> Iterator[Visual]:
+        decoded = 0
         for message in conversation.messages:
             for part in message.parts:
                 if not isinstance(part, ImagePart | VideoPart):
@@ -141,9 +149,20 @@ class VisionFrontEnd:
                         field="messages",
                     )
                 if isinstance(part, ImagePart):
-                    yield self.images(conversation.images[part.index], f"image.{part.index}")
+                    name = f"image.{part.index}"
+                    visual = self.images(conversation.images[part.index], name)
                 else:
-                    yield self.videos(conversation.videos[part.index], f"video.{part.index}")
+                    name = f"video.{part.index}"
+                    visual = self.videos(conversation.videos[part.index], name)
+                decoded += visual.decoded
+                if decoded > MAX_CONVERSATION_PIXELS:
+                    raise InvalidArgument(
+                        f"{name}: with it the conversation's images and videos have {decoded} "
+                        f"pixels; at most {MAX_CONVERSATION_PIXELS} are allowed together; send "
+                        "smaller or fewer ones",
+                        field=name,
+                    )
+                yield visual
 
 
 def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
@@ -158,7 +177,7 @@ def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
     if turned:
         width, height = height, width
     grid = (1, *sizes.grid(width, height, name))
-    return Visual(IMAGE, grid, step=1, pixels=partial(_decode, file, name))
+    return Visual(IMAGE, grid, 1, partial(_decode, file, name), width * height)
 
 
 def _decode(file: Tensor, name: str) -> Image.Image:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import struct
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from thinker_conversations import segment
 from transformers import WhisperFeatureExtractor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from antiphon.conversation import Conversation, ConversationMessage, ImagePart, TextPart
+from antiphon.conversation import Conversation, ConversationMessage, ImagePart, TextPart, VideoPart
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
@@ -111,14 +113,14 @@ def test_patches_of_a_video_are_those_of_its_frames_as_images(small_dir: Path, f
     """Two frames that are one are an image, which the checkpoint's own processor cuts."""
     processor: Any = Qwen2VLImageProcessorPil.from_pretrained(small_dir)
     seen = [noise(96, 64, seed=at // 2) for at in range(frames)]
-    visual = Visual("video", (1, 1, 1), 13, lambda: np.stack(seen))
+    visual = Visual("video", (1, 1, 1), 13, lambda: np.stack(seen), 1)
     made = PatchMaker(processor)(visual)
     still = Image.fromarray(seen[0])
     wanted = processor(images=list(map(Image.fromarray, seen[::2])), return_tensors="np")
     times, rows, columns = made.grid
     assert (times, rows, columns) == (-(-frames // 2), *wanted["image_grid_thw"][0, 1:])
     np.testing.assert_allclose(made.patches, wanted["pixel_values"], atol=1e-6)
-    image = PatchMaker(processor)(Visual("image", (1, 1, 1), 1, lambda: still))
+    image = PatchMaker(processor)(Visual("image", (1, 1, 1), 1, lambda: still, 1))
     np.testing.assert_allclose(made.patches[: rows * columns], image.patches, atol=1e-6)
     assert image.digest != made.digest
     assert image.digest < 0
@@ -183,17 +185,19 @@ def test_image_is_refused_when_it_is_cut_off(sizes: Sizes) -> None:
     assert raised.value.field == NAME
 
 
+def head_of_png(width: int, height: int) -> bytes:
+    """A file whose pixels never come."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    return b"\x89PNG\r\n\x1a\n" + chunk + b"\0\0\0\0IDAT"
+
+
 @pytest.mark.parametrize("side", [9_000, 12_000, 60_000])
 def test_a_small_file_of_very_many_pixels_is_refused_before_they_are_made(
     sizes: Sizes, side: int
 ) -> None:
     """The header alone: what is behind it would be hundreds of megabytes."""
-    import struct
-    import zlib
-
-    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
-    file = b"\x89PNG\r\n\x1a\n" + chunk + b"\0\0\0\0IDAT"
+    file = head_of_png(side, side)
     with pytest.raises(InvalidArgument, match=r"pixels|decoded") as raised:
         measure_image(sizes, array(file), NAME)
     assert raised.value.field == NAME
@@ -241,3 +245,30 @@ def test_torch_engine_says_who_sees(small_stage: LoadedStage) -> None:
     assert out.failed is not None
     assert isinstance(out.failed.error, NotImplementedYet)
     assert "engine: vllm" in out.failed.error.message
+
+
+def test_pixels_of_a_conversation_are_bounded_by_its_headers(sizes: Sizes) -> None:
+    """They are all in memory at once, at full size, whatever positions they take."""
+    large, small = head_of_png(8_000, 8_000), head_of_png(100, 100)
+    fit = vision.MAX_CONVERSATION_PIXELS // 64_000_000
+    assert fit * 64_000_000 == vision.MAX_CONVERSATION_PIXELS
+    eyes = VisionFrontEnd(partial(measure_image, sizes), no_video, max_images=64, max_videos=0)
+    turns = [("user", large)] * fit
+    assert len(eyes.look(conversation(*turns))) == fit
+    with pytest.raises(InvalidArgument) as raised:
+        eyes.look(conversation(*turns, ("user", small)))
+    assert raised.value.field == f"image.{fit}"
+    assert f"at most {vision.MAX_CONVERSATION_PIXELS}" in raised.value.message
+    assert "smaller" in raised.value.message
+
+
+def test_frames_of_a_video_count_as_pixels_of_its_conversation() -> None:
+    frames = Visual("video", (2, 1, 1), 1, lambda: noise(1, 1), vision.MAX_CONVERSATION_PIXELS)
+    eyes = VisionFrontEnd(no_video, lambda file, name: frames, max_images=0, max_videos=2)
+    messages = [ConversationMessage("user", (VideoPart(index),)) for index in range(2)]
+    one = Conversation(tuple(messages[:1]), videos=(array(b"one"),))
+    two = Conversation(tuple(messages), videos=(array(b"one"), array(b"two")))
+    assert eyes.look(one) == (frames,)
+    with pytest.raises(InvalidArgument) as raised:
+        eyes.look(two)
+    assert raised.value.field == "video.1"

@@ -72,7 +72,7 @@ class Bench:
     def order(self, *pixels: Callable[[], Any]) -> int:
         """Submit an order that shows these; its number."""
         number = next(self._numbers)
-        visuals = [Visual("image", (1, 1, 1), 1, each) for each in pixels]
+        visuals = [Visual("image", (1, 1, 1), 1, each, 1) for each in pixels]
         nothing = np.empty(0, np.intp)
         ids = np.array([1, 2], np.int32)
         self.host.submit(VllmOrder(number, ids, PromptMedia((), visuals), nothing, GREEDY, STOP, 1))

@@ -22,7 +22,7 @@ CHECK = PromptCheck(SPECIAL, VOCABULARY, hears=True)
 
 def visual(kind: Literal["image", "video"], positions: int) -> Visual:
     """Something that takes so many positions."""
-    return Visual(kind, (1, 1, positions), 1, lambda: Image.new("RGB", (1, 1)))
+    return Visual(kind, (1, 1, positions), 1, lambda: Image.new("RGB", (1, 1)), 1)
 
 
 @dataclass
