@@ -77,6 +77,45 @@ async def test_a_file_in_an_item_or_a_first_piece_is_refused_with_the_remedy(
         await client.say("Still here")
 
 
+def quarters(data: bytes) -> list[bytes]:
+    """Four pieces of whole samples."""
+    size = len(data) // 8 * 2
+    return [data[start : start + size] for start in range(0, 4 * size, size)]
+
+
+@in_session
+async def test_later_pieces_of_a_refused_file_are_not_samples(served: ServedGateway) -> None:
+    data = file_of("OGG")
+    async with realtime(served) as client:
+        await client.end_turns_itself()
+
+        async def append(piece: bytes) -> None:
+            encoded = base64.b64encode(piece).decode()
+            await client.send("input_audio_buffer.append", audio=encoded)
+
+        for piece in quarters(data):
+            await append(piece)
+            error = (await client.until("error"))["error"]
+            assert error["param"] == "audio"
+        assert "input_audio_buffer.clear" in error["message"]
+        await client.send("input_audio_buffer.commit")
+        assert "is empty" in (await client.until("error"))["error"]["message"]
+        # After a commit, a clearing, or with a file that can be read, a recording begins again.
+        for again in ("commit", "clear", "wav"):
+            await append(quarters(data)[0])
+            await client.until("error")
+            if again != "wav":
+                await client.send(f"input_audio_buffer.{again}")
+                await client.until("error" if again == "commit" else "input_audio_buffer.cleared")
+            await append(file_of("WAV", "PCM_16") if again == "wav" else SAID.tobytes())
+            await append(SAID.tobytes())
+            await client.send("input_audio_buffer.commit")
+            added = (await client.until("conversation.item.done"))["item"]["id"]
+            await client.send("conversation.item.retrieve", item_id=added)
+            told = (await client.until("conversation.item.retrieved"))["item"]
+            assert base64.b64decode(told["content"][0]["audio"]) == SAID.tobytes() * 2
+
+
 @in_session
 async def test_wav_of_the_format_of_the_session_is_its_samples(served: ServedGateway) -> None:
     data = file_of("WAV", "PCM_16")
@@ -130,6 +169,32 @@ async def test_a_file_in_a_first_piece_over_grpc_is_refused_with_the_remedy(
             assert words in error.message
             assert "send audio/pcm without a container, mono at 24000 Hz" in error.message
         await said(call, "Still here")
+
+
+@in_session
+async def test_later_pieces_of_a_refused_file_over_grpc_are_not_samples(
+    served: ServedGateway,
+) -> None:
+    data = file_of("OGG")
+    address = served.gateway.grpc_address
+    async with antiphon.AsyncClient(address) as client, client.converse(turns=None) as call:
+        for piece in quarters(data):
+            await call.send_audio(piece, RATE_HZ)
+            error = (await until_failed(call)).error
+            assert error.field == "append_audio.pcm16"
+        assert "clear_audio" in error.message
+        await call.commit_audio()
+        assert "is empty" in (await until_failed(call)).error.message
+        await call.send_audio(SAID.tobytes(), RATE_HZ)
+        await call.send_audio(quarters(data)[0], RATE_HZ)
+        await call.clear_audio()
+        await call.send_audio(quarters(data)[0], RATE_HZ)
+        await until_failed(call)
+        await call.clear_audio()
+        await call.send_audio(SAID.tobytes(), RATE_HZ)
+        await call.commit_audio()
+        added = (await until(call, antiphon.ItemCreated)).item
+        assert added.parts == (antiphon.RecordedPart(b"", RATE_HZ, len(SAID) / RATE_HZ),)
 
 
 @in_session

@@ -68,6 +68,48 @@ def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
     )
 
 
+class AppendedFiles:
+    """Checks pieces of appended audio for the header of a container.
+
+    The first piece of a buffer may begin a WAV file of bare samples. After a piece of another file
+    the following ones are the rest of it, until the buffer is cleared or committed, or a file
+    begins that can be read. `clear` is the command that clears the buffer.
+    """
+
+    def __init__(self, clear: str) -> None:
+        self._clear = clear
+        self._begun = False
+        self._rejected = False
+
+    def bare(self, data: bytes, wanted: LiveFormat, field: str) -> bytes:
+        """The samples of the piece. Raises `InvalidArgument` for a piece of a file; drop it then.
+
+        Call `begin` when they have been taken.
+        """
+        if self._begun or not data:
+            return data
+        try:
+            samples = bare_samples(data, wanted, field)
+        except InvalidArgument:
+            self._rejected = True
+            raise
+        if self._rejected and len(samples) == len(data):
+            raise InvalidArgument(
+                f"{field}: follows a rejected piece of a file, so it is not taken as samples; send "
+                f"{self._clear}, then {wanted.name} without a container",
+                field=field,
+            )
+        return samples
+
+    def begin(self, data: bytes) -> None:
+        """The piece was taken: what follows are samples, unless it was empty."""
+        self._begun = self._begun or bool(data)
+
+    def forget(self) -> None:
+        """The buffer begins again."""
+        self._begun = self._rejected = False
+
+
 def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:
     """A whole recording in a format."""
     if wanted.companding is None and recording.rate_hz == wanted.rate_hz:

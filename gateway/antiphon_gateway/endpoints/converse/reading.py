@@ -12,12 +12,13 @@ from antiphon_gateway.conversations.commands import Command
 from antiphon_gateway.conversations.items import ConversationItem
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.converse.items import (
+    USUAL_RATE_HZ,
     checked_name,
     read_item,
     read_samples,
-    read_whole,
 )
 from antiphon_gateway.endpoints.converse.settings import with_settings
+from antiphon_gateway.media.live_audio import PCM16, AppendedFiles, LiveFormat
 from antiphon_gateway.media.pcm_recording import PcmRecording
 
 MOST_METADATA = 16
@@ -26,21 +27,22 @@ MOST_KEY_BYTES, MOST_VALUE_BYTES = 64, 512
 
 
 class AppendedSamples:
-    """Reads appended audio. The first piece of a buffer is checked for a container's header."""
+    """Reads appended audio. Files in a container are rejected."""
 
     def __init__(self) -> None:
-        self._begun = False
+        self._files = AppendedFiles("clear_audio")
 
     def take(self, more: converse_pb2.AppendAudio) -> PcmRecording:
         """The next samples. Raises `InvalidArgument`; nothing is taken then."""
-        read = read_samples if self._begun else read_whole
-        recorded = read(more.pcm16, more.rate_hz, "append_audio")
-        self._begun = self._begun or bool(more.pcm16)
+        sent = LiveFormat(PCM16.name, more.rate_hz or USUAL_RATE_HZ)
+        data = self._files.bare(more.pcm16, sent, "append_audio.pcm16")
+        recorded = read_samples(data, more.rate_hz, "append_audio")
+        self._files.begin(data)
         return recorded
 
     def forget(self) -> None:
         """The buffer begins again."""
-        self._begun = False
+        self._files.forget()
 
 
 def read_command(

@@ -13,28 +13,25 @@ from antiphon_gateway.endpoints.realtime.client_events import ClientEvent
 from antiphon_gateway.endpoints.realtime.item_json import read_item
 from antiphon_gateway.endpoints.realtime.settings import for_response, updated
 from antiphon_gateway.media.data_url import decoded_base64
-from antiphon_gateway.media.live_audio import LiveFormat, bare_samples
+from antiphon_gateway.media.live_audio import AppendedFiles, LiveFormat
 
 
 class AppendedBytes:
     """Turns appended audio into whole samples: half of one waits for the next piece.
 
-    Clients cut their audio where their network does. The first piece is checked for the header of
-    a container.
+    Clients cut their audio where their network does. Files in a container are rejected.
     """
 
     def __init__(self) -> None:
         self._rest = b""
-        self._begun = False
+        self._files = AppendedFiles("input_audio_buffer.clear")
         self._format: LiveFormat | None = None
 
     def take(self, audio: str, sent: LiveFormat) -> bytes:
-        """16-bit samples. Raises `InvalidArgument` for what is not base64, and for the beginning of
-        a file in a container; nothing is taken then."""
-        data = decoded_base64(audio, "audio")
-        if not self._begun and data:
-            data = bare_samples(data, sent, "audio")
-            self._begun = True
+        """16-bit samples. Raises `InvalidArgument` for what is not base64, and for a piece of a
+        file in a container; nothing is taken then."""
+        data = self._files.bare(decoded_base64(audio, "audio"), sent, "audio")
+        self._files.begin(data)
         if sent == self._format:
             data = self._rest + data
         whole = len(data) - len(data) % sent.sample_bytes
@@ -44,7 +41,7 @@ class AppendedBytes:
     def forget(self) -> None:
         """The buffer begins again."""
         self._rest = b""
-        self._begun = False
+        self._files.forget()
 
 
 def read_command(
