@@ -262,6 +262,46 @@ async def test_a_conversation_ends_when_its_token_expires(jwks: Path) -> None:
             assert (websocket.close_code, websocket.close_reason) == (1008, "the token has expired")
 
 
+UNKNOWN_KEYS: list[dict[str, Any]] = [
+    {"kty": "AKP", "alg": "ML-DSA-44", "kid": "later", "pub": "AA"},
+    {"kty": "oct", "k": "c2VjcmV0", "kid": "mac"},
+    {"kid": "none"},
+    {"kty": 7, "kid": "number"},
+    {**public(RSA_KEY, "pq"), "alg": "RS257"},
+    {**public(RSA_KEY, "encrypts"), "alg": "RSA-OAEP"},
+    {**public(EC_KEY, "curve"), "crv": "P-999"},
+    {"kty": "AKP", "alg": "ML-DSA-44"},
+    {"kty": "AKP", "alg": "ML-DSA-44", "kid": "one"},
+]
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN_KEYS, ids=str)
+async def test_a_key_of_an_unknown_kind_is_skipped_and_the_others_hold(
+    tmp_path: Path, unknown: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """RFC 7517, section 5."""
+    path = tmp_path / "jwks.json"
+    write_jwks(path, unknown, public(RSA_KEY, "one"))
+    async with authenticating(AuthConfig(jwt=jwt_of(path))) as door:
+        for given, status in ((token(), 200), (token(kid=unknown.get("kid") or "later"), 401)):
+            expected = 200 if unknown.get("kid") == "one" else status
+            assert await over_http(door, authorization=f"Bearer {given}") == expected
+    assert "keys[0] is skipped" in caplog.text
+    write_jwks(path, unknown)
+    with pytest.raises(InvalidArgument, match=r"no usable key.*keys\[0\]") as caught:
+        Identities(GatewayConfig(auth=AuthConfig(jwt=jwt_of(path))))
+    assert caught.value.field == "gateway.auth.jwt.jwks_file"
+
+
+async def test_a_token_without_a_key_id_is_checked_with_the_only_usable_key(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "jwks.json"
+    write_jwks(path, UNKNOWN_KEYS[0], public(RSA_KEY, "one"))
+    async with authenticating(AuthConfig(jwt=jwt_of(path))) as door:
+        assert await over_http(door, authorization=f"Bearer {token(kid=None)}") == 200
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

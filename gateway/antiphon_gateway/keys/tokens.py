@@ -7,16 +7,17 @@ is checked.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jwt
 import msgspec
 
-from antiphon.deployment.auth_config import JwtConfig
+from antiphon.deployment.auth_config import Algorithm, JwtConfig
 from antiphon.errors import InvalidArgument, Unauthenticated, told
 from antiphon_gateway.regular_file import read_regular
 
@@ -31,7 +32,15 @@ MAX_RSA_BITS = 16_384
 LAST_S = 1 << 40
 """No clock gets that far, and every timer can be set to it."""
 _REQUIRED = ["exp", "iss", "aud", "sub"]
-_ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
+_ALGORITHMS = get_args(Algorithm)
+_CURVES: Mapping[str, tuple[str, ...]] = {
+    "RSA": (),
+    "EC": ("P-256", "P-384", "P-521"),
+    "OKP": ("Ed25519", "Ed448"),
+}
+"""Curves by the types of public keys."""
+
+_log = logging.getLogger(__name__)
 
 
 class _Jwks(msgspec.Struct, frozen=True):
@@ -72,7 +81,9 @@ class IssuerKeys:
 def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
     """The signing keys of the file, parsed for each algorithm that they can be used with.
 
-    Raises `InvalidArgument` if the file or one of its signing keys is not valid.
+    Keys of an unknown type, algorithm or curve are skipped with a warning (RFC 7517, section 5), as
+    are symmetric ones. Raises `InvalidArgument` if the file or one of the other signing keys is not
+    valid, and if no key is usable.
     """
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     try:
@@ -86,27 +97,46 @@ def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
             f"1 to {MAX_KEYS}",
             field=FIELD,
         )
-    by_id: dict[str | None, Mapping[str, jwt.PyJWK]] = {}
+    skipped, known = [], []
     for number, key in enumerate(signing):
-        where, key_id = f"{FIELD}: {path}: keys[{number}]", key.get("kid")
-        if not isinstance(key_id, str) and (key_id is not None or len(signing) > 1):
+        where = f"keys[{number}]"
+        if (reason := _unknown(key)) is None:
+            known.append((f"{FIELD}: {path}: {where}", key))
+        else:
+            skipped.append(f"{where} is skipped: {reason}")
+    if not known:
+        raise InvalidArgument(
+            f"{FIELD}: {path}: has no usable key; {'; '.join(skipped)}; give a public key of type "
+            "RSA, EC or OKP",
+            field=FIELD,
+        )
+    by_id: dict[str | None, Mapping[str, jwt.PyJWK]] = {}
+    for where, key in known:
+        key_id = key.get("kid")
+        if not isinstance(key_id, str) and (key_id is not None or len(known) > 1):
             raise InvalidArgument(f"{where}: needs a `kid` that is a string", field=FIELD)
         if key_id in by_id:
             raise InvalidArgument(f"{where}: needs a `kid` of its own", field=FIELD)
         by_id[key_id] = _parsed(key, algorithms, where)
+    for each in skipped:
+        _log.warning("%s: %s: %s", FIELD, path, each)
     return IssuerKeys(by_id)
+
+
+def _unknown(key: dict[str, Any]) -> str | None:
+    """Why the key is of a kind that this gateway does not know; None for a known kind."""
+    kty = key.get("kty")
+    if not isinstance(kty, str) or kty not in _CURVES:
+        return f"kty {told(kty)} is no public key's that is supported"
+    if "alg" in key and key["alg"] not in _ALGORITHMS:
+        return f"alg {told(key['alg'])} is not a supported signature algorithm"
+    if _CURVES[kty] and "crv" in key and key["crv"] not in _CURVES[kty]:
+        return f"crv {told(key['crv'])} is not a supported curve"
+    return None
 
 
 def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[str, jwt.PyJWK]:
     """A key by the algorithms that it can be used with; its `alg`, if present, allows one."""
-    for field in ("kty", "alg"):
-        if not isinstance(key.get(field, ""), str):
-            raise InvalidArgument(f"{where}: {field} must be a string", field=FIELD)
-    if key.get("kty") not in _ASYMMETRIC:
-        raise InvalidArgument(
-            f"{where}: kty {told(key.get('kty'))} is no public key's; RSA, EC and OKP are taken",
-            field=FIELD,
-        )
     if "d" in key:
         raise InvalidArgument(
             f"{where}: is a private key; the gateway needs the public one alone", field=FIELD
