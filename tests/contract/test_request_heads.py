@@ -145,6 +145,54 @@ async def test_heads_that_can_be_read_in_two_ways_are_rejected(
         assert json.loads(response.split("\r\n\r\n", 1)[1])["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://localhost/v1/models", "localhost", 200),
+        ("http://LOCALHOST:80/v1/models", "localhost", 200),
+        ("https://localhost:443/v1/models", "localhost", 200),
+        ("HTTP://localhost:8000/v1/models", "localhost:8000", 200),
+        ("http://[::1]/v1/models", "[::1]:80", 200),
+        ("http://evil/v1/models", "localhost", 400),
+        ("http://localhost/v1/models", "evil", 400),
+        ("http://localhost:8001/v1/models", "localhost:8000", 400),
+        ("http://user@localhost/v1/models", "localhost", 400),
+        ("http://localhost@evil/v1/models", "localhost", 400),
+        ("http://evil/health", "localhost", 400),
+        ("http://evil/", "evil", 421),
+        ("http:///v1/models", "localhost", 400),
+        ("//evil/v1/models", "localhost", 404),
+    ],
+)
+async def test_a_target_that_names_a_host_names_the_same_as_the_field(
+    named_gateway: ServedGateway, target: str, host: str, status: int
+) -> None:
+    response = await ask_raw(named_gateway.gateway.http_address, f"Host: {host}", path=target)
+    assert status_of(response) == status, response
+    if status == 400 and "{" in response:
+        assert json.loads(response.split("\r\n\r\n", 1)[1])["error"]["param"] == "host"
+
+
+async def test_a_websocket_target_names_the_same_host_as_the_field(
+    named_gateway: ServedGateway,
+) -> None:
+    fields = (
+        "Upgrade: websocket", "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    )  # fmt: skip
+    address = named_gateway.gateway.http_address
+    for name, status in (("localhost", 101), ("evil", 400)):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        lines = (
+            f"GET http://{name}/v1/realtime HTTP/1.1", "Host: localhost", "Connection: Upgrade",
+            *fields, "", "",
+        )  # fmt: skip
+        writer.write("\r\n".join(lines).encode())
+        assert status_of((await reader.readline()).decode()) == status, name
+        writer.close()
+
+
 async def test_http_1_0_needs_no_host(named_gateway: ServedGateway) -> None:
     address = named_gateway.gateway.http_address
     assert status_of(await ask_raw(address, path="/health", version="1.0")) == 200

@@ -34,6 +34,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
 from antiphon_gateway.byte_budget import SILENT_S
 from antiphon_gateway.endpoints.http.errors import BodyTooSlow, error_json
+from antiphon_gateway.endpoints.http.request_head import origin_form
 from antiphon_gateway.endpoints.http.websocket import BoundedWebSocket
 from antiphon_gateway.metrics import Refused
 
@@ -219,6 +220,11 @@ class BoundedConnection(HttpToolsProtocol):
         if self.parser.get_method() == b"CONNECT":
             what = "CONNECT is not supported: this server is not a proxy"
             self._refuse(400, InvalidArgument(what))
+            return
+        try:
+            self.url = origin_form(self.url, self.headers)
+        except InvalidArgument as error:
+            self._refuse(400, error)
             return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._bounds.max_head_bytes:

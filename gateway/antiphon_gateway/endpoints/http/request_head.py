@@ -7,7 +7,8 @@ addresses, localhost and configured names are accepted there, for HTTP and WebSo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,6 +23,7 @@ from antiphon_gateway.metrics import Refused
 ANY = "*"
 MISDIRECTED = 421
 LOCALHOST = "localhost"
+_PORTS = {b"http": "80", b"https": "443"}
 
 
 class MisdirectedRequest(InvalidArgument):
@@ -92,6 +94,39 @@ class CheckedHeads:
             name = name.lower().removesuffix(".")
             return name == LOCALHOST or name in self._names or name.endswith(self._domains)
         return True
+
+
+def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The path and query of a target that may name a host, too (RFC 9112, section 3.2.2).
+
+    Raises `InvalidArgument` for a target that names another host than `Host`. A server must believe
+    the target, and proxies and caches may believe the field. Names are compared without case and a
+    last dot, and a missing port is the scheme's. `CheckedHeads` rejects none or two `Host` fields.
+    """
+    scheme, separator, rest = target.partition(b"://")
+    if target.startswith(b"/") or not separator:
+        return target
+    port = _PORTS.get(scheme.lower())
+    if port is None:
+        raise InvalidArgument("host: the request's target must be of http or https", field="host")
+    authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) == 1 and _host_and_port(authority, port) != _host_and_port(hosts[0], port):
+        raise InvalidArgument(
+            f"host: {told(hosts[0].decode('latin-1'))} is not the host of the request's target, "
+            f"{told(authority.decode('latin-1'))}; name the same in both",
+            field="host",
+        )
+    path = rest[len(authority) :]
+    return path if path.startswith(b"/") else b"/" + path
+
+
+def _host_and_port(authority: bytes, default_port: str) -> tuple[str, str]:
+    """A comparable form of what a target or a `Host` names."""
+    text = authority.decode("latin-1")
+    host = _without_port(text)
+    port = text[len(host) + 1 :] or default_port
+    return host.lower().removesuffix("."), port.lstrip("0")
 
 
 def _without_port(host: str) -> str:
