@@ -38,12 +38,16 @@ class Launched:
 
 
 def launch(
-    role: str, config: StageConfig, arguments: Callable[[RowAddress], AsyncEngineArgs]
+    role: str,
+    config: StageConfig,
+    arguments: Callable[[RowAddress], AsyncEngineArgs],
+    *,
+    takes_schemas: bool,
 ) -> Launched:
     """Start vLLM, with the `arguments` that it takes if hidden rows go to the given address.
 
-    Raises what `arguments` does, `InvalidArgument` for arguments that vLLM does not take, and
-    what vLLM's start raises.
+    An engine that `takes_schemas` has a process that checks JSON schemas. Raises what `arguments`
+    does, `InvalidArgument` for arguments that vLLM does not take, and what vLLM's start raises.
     """
     mailbox = Mailbox()
     rows = RowReceiver(
@@ -57,7 +61,8 @@ def launch(
     except BaseException:
         rows.close()
         raise
-    host = VllmHost(role, start, mailbox, Restarts(), config.engine_nice or 0, vocabulary_of)
+    vocabulary = vocabulary_of if takes_schemas else None
+    host = VllmHost(role, start, mailbox, Restarts(), config.engine_nice or 0, vocabulary)
 
     def close() -> None:
         rows.close()

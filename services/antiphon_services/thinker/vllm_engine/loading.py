@@ -95,7 +95,7 @@ def load_engine(
             tap=Tap(checkpoint.tapped, rows) if tapped else None,
         )
 
-    vllm = launch(role, config, arguments)
+    vllm = launch(role, config, arguments, takes_schemas=True)
     check = PromptCheck(intake.prompts.special, checkpoint.vocabulary, hears=media.audio > 0)
     return VllmThinkerEngine(
         intake,

@@ -77,7 +77,7 @@ def start_engine(
             made.kv_cache_memory_bytes *= config.slots
         return made
 
-    vllm = launch(TALKER, config, arguments)
+    vllm = launch(TALKER, config, arguments, takes_schemas=False)
     held = vllm.host.cache_positions
     if held < config.slots * positions:
         vllm.close()
