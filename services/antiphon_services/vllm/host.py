@@ -35,7 +35,7 @@ from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.request import parameters_of, prompt_of
 from antiphon_services.vllm.restarts import Restarts
 from antiphon_services.vllm.schema_checker import SchemaChecker
-from antiphon_services.vllm.schema_messages import Vocabulary
+from antiphon_services.vllm.schema_messages import SchemaVocabulary
 from antiphon_services.vllm.session import SessionPart, VllmSession
 
 RETRY_AFTER_S = 5.0
@@ -66,7 +66,7 @@ class VllmHost:
         mailbox: Mailbox,
         restarts: Restarts,
         nice: int = 0,
-        vocabulary: Callable[[AsyncLLM], Vocabulary] | None = None,
+        vocabulary: Callable[[AsyncLLM], SchemaVocabulary] | None = None,
     ) -> None:
         self._role = role
         self._nice = nice

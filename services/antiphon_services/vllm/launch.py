@@ -22,7 +22,7 @@ from antiphon_services.vllm.host import VllmHost
 from antiphon_services.vllm.mailbox import Ended, Mailbox, Rows
 from antiphon_services.vllm.restarts import Restarts
 from antiphon_services.vllm.row_receiver import RowAddress, RowReceiver
-from antiphon_services.vllm.schema_messages import Vocabulary
+from antiphon_services.vllm.schema_messages import SchemaVocabulary
 from antiphon_services.vllm.spans import RowSpan
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
         ) from error
 
 
-def vocabulary_of(engine: AsyncLLM) -> Vocabulary:
+def vocabulary_of(engine: AsyncLLM) -> SchemaVocabulary:
     """What the engine compiles JSON schemas against."""
     config = engine.vllm_config
     info = xgrammar.TokenizerInfo.from_huggingface(
@@ -102,7 +102,7 @@ def vocabulary_of(engine: AsyncLLM) -> Vocabulary:
         vocab_size=config.model_config.get_vocab_size(),
     )
     compact = config.structured_outputs_config.disable_any_whitespace
-    return Vocabulary(info.serialize_json(), any_whitespace=not compact)
+    return SchemaVocabulary(info.serialize_json(), any_whitespace=not compact)
 
 
 def _take_rows(mailbox: Mailbox, span: RowSpan, rows: Tensor) -> None:

@@ -36,12 +36,12 @@ from antiphon_services.vllm.schema_messages import (
     REJECTED,
     TOO_LARGE,
     CheckSchema,
-    ChildEnded,
-    ChildStarted,
+    CompilerEnded,
+    CompilerStarted,
     FromServer,
-    KillChild,
-    ServerReady,
-    Vocabulary,
+    KillCompiler,
+    SchemaServerReady,
+    SchemaVocabulary,
 )
 
 FIELD = "json_schema"
@@ -91,13 +91,13 @@ _decoder = msgspec.json.Decoder(FromServer)
 
 
 @dataclass(slots=True)
-class _RunningServer:
+class _RunningSchemaServer:
     """The schema server's process, and its children: their ends by number, and process ids."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket
     ready: asyncio.Future[bool]
-    ended: dict[int, asyncio.Future[ChildEnded]] = field(default_factory=dict)
+    ended: dict[int, asyncio.Future[CompilerEnded]] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)
 
 
@@ -116,13 +116,13 @@ class SchemaChecker:
     The server is started by `start`, and again by the next check after it was lost.
     """
 
-    def __init__(self, vocabulary: Vocabulary, lanes: tuple[SchemaLane, ...] = LANES) -> None:
+    def __init__(self, vocabulary: SchemaVocabulary, lanes: tuple[SchemaLane, ...] = LANES) -> None:
         self._vocabulary = msgspec.json.encode(vocabulary)
         self._queues = [_Queue(lane, asyncio.Semaphore(lane.processes)) for lane in lanes]
         self._outcomes: OrderedDict[bytes, str] = OrderedDict()
         """Why a schema was rejected, by digest; empty for an accepted one."""
         self._numbers = itertools.count()
-        self._server: _RunningServer | None = None
+        self._server: _RunningSchemaServer | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -177,7 +177,7 @@ class SchemaChecker:
     async def _try(self, schema: str, digest: bytes, queue: _Queue) -> None:
         """Compile in a slot of this lane, and keep the outcome unless the CPU time is used up."""
         server = await self._ready_server(queue)
-        ended: asyncio.Future[ChildEnded] | None = None
+        ended: asyncio.Future[CompilerEnded] | None = None
         with _file("schema") as source, _file("report") as report:
             try:
                 # An equal schema may have held the slot before.
@@ -211,7 +211,7 @@ class SchemaChecker:
                 content = os.pread(report.fileno(), MAX_REPORT_BYTES, 0)
                 self._keep(digest, _outcome(end.status, content))
 
-    async def _ready_server(self, queue: _Queue) -> _RunningServer:
+    async def _ready_server(self, queue: _Queue) -> _RunningSchemaServer:
         """The server when it is ready, with a slot of the lane taken."""
         if queue.waiting >= MAX_WAITING:
             raise _busy("checks too many schemas")
@@ -237,7 +237,7 @@ class SchemaChecker:
         if len(self._outcomes) > MAX_KEPT:
             self._outcomes.popitem(last=False)
 
-    def _running_server(self) -> _RunningServer:
+    def _running_server(self) -> _RunningSchemaServer:
         """The server, started unless it runs. Raises `Unavailable`."""
         if self._server is not None:
             return self._server
@@ -251,10 +251,10 @@ class SchemaChecker:
         return server
 
     def _send(
-        self, server: _RunningServer, request: CheckSchema, files: tuple[io.FileIO, ...]
-    ) -> asyncio.Future[ChildEnded]:
+        self, server: _RunningSchemaServer, request: CheckSchema, files: tuple[io.FileIO, ...]
+    ) -> asyncio.Future[CompilerEnded]:
         """Have a child started; its end. Raises `Unavailable` without the server."""
-        ended: asyncio.Future[ChildEnded] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[CompilerEnded] = asyncio.get_running_loop().create_future()
         packet = msgspec.json.encode(request)
         try:
             socket.send_fds(server.control, [packet], [each.fileno() for each in files])
@@ -264,19 +264,19 @@ class SchemaChecker:
         server.ended[request.number] = ended
         return ended
 
-    def _kill(self, server: _RunningServer, number: int) -> None:
+    def _kill(self, server: _RunningSchemaServer, number: int) -> None:
         """End a child; if it has not ended after a while, end the server with all children."""
         if (ended := server.ended.get(number)) is None:
             return
         try:
-            server.control.send(msgspec.json.encode(KillChild(number)))
+            server.control.send(msgspec.json.encode(KillCompiler(number)))
         except OSError:
             self._lose(server)
             return
         late = asyncio.get_running_loop().call_later(END_TIMEOUT_S, self._lose, server)
         ended.add_done_callback(lambda _: late.cancel())
 
-    def _receive(self, server: _RunningServer) -> None:
+    def _receive(self, server: _RunningSchemaServer) -> None:
         """Read one packet; none when the server has ended."""
         try:
             packet = server.control.recv(MAX_PACKET_BYTES)
@@ -288,15 +288,15 @@ class SchemaChecker:
             self._lose(server)
             return
         match _decoder.decode(packet):
-            case ServerReady():
+            case SchemaServerReady():
                 server.ready.set_result(True)
-            case ChildStarted(number, pid):
+            case CompilerStarted(number, pid):
                 server.pids[number] = pid
-            case ChildEnded(number) as end:
+            case CompilerEnded(number) as end:
                 server.pids.pop(number, None)
                 server.ended.pop(number).set_result(end)
 
-    def _lose(self, server: _RunningServer) -> None:
+    def _lose(self, server: _RunningSchemaServer) -> None:
         """Go on without a server; its children die with it."""
         if server is not self._server:
             return
@@ -309,7 +309,7 @@ class SchemaChecker:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _end(self, server: _RunningServer) -> None:
+    async def _end(self, server: _RunningSchemaServer) -> None:
         """Wait until the server's process has ended, then fail what waited for it."""
         status = await asyncio.to_thread(_reap, server.process)
         if not self._closed:
@@ -317,12 +317,12 @@ class SchemaChecker:
         if not server.ready.done():
             server.ready.set_result(False)
         for number, ended in server.ended.items():
-            ended.set_result(ChildEnded(number, -signal.SIGKILL))
+            ended.set_result(CompilerEnded(number, -signal.SIGKILL))
         server.ended.clear()
         server.pids.clear()
 
 
-def _start_server(vocabulary: bytes) -> _RunningServer:
+def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
     """A new server's process. Raises `OSError`."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
@@ -346,7 +346,7 @@ def _start_server(vocabulary: bytes) -> _RunningServer:
     except BaseException:
         mine.close()
         raise
-    return _RunningServer(process, mine, asyncio.get_running_loop().create_future())
+    return _RunningSchemaServer(process, mine, asyncio.get_running_loop().create_future())
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:

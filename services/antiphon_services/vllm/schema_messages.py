@@ -15,7 +15,7 @@ TOO_LARGE = 4
 """Exit status of a child whose compiled schema is larger than allowed."""
 
 
-class Vocabulary(msgspec.Struct, frozen=True):
+class SchemaVocabulary(msgspec.Struct, frozen=True):
     """What schemas are compiled against: xgrammar's tokenizer info as JSON, and whether vLLM
     allows any white space between the parts of a value."""
 
@@ -40,29 +40,29 @@ class CheckSchema(msgspec.Struct, frozen=True, tag=True):
     niceness: int
 
 
-class KillChild(msgspec.Struct, frozen=True, tag=True):
+class KillCompiler(msgspec.Struct, frozen=True, tag=True):
     """End a child process, if it still runs."""
 
     number: int
 
 
-class ServerReady(msgspec.Struct, frozen=True, tag=True):
+class SchemaServerReady(msgspec.Struct, frozen=True, tag=True):
     """The server has read the vocabulary and starts children without delay."""
 
 
-class ChildStarted(msgspec.Struct, frozen=True, tag=True):
+class CompilerStarted(msgspec.Struct, frozen=True, tag=True):
     """The process id of a child."""
 
     number: int
     pid: int
 
 
-class ChildEnded(msgspec.Struct, frozen=True, tag=True):
+class CompilerEnded(msgspec.Struct, frozen=True, tag=True):
     """A child's exit status, or the negative number of the signal that ended it."""
 
     number: int
     status: int
 
 
-ToServer = CheckSchema | KillChild
-FromServer = ServerReady | ChildStarted | ChildEnded
+ToServer = CheckSchema | KillCompiler
+FromServer = SchemaServerReady | CompilerStarted | CompilerEnded

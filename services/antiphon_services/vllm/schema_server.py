@@ -31,13 +31,13 @@ from antiphon_services.vllm.schema_messages import (
     REJECTED,
     TOO_LARGE,
     CheckSchema,
-    ChildEnded,
-    ChildStarted,
+    CompilerEnded,
+    CompilerStarted,
     FromServer,
-    KillChild,
-    ServerReady,
+    KillCompiler,
+    SchemaServerReady,
+    SchemaVocabulary,
     ToServer,
-    Vocabulary,
 )
 
 MAX_DESCRIPTORS = 32
@@ -54,7 +54,7 @@ class SchemaServer:
         self._stage = stage
         self._numbers: dict[int, int] = {}  # by process id
         _, (descriptor,), _, _ = socket.recv_fds(stage, MAX_PACKET_BYTES, 1)
-        vocabulary = msgspec.json.decode(_take(descriptor), type=Vocabulary)
+        vocabulary = msgspec.json.decode(_take(descriptor), type=SchemaVocabulary)
         self._any_whitespace = vocabulary.any_whitespace
         self._info = xgrammar.TokenizerInfo.deserialize_json(vocabulary.tokenizer_info)
 
@@ -66,7 +66,7 @@ class SchemaServer:
         # The interpreter writes a signal's number here, whichever call it interrupts.
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._send(ServerReady())
+        self._send(SchemaServerReady())
         try:
             while True:
                 ready, _, _ = select.select([self._stage.fileno(), woken], [], [])
@@ -89,7 +89,7 @@ class SchemaServer:
         match _decoder.decode(packet):
             case CheckSchema() as request:
                 self._start(request, descriptors)
-            case KillChild(number):
+            case KillCompiler(number):
                 for pid in [pid for pid, each in self._numbers.items() if each == number]:
                     # The process id is still the child's: it has not been reaped.
                     os.kill(pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ class SchemaServer:
         if (pid := os.fork()) == 0:
             self._run_child(request, descriptors, parent)
         self._numbers[pid] = request.number
-        self._send(ChildStarted(request.number, pid))
+        self._send(CompilerStarted(request.number, pid))
 
     def _run_child(self, request: CheckSchema, descriptors: list[int], parent: int) -> NoReturn:
         """Compile one schema, then exit."""
@@ -153,7 +153,7 @@ class SchemaServer:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            self._send(ChildEnded(self._numbers.pop(pid), os.waitstatus_to_exitcode(status)))
+            self._send(CompilerEnded(self._numbers.pop(pid), os.waitstatus_to_exitcode(status)))
 
     def _send(self, message: FromServer) -> None:
         self._stage.send(msgspec.json.encode(message))

@@ -17,7 +17,7 @@ import pytest_asyncio
 from antiphon.errors import InvalidArgument, ResourceExhausted, Unavailable
 from antiphon_services.vllm import schema_checker
 from antiphon_services.vllm.schema_checker import LANES, SchemaChecker, SchemaLane
-from antiphon_services.vllm.schema_messages import Vocabulary
+from antiphon_services.vllm.schema_messages import SchemaVocabulary
 
 xgrammar = pytest.importorskip("xgrammar")
 
@@ -53,19 +53,19 @@ SLOW_TO_PARSE = {
 
 
 @pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
+def vocabulary() -> SchemaVocabulary:
     """Every byte and 20,000 words, and an end."""
     made = random.Random(0)
     words = {"".join(made.choices(ascii_lowercase, k=made.randint(2, 9))) for _ in range(20_000)}
     tokens = [bytes([each]) for each in range(256)] + [each.encode() for each in sorted(words)]
     info = xgrammar.TokenizerInfo([*tokens, b"<end>"], stop_token_ids=[len(tokens)])
-    return Vocabulary(info.serialize_json(), any_whitespace=True)
+    return SchemaVocabulary(info.serialize_json(), any_whitespace=True)
 
 
 class Checkers:
     """Makes checkers, and closes them."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: SchemaVocabulary) -> None:
         self._vocabulary = vocabulary
         self._made: list[SchemaChecker] = []
 
@@ -84,7 +84,7 @@ class Checkers:
 
 @pytest_asyncio.fixture
 async def checkers(
-    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+    vocabulary: SchemaVocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Checkers]:
     monkeypatch.setattr(schema_checker, "DEADLINE_S", FOR_EVER_S)
     monkeypatch.setattr(schema_checker, "END_TIMEOUT_S", FOR_EVER_S)
