@@ -35,7 +35,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
+.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
 	gpu verify-release bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -60,6 +60,11 @@ $(INSTALLED): pyproject.toml
 $(DEV_INSTALLED): $(INSTALLED)
 	$(INSTALL) --quiet --group dev
 	touch $@
+
+wheels: setup-dev ## build the wheels of antiphon (client) and antiphon-server in OUT (out)
+	@set -e; mkdir -p "$(OUT)/wheels"; out=$$(cd "$(OUT)/wheels" && pwd); python=$$(pwd)/$(BIN)/python; for each in . packaging/server; do \
+		(cd $$each && $$python -c "from hatchling import build; print(build.build_wheel('$$out'))"); \
+	done
 
 demo: setup ## start everything, ask it some questions, then type yours; WAV files in OUT (out); [MODEL=DIR]
 	$(BIN)/python -m antiphon_tools.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)

@@ -1,16 +1,23 @@
-"""What `pip install antiphon` brings: the client, the wire and values, and nothing else."""
+"""What `pip install antiphon` brings: the client, the wire and values, and nothing else; and what
+`antiphon-server` adds to it."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tomllib
+import venv
 import zipfile
+from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
+import httpx
 import pytest
 from packaging.requirements import Requirement
 
@@ -25,7 +32,7 @@ TYPES = "_typeshed"
 BUILD = """
 import sys
 from hatchling import build
-build.build_wheel(sys.argv[1])
+print(build.build_wheel(sys.argv[1]))
 """
 IMPORT = """
 import sys
@@ -40,15 +47,8 @@ print(*sorted({each.partition(".")[0] for each in set(sys.modules) - before}))
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, unpacked. Building writes into the sources: into a copy."""
-    sources = tmp_path_factory.mktemp("sources")
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, sources)
-    for package in ("antiphon", "gateway", "services", "testkit", "tools"):
-        shutil.copytree(ROOT / package, sources / package)
-    packed = tmp_path_factory.mktemp("packed")
+def _build(sources: Path, packed: Path) -> Path:
+    """The wheel of the project in that directory."""
     built = subprocess.run(
         [sys.executable, "-c", BUILD, str(packed)],
         cwd=sources,
@@ -58,8 +58,19 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert built.returncode == 0, built.stdout
+    return packed / built.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, unpacked. Building writes into the sources: into a copy."""
+    sources = tmp_path_factory.mktemp("sources")
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, sources)
+    for package in ("antiphon", "gateway", "services", "testkit", "tools"):
+        shutil.copytree(ROOT / package, sources / package)
+    archive = _build(sources, tmp_path_factory.mktemp("packed"))
     unpacked = tmp_path_factory.mktemp("unpacked")
-    (archive,) = packed.glob("*.whl")
     with zipfile.ZipFile(archive) as files:
         files.extractall(unpacked)
     return unpacked
@@ -166,3 +177,138 @@ def test_installed_client_loads_nothing_but_itself_grpc_and_protobuf(
     assert said == version
     others = set(loaded.split()) - sys.stdlib_module_names
     assert {"antiphon"} <= others <= {"antiphon", *DEPENDENCIES.values()}
+
+
+SERVER = ROOT / "packaging" / "server"
+
+
+@pytest.fixture(scope="module")
+def server_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server's wheel, packed."""
+    return _build(SERVER, tmp_path_factory.mktemp("packed"))
+
+
+@pytest.fixture(scope="module")
+def installed(
+    wheel: Path, server_wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """An environment with both wheels, and with what they depend on from this one: its packages
+    are on the path, its editable antiphon is not, as no `.pth` file of theirs is read."""
+    place = tmp_path_factory.mktemp("installed")
+    venv.create(place, with_pip=False)
+    (packages,) = place.glob("lib/python*/site-packages")
+    shutil.copytree(wheel, packages, dirs_exist_ok=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install"]
+    subprocess.run([*pip, "--quiet", "--no-deps", "--no-index", str(server_wheel)], check=True)
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    yield place
+    shutil.rmtree(place)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def test_both_distributions_have_every_module_of_the_library_once(
+    wheel: Path, server_wheel: Path
+) -> None:
+    with zipfile.ZipFile(server_wheel) as files:
+        server = {name for name in files.namelist() if name.startswith("antiphon/")}
+    client = {str(path.relative_to(wheel)) for path in (wheel / "antiphon").rglob("*.py*")}
+    assert not client & server
+    sources = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "antiphon").rglob("*.py")
+        if "__pycache__" not in path.parts
+    }
+    assert sources == {name for name in client | server if name.endswith(".py")}
+
+
+def test_both_distributions_have_one_version() -> None:
+    projects = [
+        tomllib.loads((place / "pyproject.toml").read_text())["project"] for place in (ROOT, SERVER)
+    ]
+    client, server = projects
+    assert client["version"] == server["version"]
+    for requirements in (server["dependencies"], *server["optional-dependencies"].values()):
+        (only,) = map(Requirement, requirements)
+        assert only.name == "antiphon"
+        assert only.extras <= set(client["optional-dependencies"])
+        assert str(only.specifier) == f"=={client['version']}"
+    (serve,) = map(Requirement, client["optional-dependencies"]["serve"])
+    assert (serve.name, str(serve.specifier)) == ("antiphon-server", f"=={client['version']}")
+
+
+def test_server_wheel_takes_no_name_that_is_not_its_own(server_wheel: Path) -> None:
+    with zipfile.ZipFile(server_wheel) as files:
+        names = {name.partition("/")[0] for name in files.namelist()}
+    assert all(name.startswith("antiphon") for name in names), names
+
+
+def test_installed_commands_say_what_they_take(installed: Path, tmp_path: Path) -> None:
+    listed = subprocess.run(
+        [installed / "bin" / "antiphon"],
+        cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    commands = [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
+    assert commands[:3] == ["serve", "stage", "gateway"]
+    for command in commands:
+        said = subprocess.run(
+            [installed / "bin" / "antiphon", command, "--help"],
+            cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        assert said.startswith(f"usage: antiphon {command} "), said
+    unknown = subprocess.run(
+        [installed / "bin" / "antiphon", "speak"],
+        cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert unknown.returncode == 2
+    assert unknown.stderr.startswith("antiphon: no command 'speak'")
+
+
+@pytest.mark.processes
+def test_installed_server_speaks_in_a_directory_that_shadows_its_packages(
+    installed: Path, tmp_path: Path
+) -> None:
+    """It serves the model that comes with it; the user's folders do not stand in for packages."""
+    for name in ("antiphon", "antiphon_gateway", "gateway", "services"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong package')\n")
+    command = [installed / "bin" / "antiphon", "serve", "--port", "0", "--grpc-port", "0"]
+    with subprocess.Popen(
+        [*command, "--on-exit", "stop"],
+        cwd=tmp_path,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as serving:
+        assert serving.stdout is not None
+        try:
+            said = ""
+            for line in serving.stdout:
+                said += line
+                if line.startswith("  HTTP  "):
+                    break
+            assert "  HTTP  " in said, said
+            url = line.split()[1]
+            question = {"role": "user", "content": "What is antiphon?"}
+            answer = httpx.post(
+                f"{url}/v1/chat/completions",
+                json={
+                    "model": "antiphon-demo",
+                    "modalities": ["text", "audio"],
+                    "audio": {"voice": "cantor", "format": "wav"},
+                    "messages": [question],
+                },
+                timeout=120,
+            )
+        finally:
+            serving.terminate()
+            rest = serving.stdout.read()
+        assert answer.status_code == 200, answer.text
+        audio = json.loads(answer.text)["choices"][0]["message"]["audio"]
+        assert audio["transcript"]
+        assert len(audio["data"]) > 10_000
+        assert "stopped, nothing is left running" in rest
+        assert serving.wait() == 0

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 import uvloop
 from msgspec import structs
@@ -24,12 +25,15 @@ from antiphon_gateway.server import Gateway
 log = logging.getLogger("gateway")
 
 
-def main() -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_gateway"
+) -> int:
     """Serve until SIGTERM or SIGINT, or make a key. Returns the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        if sys.argv[1:2] == ["keys"]:
-            return keys_command(sys.argv[2:])
-        options = read_options()
+        if given[:1] == ["keys"]:
+            return keys_command(given[1:], prog=f"{prog} keys")
+        options = read_options(given, prog=prog)
         configure_logging(
             options.log_level.upper(), "%(asctime)s %(levelname)s %(name)s %(message)s"
         )

@@ -26,9 +26,11 @@ class GatewayOptions:
     log_level: str
 
 
-def read_options(arguments: Sequence[str] | None = None) -> GatewayOptions:
+def read_options(
+    arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_gateway"
+) -> GatewayOptions:
     """Read the command line. Raises `InvalidArgument` for a wrong deployment."""
-    parsed = _parser().parse_args(arguments)
+    parsed = _parser(prog).parse_args(arguments)
     deployment = load_deployment(parsed.config)
     gateway = deployment.gateway
     listens = {
@@ -47,9 +49,9 @@ def delivery_of(deployment: Deployment) -> dict[str, Delivery]:
     return {edge: Delivery(name) for edge, name in deployment.delivery.items()}
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m antiphon_gateway",
+        prog=prog,
         description="The OpenAI-compatible and gRPC endpoint to the stages.",
     )
     parser.add_argument("--config", type=Path, required=True, help="deployment file (YAML)")

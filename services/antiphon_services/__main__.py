@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from antiphon.runtime.server.main import main
 from antiphon_services.lm.reproducible import ask_for_equal_digits
 from antiphon_services.loading import load_stage
 from antiphon_services.nameless_user import settle_user
 
-if __name__ == "__main__":
+
+def serve_stage(
+    arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_services"
+) -> int:
+    """Run a stage until it is told to stop. Returns the exit status."""
     settle_user()
     ask_for_equal_digits()
-    sys.exit(main(load_stage, prog="python -m antiphon_services"))
+    return main(load_stage, arguments, prog=prog)
+
+
+if __name__ == "__main__":
+    sys.exit(serve_stage())

@@ -12,12 +12,12 @@ from antiphon_gateway.calls.priority import Priority
 from antiphon_gateway.keys.key_file import KeyEntry, KeyLimits, digest_of, new_key
 
 
-def keys_command(arguments: Sequence[str]) -> int:
+def keys_command(arguments: Sequence[str], *, prog: str = "python -m antiphon_gateway keys") -> int:
     """Print a new key, once, and the line to add to `gateway.keys_file`.
 
     Raises `InvalidArgument` for a name or a limit that will not do.
     """
-    parser = argparse.ArgumentParser(prog="python -m antiphon_gateway keys")
+    parser = argparse.ArgumentParser(prog=prog)
     actions = parser.add_subparsers(required=True)
     new = actions.add_parser("new", help="make a key")
     new.add_argument("name", help="what logs call it")

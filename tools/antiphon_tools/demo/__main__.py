@@ -21,9 +21,11 @@ from antiphon_tools.launcher.launcher import Launcher, Running
 GOODBYES = ("quit", "exit")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.demo"
+) -> int:
     """Run the command line; the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser(prog).parse_args(arguments)
     console = Console(sys.stdout, output=False)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -95,8 +97,8 @@ async def _answer_person(
             console.say(f"error: {error}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m antiphon_tools.demo", description=__doc__)
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument(
         "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
     )

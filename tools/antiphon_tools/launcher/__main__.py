@@ -32,7 +32,28 @@ _WITHOUT_FILE = Deployment(gateway=GatewayConfig(grpc_listen="localhost:50050"))
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    options = command_line().parse_args(arguments)
+    return _run(command_line().parse_args(arguments))
+
+
+def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve") -> int:
+    """`up`, with the checkpoint as the first argument. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Serves a model: each stage and the gateway as a process on this machine.",
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        type=Path,
+        metavar="MODEL",
+        help="checkpoint directory (the small one that comes with antiphon)",
+    )
+    _add_up(parser)
+    parser.set_defaults(command="up")
+    return _run(parser.parse_args(arguments))
+
+
+def _run(options: argparse.Namespace) -> int:
     console = Console(sys.stdout)
     try:
         if options.command == "stages":
@@ -137,6 +158,12 @@ def command_line() -> argparse.ArgumentParser:
     up.add_argument(
         "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
     )
+    _add_up(up)
+    return parser
+
+
+def _add_up(up: argparse.ArgumentParser) -> None:
+    """The options of `up`, but for the model."""
     up.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
     up.add_argument(
         "--host",
@@ -173,7 +200,6 @@ def command_line() -> argparse.ArgumentParser:
         metavar="ROLE=NUMBER",
         help="processes of a stage, between which the gateway chooses: --replicas ROLE=2 (1)",
     )
-    return parser
 
 
 def deployment_of_options(options: argparse.Namespace) -> Deployment:

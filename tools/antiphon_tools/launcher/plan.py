@@ -25,7 +25,9 @@ REPLICA_MARK = "#"
 """Between a stage's name and a replica's number in the name of its process."""
 
 CHECKOUT = Path(__file__).parents[3]
-"""The one that this file lies in."""
+"""The one that this file lies in, unless it is installed."""
+INSTALLED = Path(__file__).parents[2]
+"""Where all packages lie side by side if this file is installed (`site-packages`)."""
 IMPORT_ROOTS = ("", "gateway", "services", "testkit", "tools")
 """The directories of a checkout that packages are imported from."""
 
@@ -181,8 +183,8 @@ def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
 
 
 def embedded_model(root: Path) -> Path:
-    """The checkpoint that lies in the repository. Raises `FailedPrecondition` without it."""
-    path = root / EMBEDDED_MODEL
+    """The checkpoint that comes with antiphon. Raises `FailedPrecondition` without it."""
+    path = (root / "antiphon_tools" if is_installed(root) else root) / EMBEDDED_MODEL
     if not (path / "config.json").is_file():
         raise FailedPrecondition(
             f"no model was named, and the one that comes with antiphon is not in {path}: "
@@ -193,10 +195,14 @@ def embedded_model(root: Path) -> Path:
 
 
 def application_root(checkout: Path = CHECKOUT, *, gateway: bool = True) -> Path:
-    """The checkout, or the image's directory, that has the services, and the gateway if wanted.
+    """The checkout, the image's directory or `site-packages` that has the services, and the
+    gateway if wanted.
 
-    The working directory is tried first, then `checkout`. Raises `FailedPrecondition`.
+    An installed launcher starts what is installed beside it. Else the working directory is tried
+    first, then `checkout`. Raises `FailedPrecondition`.
     """
+    if is_installed(INSTALLED):
+        return INSTALLED
     candidates = [Path.cwd(), checkout]
     stages = "services/antiphon_services"
     packages = (stages, "gateway/antiphon_gateway") if gateway else (stages,)
@@ -207,6 +213,17 @@ def application_root(checkout: Path = CHECKOUT, *, gateway: bool = True) -> Path
     raise FailedPrecondition(
         f"{' and '.join(f'`{name}`' for name in packages)} are not in {tried}; run from a checkout"
     )
+
+
+def is_installed(root: Path) -> bool:
+    """Whether packages lie side by side there, as pip installs them."""
+    return (root / "antiphon_services").is_dir()
+
+
+def working_directory(root: Path) -> Path:
+    """Of the processes: where relative paths of a deployment file begin. A checkout's root, or
+    the user's own directory if antiphon is installed."""
+    return Path.cwd() if is_installed(root) else root
 
 
 def import_path(root: Path) -> str:

@@ -29,7 +29,7 @@ import msgspec
 from antiphon.transport.listening import reached_here
 from antiphon_tools.launcher.events import Exited, Listening, Loaded, Output, ProcessStarted, Report
 from antiphon_tools.launcher.lines import LineBuffer
-from antiphon_tools.launcher.plan import import_path, role_of
+from antiphon_tools.launcher.plan import import_path, role_of, working_directory
 
 TAIL_LINES = 40
 DRAIN_S = 1.0
@@ -114,7 +114,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         cls, made: Callable[[], ServiceProcess], argv: Sequence[str], announce_fd: int, root: Path
     ) -> ServiceProcess:
         """The running process, which has been told of itself as asyncio tells a protocol."""
-        python = [sys.executable, "-u", "-m", *argv, "--announce-fd", str(announce_fd)]
+        # Without -P a folder of the working directory could stand in for a package.
+        python = [sys.executable, "-P", "-u", "-m", *argv, "--announce-fd", str(announce_fd)]
         _, service = await asyncio.get_running_loop().subprocess_exec(
             made,
             *_bound_to_this_process(python),
@@ -122,7 +123,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
             stderr=asyncio.subprocess.STDOUT,
             pass_fds=(announce_fd,),
             process_group=0,
-            cwd=root,
+            cwd=working_directory(root),
             env={**os.environ, "PYTHONPATH": import_path(root)},
         )
         return service

@@ -25,11 +25,13 @@ from antiphon_tools.load.trials import load_service
 RECORDED_SESSIONS = 4
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.load"
+) -> int:
     """Run the command line; the exit status."""
     console = Console(sys.stdout, output=False)
     try:
-        options = read_options(arguments)
+        options = read_options(arguments, prog=prog)
         if options.record is not None:
             asyncio.run(_record(options, options.record, console))
         else:

@@ -47,10 +47,10 @@ def _chunk_frames(text: str) -> ChunkPolicy:
     return ChunkPolicy(first=sizes[0], ramp=tuple(sizes[1:-1]), steady=sizes[-1])
 
 
-def command_line() -> argparse.ArgumentParser:
+def command_line(prog: str) -> argparse.ArgumentParser:
     """The parser; what it makes is read in options.py."""
     parser = argparse.ArgumentParser(
-        prog="python -m antiphon_tools.load",
+        prog=prog,
         description="Loads one service with its real protocol and reports what its users see. "
         "Without --target it starts what it needs, on loopback, and stops it afterwards.",
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from antiphon.errors import FailedPrecondition
 from antiphon.version import VERSION
-from antiphon_tools.launcher.plan import application_root
+from antiphon_tools.launcher.plan import application_root, is_installed
 
 GIT_TIMEOUT_S = 10.0
 
@@ -38,6 +38,8 @@ def commit() -> str:
     """The commit of the services' code, with a "+" when files differ from it."""
     try:
         root = application_root()
+        if is_installed(root):
+            return f"antiphon {VERSION}"
         known = _git(root, "rev-parse", "--short=12", "HEAD")
         return known + ("+" if _git(root, "status", "--porcelain") else "")
     except (FailedPrecondition, OSError, subprocess.SubprocessError):

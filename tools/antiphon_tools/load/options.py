@@ -74,9 +74,11 @@ class LoadOptions:
         return {**{name: value for name, value in own.items() if value}, **load, **content}
 
 
-def read_options(arguments: Sequence[str] | None = None) -> LoadOptions:
+def read_options(
+    arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.load"
+) -> LoadOptions:
     """Parse the command line. Raises `InvalidArgument`; ends the process on `--help`."""
-    parser = command_line()
+    parser = command_line(prog)
     given = parser.parse_args(arguments)
     deployment, services = _deployment(given), [GATEWAY, "a stage's role"]
     if not given.target:

@@ -26,9 +26,11 @@ from antiphon_tools.sizing.report import fleet_lines, outcome_as_json, plan_as_j
 PROGRESS_S = 2.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.sizing"
+) -> int:
     """Run the command line; the exit status."""
-    given = command_line().parse_args(arguments)
+    given = command_line(prog).parse_args(arguments)
     try:
         _COMMANDS[given.command](given)
     except (AntiphonError, OSError) as error:

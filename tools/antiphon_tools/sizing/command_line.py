@@ -12,10 +12,10 @@ How many replicas, GPUs and how much money a load takes, by a simulation of meas
 docs/sizing.md goes through an example."""
 
 
-def command_line() -> argparse.ArgumentParser:
+def command_line(prog: str) -> argparse.ArgumentParser:
     """The parser; what it makes is read in __main__.py."""
     parser = argparse.ArgumentParser(
-        prog="python -m antiphon_tools.sizing",
+        prog=prog,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -81,9 +81,11 @@ LEAST_SNR_DB = 60.0
 SLOTS = 8
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.verify_release"
+) -> int:
     """Run the command line; the exit status."""
-    options = _options(arguments)
+    options = _options(arguments, prog)
     show = _progress()
     try:
         require(_device("--device", options.device))
@@ -380,9 +382,9 @@ def _amount(text: str) -> int:
     return int(text)
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m antiphon_tools.verify_release",
+        prog=prog,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

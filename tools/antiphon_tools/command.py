@@ -1,0 +1,89 @@
+"""`antiphon COMMAND`: what the server's distribution installs.
+
+Each command is a module of its own, which is imported only when it runs: `antiphon load` and
+`antiphon keys` need no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from antiphon.errors import AntiphonError
+from antiphon.version import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A function `(arguments, *, prog) -> exit status`, and what it does in a line."""
+
+    module: str
+    function: str
+    purpose: str
+
+    def load(self) -> Callable[..., int]:
+        """Import the function."""
+        found: Callable[..., int] = getattr(importlib.import_module(self.module), self.function)
+        return found
+
+
+COMMANDS = {
+    "serve": Command("antiphon_tools.launcher.__main__", "serve", "serve a model on this machine"),
+    "stage": Command("antiphon_services.__main__", "serve_stage", "run one stage of a model"),
+    "gateway": Command("antiphon_gateway.__main__", "main", "run the gateway"),
+    "keys": Command("antiphon_gateway.keys.command", "keys_command", "make API keys"),
+    "demo": Command(
+        "antiphon_tools.demo.__main__", "main", "serve the small model and talk with it"
+    ),
+    "load": Command(
+        "antiphon_tools.load.__main__", "main", "load one service and report what users see"
+    ),
+    "sizing": Command(
+        "antiphon_tools.sizing.__main__", "main", "plan replicas, GPUs and costs for a load"
+    ),
+    "chaos": Command(
+        "antiphon_tools.chaos.__main__", "main", "break a fleet and check what listeners hear"
+    ),
+    "verify": Command(
+        "antiphon_tools.verify_release.__main__",
+        "main",
+        "compare a released checkpoint with its reference",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    name, rest = (given[0], given[1:]) if given else ("--help", [])
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"antiphon {VERSION}")
+        return 0
+    if name not in COMMANDS:
+        print(f"antiphon: no command {name!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        return COMMANDS[name].load()(rest, prog=f"antiphon {name}")
+    except AntiphonError as error:
+        print(f"antiphon {name}: {error.message}", file=sys.stderr)
+        return 2
+
+
+def usage() -> str:
+    """The commands, one a line."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {each.purpose}" for name, each in COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: antiphon COMMAND [--help] ...",
+            "",
+            *lines,
+            "",
+            "antiphon --version prints the version. antiphon COMMAND --help lists its options.",
+        )
+    )
