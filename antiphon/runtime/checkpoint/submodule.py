@@ -94,7 +94,8 @@ def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
 
     Buffers are computed where the module is built and stored nowhere, so a module built
     wholly on the meta device would lack them. Parameters come from `torch.empty` and
-    buffers do not; the few that come from `torch.ones` are small.
+    buffers do not; the few that come from `torch.ones` are small. Initial values of parameters
+    without storage are not computed: for these torch would import its compiler.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -107,8 +108,14 @@ def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
             args: Sequence[Any] = (),
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
-            placed = {"device": torch.device("meta")} if func is torch.empty else {}
-            return func(*args, **(dict(kwargs or {}) | placed))
+            given = dict(kwargs or {})
+            if func is torch.empty:
+                return func(*args, **given | {"device": torch.device("meta")})
+            if getattr(func, "__module__", "") == torch.nn.init.__name__:
+                filled: torch.Tensor = args[0] if args else given["tensor"]
+                if filled.is_meta:
+                    return filled
+            return func(*args, **given)
 
     with EmptyHasNoStorage():
         module = module_class(config)

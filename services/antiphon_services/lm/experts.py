@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import grouped_mm, linear
-from transformers.activations import SiLUActivation
 
 from antiphon.errors import FailedPrecondition
 from antiphon_services.lm.kernels import Kernels
@@ -23,6 +22,10 @@ from antiphon_services.lm.products import Product
 # other digits. From this number on each row's digits are the same in any company, so
 # every product of a batch-invariant decoder has so many rows at least.
 LEAST_ROWS = 4
+
+
+SILU_CLASSES = frozenset({"SiLU", "SiLUActivation"})
+"""torch's and transformers', by name: to import the latter's costs what `lm.modules` says."""
 
 
 class Dense:
@@ -176,7 +179,7 @@ class Sparse:
 
 def require_silu(activate: Any) -> None:
     """Raise `FailedPrecondition` for an MLP that fused kernels do not compute."""
-    if not isinstance(activate, torch.nn.SiLU | SiLUActivation):
+    if type(activate).__name__ not in SILU_CLASSES:
         raise FailedPrecondition(
             f"fused: the MLP's hidden_act is a {type(activate).__name__}, and kernels compute "
             "silu alone; set fused to false",

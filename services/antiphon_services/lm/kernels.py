@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
@@ -161,7 +160,9 @@ def _limits() -> dict[str, Any]:
     """
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
         return {"recompile_limit": MOST_SHAPES, "isolate_recompiles": True}
-    limits: Any = torch._dynamo.config
+    from torch import _dynamo
+
+    limits: Any = _dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, MOST_SHAPES)
     limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, MOST_SHAPES)
     return {}

@@ -220,14 +220,15 @@ class ChatTokenizer:
         return self._literal.encode(piece.replace(_MARK, ""), field="messages")
 
 
-def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
+def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokenizer:
     """The tokeniser and chat template in a checkpoint directory, from local files only.
 
-    `chat_template.json` is where a processor's template lies, which Hugging Face's
-    processor prefers to the tokeniser's. Raises `FailedPrecondition` without either, and
-    without the tokeniser's vocabulary, instead of which transformers would make an empty one.
+    `registered` is that of `load_tokenizer`. `chat_template.json` is where a processor's template
+    lies, which Hugging Face's processor prefers to the tokeniser's. Raises `FailedPrecondition`
+    without either, and without the tokeniser's vocabulary, instead of which transformers would
+    make an empty one.
     """
-    tokenizer = load_tokenizer(model_dir)
+    tokenizer = load_tokenizer(model_dir, registered=registered)
     path = model_dir / TEMPLATE_FILE
     template = read_json(path).get("chat_template") if path.is_file() else None
     if template is None and tokenizer.chat_template is None:

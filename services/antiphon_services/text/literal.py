@@ -15,9 +15,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import transformers
 from tokenizers import AddedToken, Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import REMEDY, read_json, reading
@@ -78,8 +80,11 @@ class LiteralTokenizer:
         return ids
 
 
-def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokenizerBase:
     """The tokeniser in a checkpoint directory, from local files only.
+
+    `registered` is the class that transformers registers for the family. A checkpoint that names
+    it is read by it, as `AutoTokenizer` would choose.
 
     Raises `FailedPrecondition` without its vocabulary, instead of which transformers would make
     an empty one.
@@ -95,10 +100,26 @@ def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
         if (model_dir / name).exists():
             read_json(model_dir / name)
     with reading(path):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        chosen = _tokenizer_class(model_dir, registered)
+        tokenizer: PreTrainedTokenizerBase = chosen.from_pretrained(
             model_dir, local_files_only=True
         )
     return tokenizer
+
+
+def _tokenizer_class(model_dir: Path, registered: str) -> Any:
+    """The class that reads the tokeniser; `AutoTokenizer` where only that can tell.
+
+    To import `AutoTokenizer` brings transformers' modelling code, which a stage does without: see
+    `antiphon_services.lm.modules`.
+    """
+    path = model_dir / SETTINGS_FILE
+    settings = read_json(path) if registered and path.exists() else {}
+    named = settings.get("tokenizer_class")
+    known = isinstance(named, str) and named.removesuffix("Fast") == registered
+    if known and "auto_map" not in settings:
+        return getattr(transformers, registered)
+    return transformers.AutoTokenizer
 
 
 def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:

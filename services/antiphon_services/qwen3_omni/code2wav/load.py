@@ -5,12 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from transformers import Qwen3OmniMoeConfig
-from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
-    Qwen3OmniMoeCode2WavConfig,
-)
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
-
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, read_config
@@ -25,7 +19,9 @@ from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.memory_plan import check_room
 from antiphon_services.precision import compute_dtype
 from antiphon_services.qwen3_omni.code2wav.fields import PARTS
+from antiphon_services.qwen3_omni.code2wav.module import Code2WavModule
 from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.qwen3_omni.config import Code2WavConfig, OmniConfig
 from antiphon_services.vocoder.segment import VocoderEdges
 from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
 
@@ -47,7 +43,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     weights = Weights(model_dir)
     check_room(CODE2WAV, config, [(weights, "code2wav.")])
     module = load_submodule(
-        Qwen3OmniMoeCode2Wav,
+        Code2WavModule,
         _decoder_config(model_dir),
         "code2wav.",
         weights,
@@ -64,9 +60,9 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     return vocoder_stage(vocoder_of(module), terms, model_dir, config, bucketing)
 
 
-def _decoder_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:
+def _decoder_config(model_dir: Path) -> Code2WavConfig:
     """The decoder's part of `config.json`."""
-    whole = load_config(Qwen3OmniMoeConfig, model_dir, "code2wav_config")
+    whole = load_config(OmniConfig, model_dir, "code2wav_config")
     if not whole.enable_audio_output:
         raise FailedPrecondition(f"{model_dir}: this checkpoint makes no audio")
-    return cast(Qwen3OmniMoeCode2WavConfig, whole.code2wav_config)
+    return cast(Code2WavConfig, whole.code2wav_config)

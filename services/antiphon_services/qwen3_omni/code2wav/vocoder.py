@@ -6,12 +6,12 @@ from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from antiphon_services.qwen3_omni.code2wav.module import Code2WavModule
 from antiphon_services.vocoder.stream import Vocoder
 
 
-def vocoder_of(module: Qwen3OmniMoeCode2Wav) -> Vocoder:
+def vocoder_of(module: Code2WavModule) -> Vocoder:
     """Embedding and layers in the order of `Qwen3OmniMoeCode2Wav.forward`."""
     table, offset = module.code_embedding.weight.detach(), module.code_offset.flatten()
 

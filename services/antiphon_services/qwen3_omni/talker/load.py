@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import Qwen3OmniMoeConfig
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeTalkerForConditionalGeneration,
-)
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.history import FRAMES
@@ -31,9 +27,11 @@ from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.readback import Readback, check_launch_ahead
 from antiphon_services.memory_plan import Cached, planned_limit
 from antiphon_services.precision import BFLOAT16, compute_dtype
+from antiphon_services.qwen3_omni.config import OmniConfig
 from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
 from antiphon_services.qwen3_omni.talker.fields import PARTS
 from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_services.qwen3_omni.talker.module import OmniTalkerModule
 from antiphon_services.qwen3_omni.talker.warm_up import warm_up
 
 WORD_TABLE = "thinker.model.embed_tokens.weight"
@@ -57,9 +55,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     check_device(config)
     told = read_config(model_dir)
     check_fields(model_dir / CONFIG_FILE, told, PARTS)
-    whole = load_config(
-        Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config", "code2wav_config"
-    )
+    whole = load_config(OmniConfig, model_dir, "thinker_config", "talker_config", "code2wav_config")
     most = whole.talker_config.text_config.max_position_embeddings
     weights = Weights(model_dir)
     text = whole.talker_config.text_config
@@ -74,7 +70,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         tables=whole.thinker_config.text_config.vocab_size * text.hidden_size,
     )
     module = load_submodule(
-        Qwen3OmniMoeTalkerForConditionalGeneration,
+        OmniTalkerModule,
         whole.talker_config,
         "talker.",
         weights,

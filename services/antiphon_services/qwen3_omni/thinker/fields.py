@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
-    Qwen3OmniMoeAudioEncoderConfig,
-    Qwen3OmniMoeVisionEncoderConfig,
-)
-
 from antiphon_services.config_fields import (
     NONE_LISTED,
     OFF,
@@ -17,6 +12,7 @@ from antiphon_services.config_fields import (
     ConfigPart,
     names,
 )
+from antiphon_services.qwen3_omni.config import AudioTowerConfig, VisionTowerConfig
 
 WHOLE = ConfigPart(
     "",
@@ -56,7 +52,7 @@ TEXT = ConfigPart(
 AUDIO = ConfigPart(
     "thinker_config.audio_config",
     idle=names("tie_word_embeddings"),
-    own=Qwen3OmniMoeAudioEncoderConfig,
+    own=AudioTowerConfig,
 )
 VISION = ConfigPart(
     "thinker_config.vision_config",
@@ -64,7 +60,7 @@ VISION = ConfigPart(
         "image_size apply_vit_abs_pos_embed in_chans spatial_patch_size tokens_per_second "
         "tie_word_embeddings"
     ),
-    own=Qwen3OmniMoeVisionEncoderConfig,
+    own=VisionTowerConfig,
 )
 PARTS = (WHOLE, THINKER, TEXT, AUDIO, VISION)
 

@@ -7,14 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import (
-    Qwen3OmniMoeConfig,
-    Qwen3OmniMoeThinkerForConditionalGeneration,
-)
-from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
-    Qwen3OmniMoeProcessorKwargs,
-)
-
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
@@ -26,8 +18,10 @@ from antiphon_services.engines import TORCH, VLLM, check_device, choose_engine
 from antiphon_services.hugging_face import load_config
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.memory_plan import limit_with_rows
+from antiphon_services.qwen3_omni.config import OmniConfig
 from antiphon_services.qwen3_omni.thinker.audio import audio_tower
 from antiphon_services.qwen3_omni.thinker.fields import PARTS, VLLM_PARTS
+from antiphon_services.qwen3_omni.thinker.module import ThinkerModule
 from antiphon_services.qwen3_omni.thinker.prompt import need_user
 from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
 from antiphon_services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
@@ -45,6 +39,8 @@ from antiphon_services.vllm import environment
 from antiphon_services.vllm.media import MediaLimits
 
 MAX_INPUT_AUDIO_S = 1800.0
+TOKENIZER = "Qwen2Tokenizer"
+"""The class that transformers registers for this family."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +70,11 @@ def load(
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
     intake = load_intake(model_dir, config, name)
     if name == VLLM:
+        # Loads transformers' modelling code, as vLLM does.
+        from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
+            Qwen3OmniMoeProcessorKwargs,
+        )
+
         from antiphon_services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
         from antiphon_services.thinker.vllm_engine.loading import load_vllm
 
@@ -95,7 +96,7 @@ def load(
         config,
         intake,
         TorchThinker(
-            Qwen3OmniMoeThinkerForConditionalGeneration,
+            ThinkerModule,
             whole.thinker_config,
             tapped_layer=tapped,
             towers=Omni3Towers(),
@@ -110,7 +111,7 @@ def _load_config(model_dir: Path) -> Any:
     """The configuration; one that makes audio has a talker's."""
     silent = read_config(model_dir).get("enable_audio_output") is False
     parts = ("thinker_config",) if silent else ("thinker_config", "talker_config")
-    return load_config(Qwen3OmniMoeConfig, model_dir, *parts)
+    return load_config(OmniConfig, model_dir, *parts)
 
 
 def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
@@ -122,7 +123,7 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
     special = SpecialIds.from_config(told if whole.enable_audio_output else whole.to_dict())
     ears, text = whole.thinker_config.audio_config, whole.thinker_config.text_config
     prompts = PromptFactory(
-        chat=load_chat_tokenizer(model_dir),
+        chat=load_chat_tokenizer(model_dir, registered=TOKENIZER),
         audio=AudioFrontEnd(
             extractor,
             audio_tower(ears.n_window, ears.n_window_infer),

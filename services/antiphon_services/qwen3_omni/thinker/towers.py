@@ -7,11 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    chunk_and_pad_features,
-    get_audio_cu_seqlens,
-    get_valid_indices,
-)
+from torch.nn.utils.rnn import pad_sequence
 
 from antiphon.errors import Internal
 from antiphon_services.qwen3_omni.thinker.audio import encoder_positions
@@ -27,12 +23,13 @@ class Omni3Towers:
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:
         """Whole windows of attention, up to `MOST_CHUNKS` chunks a call, or one window that is
         larger. All chunks are padded to the longest of all recordings."""
-        padded, lengths = chunk_and_pad_features(features, frames, tower.n_window)
-        windows = get_audio_cu_seqlens(lengths, frames, tower.n_window_infer, tower.n_window)
-        valid = get_valid_indices(lengths, tower.n_window)
-        counts = torch.tensor(
-            [encoder_positions(each, tower.n_window) for each in lengths.tolist()]
-        )
+        padded, lengths = _chunks(features, frames.tolist(), 2 * tower.n_window)
+        counts = torch.tensor([encoder_positions(each, tower.n_window) for each in lengths])
+        # Rows of an attention window follow from the longest chunk.
+        window = int(counts.max()) * (tower.n_window_infer // (2 * tower.n_window))
+        totals = [encoder_positions(each, tower.n_window) for each in frames.tolist()]
+        windows = torch.tensor(_bounds(totals, window), dtype=torch.int32)
+        valid = (torch.arange(int(counts.max())) < counts[:, None]).flatten().nonzero().squeeze(-1)
         ends, most = counts.cumsum(0), int(counts.max())
         first = 0
         while first < len(lengths):
@@ -43,7 +40,7 @@ class Omni3Towers:
             stop = int(torch.searchsorted(ends, end)) + 1
             yield {
                 "padded_feature": padded[first:stop],
-                "chunk_lengths": lengths[first:stop],
+                "chunk_lengths": torch.tensor(lengths[first:stop]),
                 "valid_indices": valid[begin:end] - first * most,
                 "cu_seqlens": windows[(windows >= begin) & (windows <= end)] - begin,
             }
@@ -52,3 +49,24 @@ class Omni3Towers:
     def vision(self, tower: Any, grid: Tensor) -> TowerInputs:
         """The torch engine of this family sees nothing."""
         raise Internal("Qwen3-Omni's torch engine has no vision tower")
+
+
+def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, list[int]]:
+    """Every recording's frames in chunks of this size, padded to the longest chunk
+    [chunks, mel bins, frames], and how many frames each chunk has.
+
+    `features` [mel bins, frames] are those of all recordings, one behind the other.
+    """
+    lengths = [min(size, count - start) for count in frames for start in range(0, count, size)]
+    parts = torch.split(features.T, lengths)
+    return pad_sequence(list(parts), batch_first=True).transpose(1, 2), lengths
+
+
+def _bounds(totals: list[int], window: int) -> list[int]:
+    """Where attention windows begin and end among the rows of all recordings; no window holds rows
+    of two."""
+    bounds = [0]
+    for total in totals:
+        first = bounds[-1]
+        bounds += [*range(first + window, first + total, window), first + total]
+    return bounds

@@ -1,0 +1,126 @@
+"""The modules that hold a causal vocoder's weights, under the names that checkpoints give them.
+
+`antiphon_services.vocoder.stream` reads weights and geometry from them. Names and shapes are those
+of the vocoders in transformers, whose modelling files no stage imports: see
+`antiphon_services.lm.modules`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from antiphon_services.lm.modules import Attention, GatedMLP, RMSNorm, RotaryEmbedding
+
+CONVOLUTION = 7
+"""Kernel of the convolutions that keep the rate."""
+DILATIONS = 1, 3, 9
+
+
+class CausalConvolutionModule(nn.Module):
+    """Looks back on `padding` rows before each row."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, dilation: int = 1, groups: int = 1
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(inputs, outputs, kernel, dilation=dilation, groups=groups)
+        self.padding = (kernel - 1) * dilation
+
+
+class CausalUpsampling(nn.Module):
+    """A transposed convolution whose output is trimmed at both ends, or, if not `left`, at the last
+    one alone."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int, *, left: bool = True
+    ) -> None:
+        super().__init__()
+        self.conv = nn.ConvTranspose1d(inputs, outputs, kernel, stride=stride)
+        self.right_pad = kernel - stride
+        self.left_pad = self.right_pad if left else 0
+
+
+class ConvNeXtBlock(nn.Module):
+    """A depthwise convolution, a norm and an MLP of four times the width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dwconv = CausalConvolutionModule(width, width, CONVOLUTION, groups=width)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.pwconv1 = nn.Linear(width, 4 * width)
+        self.act = nn.GELU()
+        self.pwconv2 = nn.Linear(4 * width, width)
+        self.gamma = nn.Parameter(torch.empty(width))
+
+
+class SnakeBeta(nn.Module):
+    """x + sin²(x · exp(alpha)) / exp(beta), by channel."""
+
+    no_div_by_zero = 0.000000001
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(channels))
+        self.beta = nn.Parameter(torch.empty(channels))
+
+
+class ResidualUnitModule(nn.Module):
+    """A dilated and a pointwise convolution, each behind its activation."""
+
+    def __init__(self, width: int, dilation: int) -> None:
+        super().__init__()
+        self.act1 = SnakeBeta(width)
+        self.conv1 = CausalConvolutionModule(width, width, CONVOLUTION, dilation=dilation)
+        self.act2 = SnakeBeta(width)
+        self.conv2 = CausalConvolutionModule(width, width, 1)
+
+
+class UpsamplingBlock(nn.Module):
+    """Raises the rate `rate` times, halves the channels, and refines with residual units."""
+
+    def __init__(self, width: int, rate: int, *, left: bool = True) -> None:
+        super().__init__()
+        half = width // 2
+        self.block = nn.ModuleList(
+            [
+                SnakeBeta(width),
+                CausalUpsampling(width, half, 2 * rate, rate, left=left),
+                *(ResidualUnitModule(half, dilation) for dilation in DILATIONS),
+            ]
+        )
+
+
+class LayerScale(nn.Module):
+    """A factor for each channel of a residual."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(width))
+
+
+class SlidingLayer(nn.Module):
+    """One layer of the transformer."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        bias = config.attention_bias
+        self.self_attn = Attention(config, bias=bias, out_bias=bias, head_norms=False)
+        self.mlp = GatedMLP(config, config.intermediate_size)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn_layer_scale = LayerScale(config.hidden_size)
+        self.mlp_layer_scale = LayerScale(config.hidden_size)
+
+
+class SlidingTransformerModule(nn.Module):
+    """Layers whose attention has a window, and a final norm."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(SlidingLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary_emb = RotaryEmbedding(config)
