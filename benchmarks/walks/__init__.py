@@ -1,0 +1,1 @@
+"""How far a request walks through the gateway's code."""
