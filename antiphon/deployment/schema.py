@@ -234,8 +234,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     request_timeout_s: Seconds = 600.0
     idle_timeout_s: Seconds = 60.0
     # A body's bytes, its JSON values (commas and brackets are counted, also in texts) or a gRPC
-    # message's fields, how long a body may take to come, and all bodies together that come or
-    # are read.
+    # message's fields, how long a body may take to come, and all bodies, fetched files and what is
+    # decoded of them together, of requests that do not wait for slots yet.
     max_body_bytes: Bytes = 64 << 20
     max_body_values: Positive = 200_000
     body_timeout_s: Seconds = 60.0

@@ -131,9 +131,10 @@ def eviction() -> BudgetExceeded:
 
 
 def uploads_of(config: GatewayConfig) -> ByteBudget:
-    """The budget of what requests bring: their bodies, and the files that they name by URL."""
+    """The budget of what requests bring: their bodies, the files that they name by URL, and what is
+    decoded of both."""
     return ByteBudget(
         config.max_upload_bytes,
-        "request bodies and fetched files",
+        "request bodies, fetched files and what is decoded of them",
         "gateway.max_upload_bytes",
     )

@@ -14,9 +14,9 @@ from antiphon.errors import Unavailable
 from antiphon.segment import FinishReason
 from antiphon_gateway.calls.events import SegmentFinished
 from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.reading import read_order
 from antiphon_gateway.calls.segment import CallSegment
 from antiphon_gateway.conversations.kept_session import ConversationSession
+from antiphon_gateway.media.options_in import read_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -79,12 +79,12 @@ async def test_a_turn_opens_a_new_session_when_its_own_is_lost_while_attachments
         kept = conversation._session
         assert kept is not None
 
-        async def lose(*arguments: Any) -> Any:
+        async def lose(*arguments: Any, **named: Any) -> Any:
             monkeypatch.undo()
             kept.end_with(Unavailable("the engine is gone", stage=THINKER))
-            return await read_order(*arguments)
+            return await read_options(*arguments, **named)
 
-        monkeypatch.setattr("antiphon_gateway.calls.session.read_order", lose)
+        monkeypatch.setattr("antiphon_gateway.calls.preparing.read_options", lose)
         async with conversation.turn(ORDER, lambda place: None) as segment:
             events = [event async for event in segment]
         assert isinstance(events[-1], SegmentFinished)

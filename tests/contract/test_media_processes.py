@@ -124,6 +124,16 @@ async def test_a_decoder_that_is_killed_is_told_as_retryable(children: Children)
         assert "send it again" in response.json()["error"]["message"]
 
 
+async def test_a_recording_that_is_being_decoded_takes_no_call_and_no_slot(
+    children: Children,
+) -> None:
+    async with serve_gateway(max_calls=1) as served:
+        asking = asyncio.create_task(ask(served, WEBM))
+        await children.started()
+        assert (await served.chat()).status_code == 200
+        asking.cancel()
+
+
 async def test_small_recordings_do_not_wait_for_decoders(children: Children) -> None:
     async with serve_gateway(decoder_processes=1) as served:
         asking = [asyncio.create_task(ask(served, WEBM)) for _ in range(3)]

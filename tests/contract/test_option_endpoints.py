@@ -92,11 +92,13 @@ async def test_each_segment_of_a_session_has_options_of_its_own(own_gateway: Ser
         own_gateway.fakes[role].script = twice(USUAL[role])
     message = ConversationMessage("user", (TextPart("Hi"),))
     heard = []
-    async with own_gateway.gateway.calls.session(frozenset({"text", "audio"})) as session:
-        with pytest.raises(InvalidArgument, match="no such option"):
-            await session.ask(Order((message,), options={"key": "C"}), last=False)
+    calls = own_gateway.gateway.calls
+    with pytest.raises(InvalidArgument, match="no such option"):
+        await calls.prepare(Order((message,), options={"key": "C"}))
+    async with calls.session(await calls.prepare(Order((message,)))) as session:
         for room, last in (("hall", False), ("studio", True)):
-            segment = await session.ask(Order((message,), options={"room": room}), last=last)
+            prepared = await calls.prepare(Order((message,), options={"room": room}))
+            segment = await session.ask(prepared, last=last)
             _ = [event async for event in segment]
             heard.append(own_gateway.fakes[CODE2WAV].sessions[-1].segment)
             assert not own_gateway.fakes[THINKER].sessions[-1].segment.options

@@ -20,6 +20,7 @@ from served_gateway import ServedGateway
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from antiphon.segment import FinishReason
+from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.events import (
     AudioProduced,
     Event,
@@ -28,14 +29,16 @@ from antiphon_gateway.calls.events import (
     TextProduced,
 )
 from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.prepared import PreparedRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BOTH = frozenset({"text", "audio"})
 
 
-def order(text: str) -> Order:
-    return Order(messages=(ConversationMessage("user", (TextPart(text),)),))
+async def request(calls: Calls, text: str) -> PreparedRequest:
+    message = ConversationMessage("user", (TextPart(text),))
+    return await calls.prepare(Order(messages=(message,), outputs=BOTH))
 
 
 def text_of(events: list[Event]) -> str:
@@ -47,9 +50,9 @@ async def test_segments_follow_each_other_on_one_session(served: ServedGateway) 
         served.fakes[role].script = twice(USUAL[role])
     calls = served.gateway.calls
     heard = []
-    async with calls.session(BOTH) as session:
+    async with calls.session(await request(calls, "Hi")) as session:
         for last in (False, True):
-            segment = await session.ask(order(f"last: {last}"), last=last)
+            segment = await session.ask(await request(calls, f"last: {last}"), last=last)
             events = [event async for event in segment]
             assert isinstance(events[0], SegmentStarted)
             assert isinstance(events[-1], SegmentFinished)
@@ -65,7 +68,7 @@ async def test_segments_follow_each_other_on_one_session(served: ServedGateway) 
                 # Between segments the stages keep the session.
                 assert last or not stage.half_closed.is_set()
         with pytest.raises(FailedPrecondition, match="after the last one"):
-            await session.ask(order("too late"), last=False)
+            await session.ask(await request(calls, "too late"), last=False)
     assert heard == [(0, 0, True, False), (1, 1, True, True)]
     for role in ROLES:
         (one,) = served.fakes[role].sessions
@@ -75,10 +78,11 @@ async def test_segments_follow_each_other_on_one_session(served: ServedGateway) 
 
 
 async def test_session_that_is_left_between_segments_ends_in_order(served: ServedGateway) -> None:
-    async with served.gateway.calls.session(BOTH) as session:
-        segment = await session.ask(order("Hi"), last=False)
+    calls = served.gateway.calls
+    async with calls.session(await request(calls, "Hi")) as session:
+        segment = await session.ask(await request(calls, "Hi"), last=False)
         with pytest.raises(FailedPrecondition, match="another is open"):
-            await session.ask(order("Me too"), last=False)
+            await session.ask(await request(calls, "Me too"), last=False)
         assert text_of([event async for event in segment]) == "".join(TEXTS)
     for stage in served.fakes.sessions():
         await stage.ended.wait()
@@ -96,14 +100,15 @@ async def test_segment_is_refused_when_a_stage_was_lost_between_segments(
     for role in (THINKER, TALKER):
         served.fakes[role].script = twice(USUAL[role])
     served.fakes[CODE2WAV].script = give_up
-    async with served.gateway.calls.session(BOTH) as session:
-        assert [event async for event in await session.ask(order("Hi"), last=False)]
-        again = await session.ask(order("Again"), last=False)
+    calls = served.gateway.calls
+    async with calls.session(await request(calls, "Hi")) as session:
+        assert [event async for event in await session.ask(await request(calls, "Hi"), last=False)]
+        again = await session.ask(await request(calls, "Again"), last=False)
         with pytest.raises(Unavailable, match="the link broke") as caught:
             assert [event async for event in again]
         assert caught.value.stage == CODE2WAV
         with pytest.raises(Unavailable, match="the link broke"):
-            await session.ask(order("Once more"), last=False)
+            await session.ask(await request(calls, "Once more"), last=False)
 
 
 async def interrupted(session: Session) -> None:
@@ -127,8 +132,9 @@ async def test_cancelled_segment_yields_no_more_and_the_next_is_whole(
 ) -> None:
     for role in ROLES:
         served.fakes[role].script = interrupted
-    async with served.gateway.calls.session(BOTH) as session:
-        segment = await session.ask(order("Tell me a story"), last=False)
+    calls = served.gateway.calls
+    async with calls.session(await request(calls, "Hi")) as session:
+        segment = await session.ask(await request(calls, "Tell me a story"), last=False)
         begun: list[Event] = []
         async for event in segment:
             begun.append(event)
@@ -137,7 +143,7 @@ async def test_cancelled_segment_yields_no_more_and_the_next_is_whole(
                 segment.cancel()
                 break
         with pytest.raises(FailedPrecondition, match="another is open"):
-            await session.ask(order("too early"), last=False)
+            await session.ask(await request(calls, "too early"), last=False)
         rest = [event async for event in segment]
         (finished,) = rest
         assert isinstance(finished, SegmentFinished)
@@ -145,7 +151,7 @@ async def test_cancelled_segment_yields_no_more_and_the_next_is_whole(
         assert finished.usage.completion_tokens == 3
         assert set(finished.reports) == set(ROLES)
         segment.cancel()
-        again = await session.ask(order("Go on"), last=True)
+        again = await session.ask(await request(calls, "Go on"), last=True)
         events = [event async for event in again]
         assert text_of(events) == "".join(TEXTS)
         assert isinstance(events[-1], SegmentFinished)
@@ -171,12 +177,15 @@ async def test_segment_that_finds_no_slot_leaves_the_session(served: ServedGatew
     for role in (THINKER, TALKER):
         served.fakes[role].script = give_way
     served.fakes[CODE2WAV].script = be_full
-    async with served.gateway.calls.session(BOTH) as session:
-        assert [event async for event in await session.ask(order("Hi"), last=False)]
-        refused = await session.ask(order("And?"), last=False)
+    calls = served.gateway.calls
+    async with calls.session(await request(calls, "Hi")) as session:
+        assert [event async for event in await session.ask(await request(calls, "Hi"), last=False)]
+        refused = await session.ask(await request(calls, "And?"), last=False)
         with pytest.raises(ResourceExhausted, match="full") as caught:
             assert [event async for event in refused]
         assert caught.value.retry_after_s == 3.0
         assert [event async for event in refused] == []
-        events = [event async for event in await session.ask(order("Now?"), last=True)]
+        events = [
+            event async for event in await session.ask(await request(calls, "Now?"), last=True)
+        ]
         assert text_of(events) == "".join(TEXTS)

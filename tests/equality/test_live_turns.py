@@ -138,12 +138,11 @@ async def test_live_turns_equal_the_reference_and_reuse_each_other(
     calls: Calls, truth: Truth, thinker_engine: str
 ) -> None:
     turns, expected = safe_turns(truth)
-    async with calls.session(BOTH) as session:
+    async with calls.session(await calls.prepare(order(turns[0], live=False))) as session:
         for count, answered in enumerate(expected, start=1):
             recording = floats(turns[count - 1])
-            segment = await session.ask(
-                order(*turns[:count], live=True), last=count == len(turns), live=True
-            )
+            prepared = await calls.prepare(order(*turns[:count], live=True))
+            segment = await session.ask(prepared, last=count == len(turns), live=True)
             for start in range(0, len(recording), 1600):
                 segment.hear(recording[start : start + 1600])
             segment.finish_input()
@@ -161,12 +160,14 @@ async def test_live_turn_that_is_cancelled_is_answered_in_another_way(
     calls: Calls, truth: Truth
 ) -> None:
     turns, (expected, _) = safe_turns(truth)
-    async with calls.session(BOTH) as session:
-        segment = await session.ask(order(turns[0], live=True), last=False, live=True)
+    async with calls.session(await calls.prepare(order(turns[0], live=False))) as session:
+        prepared = await calls.prepare(order(turns[0], live=True))
+        segment = await session.ask(prepared, last=False, live=True)
         segment.hear(floats(turns[0])[: 6 * RATE_HZ])
         segment.cancel()
         segment.hear(floats(turns[0])[6 * RATE_HZ :])
         _, _, finished = await answer(segment)
         assert finished.finish_reason is FinishReason.CANCELLED
-        ids, codes, _ = await answer(await session.ask(order(turns[0], live=False), last=True))
+        prepared = await calls.prepare(order(turns[0], live=False))
+        ids, codes, _ = await answer(await session.ask(prepared, last=True))
     assert (ids, codes) == (expected.text_ids.tolist(), expected.codes.tolist())

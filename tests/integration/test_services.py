@@ -185,9 +185,10 @@ async def test_segments_in_a_row_on_one_session_are_like_one_each(running: Runni
         for text in ("Hello", LONG_ANSWER):
             async with gateway.calls.answer(order(text)) as segment:
                 alone.append(_outcome([event async for event in segment]))
-        async with gateway.calls.session(frozenset()) as session:
+        calls = gateway.calls
+        async with calls.session(await calls.prepare(order(LONG_ANSWER))) as session:
             for last, text in enumerate(("Hello", LONG_ANSWER)):
-                segment = await session.ask(order(text), last=bool(last))
+                segment = await session.ask(await calls.prepare(order(text)), last=bool(last))
                 words, frames, samples = _outcome([event async for event in segment])
                 assert words == alone[last][0]
                 np.testing.assert_array_equal(frames, alone[last][1])
@@ -199,10 +200,12 @@ async def test_turn_after_cancelled_ones_is_like_a_fresh_sessions(talking: Runni
     async with own_gateway(talking) as gateway:
         async with gateway.calls.answer(order(LONG_ANSWER)) as segment:
             fresh = _outcome([event async for event in segment])
-        async with gateway.calls.session(frozenset()) as session:
+        calls = gateway.calls
+        async with calls.session(await calls.prepare(order(LONG_ANSWER))) as session:
             # From before the first event to the midst of the speech.
             for events in (0, 1, 2, 3, 5, 8, 13, 21, 34):
-                segment = await session.ask(order(LONG_ANSWER, 200), last=False)
+                prepared = await calls.prepare(order(LONG_ANSWER, 200))
+                segment = await session.ask(prepared, last=False)
                 for _ in range(events):
                     await anext(segment)
                 segment.cancel()
@@ -216,7 +219,7 @@ async def test_turn_after_cancelled_ones_is_like_a_fresh_sessions(talking: Runni
                     made = {r: rest[-1].reports[r].output_positions for r in ROLES}
                     assert all(made.values()), made
                     assert rest[-1].usage.prompt_tokens
-            segment = await session.ask(order(LONG_ANSWER), last=True)
+            segment = await session.ask(await calls.prepare(order(LONG_ANSWER)), last=True)
             words, frames, samples = _outcome([event async for event in segment])
         assert words == fresh[0]
         np.testing.assert_array_equal(frames, fresh[1])

@@ -31,6 +31,8 @@ from antiphon_gateway.calls.waiting_line import UNKNOWN_S, WaitingLine
 LONGEST_RETRY_S = 60.0
 """Clients take no longer `Retry-After` at its word."""
 SHORTEST_RETRY_S = 1.0
+NO_NUMBER = -1
+"""Of a request that only might come."""
 DEVIATIONS = 2.0
 """How many standard deviations more than the mean a wait may take for who is let wait."""
 
@@ -137,8 +139,7 @@ class AdmissionQueue:
         """A request has come. `slots` are those of its stages, as they tell them; 0: untold."""
         for role in request.roles:
             self._supply(role).resize(slots.get(role, 0) or math.inf)
-        rank = now + request.urgency * self._longest_wait_s / 4
-        entry = QueueEntry(number, request, rank, now + self._longest_of(request))
+        entry = self._entry(number, request, now)
         # A replica that is away comes back, perhaps within the wait.
         if any(self._supply(role).most < request.count for role in entry.needs):
             for_slots = request.count <= self._supplies[CALLS].slots
@@ -149,6 +150,21 @@ class AdmissionQueue:
             return done
         shed = self._unbearable(entry, now)
         return done + self._deny(shed, now) + self._schedule(now) if shed else done
+
+    def would_deny(self, request: AdmissionRequest, slots: Mapping[str, int], now: float) -> bool:
+        """Whether a request that came now would be denied at once. Nobody's place changes."""
+        for role in request.roles:
+            self._supply(role).resize(slots.get(role, 0) or math.inf)
+        entry = self._entry(NO_NUMBER, request, now)
+        if any(self._supply(role).most < request.count for role in entry.needs):
+            return True
+        if not (self._line or self._short(entry, entry.needs, Counter())):
+            return False
+        self._line.add(entry)
+        try:
+            return entry in self._unbearable(entry, now)
+        finally:
+            self._line.remove(entry)
 
     def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
         """The replicas of stages have other slots in all than before; 0: one does not tell."""
@@ -298,6 +314,11 @@ class AdmissionQueue:
         asked_at = entry.latest - self._longest_of(entry.request)
         ends = now + wait_s + max(means_s)
         return now + wait_s > entry.latest or ends > asked_at + entry.request.finish_within_s
+
+    def _entry(self, number: int, request: AdmissionRequest, now: float) -> QueueEntry:
+        """Of a request that comes now."""
+        rank = now + request.urgency * self._longest_wait_s / 4
+        return QueueEntry(number, request, rank, now + self._longest_of(request))
 
     def _longest_of(self, request: AdmissionRequest) -> float:
         """For how long it may wait."""

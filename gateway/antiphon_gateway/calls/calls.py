@@ -11,44 +11,46 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Coroutine,
     Iterable,
-    Iterator,
     Mapping,
 )
 from contextlib import (
+    AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
-    contextmanager,
 )
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
+from typing import Any
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, NotFound, ResourceExhausted, Unavailable
+from antiphon.errors import NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
 from antiphon.tracing.span import current_span
 from antiphon.tracing.tracing import Tracing
 from antiphon_gateway.byte_budget import uploads_of
 from antiphon_gateway.calls.admission_request import AdmissionRequest, Urgency
-from antiphon_gateway.calls.choices import Choices, order_of_choice
+from antiphon_gateway.calls.choices import Choices
 from antiphon_gateway.calls.failover.segment import AskAgain, Failover, FailoverSegment, LostSegment
 from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.prepared import AnswerAttempt, PreparedRequest
+from antiphon_gateway.calls.preparing import RequestPreparer
 from antiphon_gateway.calls.replica_retries import ReplicaRetries
 from antiphon_gateway.calls.reservation import Admission, Reservation, shutting_down
 from antiphon_gateway.calls.segment import CallSegment
-from antiphon_gateway.calls.session import CLOSE_WAIT_S, Session
-from antiphon_gateway.fleet.assignment import Assignment
-from antiphon_gateway.fleet.fleet import NONE_AVOIDED, Fleet
+from antiphon_gateway.calls.session import CLOSE_WAIT_S, FIRST_ATTEMPT, Session
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.fleet.lineup import Lineup
 from antiphon_gateway.fleet.replica import Replica
-from antiphon_gateway.media.attachments import MediaInput, name_field
+from antiphon_gateway.media.attachments import MediaInput
+from antiphon_gateway.media.sent_recordings import SentRecordings
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.outputs import AUDIO
 
-AskTurn = Callable[[Order, Callable[[str], None], Collection[Replica]], Awaitable[CallSegment]]
-"""Asks for a segment, and tells the role of each stage that is done with it. It is not to run on
-any of these replicas."""
+AskTurn = Callable[[PreparedRequest, AnswerAttempt], Awaitable[CallSegment]]
+"""Makes an attempt at a turn."""
 
 
 def _wait(_: Reservation) -> None:
@@ -76,6 +78,7 @@ class Calls:
         self.delivery = delivery  # the deployment's, by edge
         self.uploads = uploads_of(config)
         self.media = MediaInput.of(config, self.uploads, metrics.refuse)
+        self._preparer = RequestPreparer(fleet, config, self.media)
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)
@@ -100,30 +103,52 @@ class Calls:
 
     def check_model(self, name: str) -> None:
         """Raise `NotFound` unless the name is empty, the served model's or an alias of it."""
-        served = self.fleet.model_name()
-        if name not in ("", served) and not self.fleet.names.has_model(name):
-            raise NotFound(f"no model {name!r}; there is: {served}", field="model")
+        self._preparer.check_model(name)
 
-    @asynccontextmanager
-    async def answer(
+    async def prepare(
+        self, order: Order, *, sent: SentRecordings | None = None, heard: bool = False
+    ) -> PreparedRequest:
+        """Check and decode an order, for an answer that is asked for next. For `sent` and `heard`
+        see `RequestPreparer.prepare`.
+
+        Files are read only of a request that may wait for its slots. Raises what `RequestPreparer`
+        raises, `ResourceExhausted` and `InvalidArgument` as `Reservation.granted` does, and
+        `Unavailable` at shutdown.
+        """
+        self.check_open()
+        checked = self._preparer.check(order)
+        if any(order.attachments.fields.values()) and not order.recordings_alone:
+            request = self._admission_request(order, checked.lineup, order.size_bytes)
+            await self.admission.check_room(request, self.fleet.slots)
+        prepared = await self._preparer.prepare(checked, sent=sent, heard=heard)
+        self.check_open()
+        return prepared
+
+    def answer(
         self, order: Order, on_wait: Callable[[Reservation], None] = _wait
-    ) -> AsyncIterator[FailoverSegment]:
+    ) -> AbstractAsyncContextManager[FailoverSegment]:
         """The segment that answers an order, the only one of its session.
 
-        Raises what `choices` raises.
+        Raises what `prepare` and `choices` raise.
         """
+        return self._single(self.prepare(order), on_wait)
+
+    @asynccontextmanager
+    async def _single(
+        self,
+        preparing: Coroutine[Any, Any, PreparedRequest],
+        on_wait: Callable[[Reservation], None],
+    ) -> AsyncIterator[FailoverSegment]:
+        prepared = await preparing
         async with AsyncExitStack() as held:
-            beginning = self._begin([order], on_wait, held)
-            # Attachments may be large, and the call may be long: see `_continued`.
-            del order
-            (segment,) = await beginning
+            (segment,) = await self._begin(prepared, 1, on_wait, held)
             yield segment
 
     @asynccontextmanager
     async def choices(
-        self, order: Order, on_wait: Callable[[Reservation], None] = _wait
+        self, prepared: PreparedRequest, on_wait: Callable[[Reservation], None] = _wait
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """The segments that answer an order, each in a session of its own; of one the events are
+        """The segments that answer a request, each in a session of its own; of one the events are
         plain. They have all their slots; `on_wait` is called when these are not there at once,
         and may give up.
 
@@ -132,9 +157,7 @@ class Calls:
         raise.
         """
         async with AsyncExitStack() as held:
-            orders = [order_of_choice(order, number) for number in range(order.choices)]
-            del order
-            segments = await self._begin(orders, on_wait, held)
+            segments = await self._begin(prepared, prepared.order.choices, on_wait, held)
             if len(segments) == 1:
                 yield segments[0]
             else:
@@ -143,33 +166,30 @@ class Calls:
     @asynccontextmanager
     async def turn(
         self,
-        order: Order,
+        prepared: PreparedRequest,
         ask: AskTurn,
         on_wait: Callable[[Reservation], None] = _wait,
         on_open: Callable[[CallSegment], None] = _go_on,
     ) -> AsyncIterator[FailoverSegment]:
         """The segment that answers a turn of a conversation, which `ask` asks of a session of its
-        own, telling who is done with it. It has all its slots, and it has begun where another
-        replica could have taken over; `on_open` is told before that, of each that is asked for, and
-        may cancel it. Raises what `choices` raises."""
-        orders = [order]
-        del order
-        detours = ReplicaRetries(self.fleet)
-        with self._place(orders, Urgency.TURN) as place:
+        own. It has all its slots, and it has begun where another replica could have taken over;
+        `on_open` is called before that, with each that is asked for, and may cancel it. Raises what
+        `choices` raises."""
+        retries = ReplicaRetries(self.fleet)
+        with self._place(prepared, 1, Urgency.TURN) as place:
             while True:
                 if place.waits:
                     on_wait(place)
                 with current_span.get().child("admission"):
                     await place.granted()
-                order, on_freed = _with_time(orders[0], place), _once(place.attempt())
-                asking = ask(order, on_freed, detours.avoided)
-                del order
-                segment = await asking
+                on_freed = _once(place.attempt())
+                attempt = AnswerAttempt(place.left_s, avoided=retries.avoided, on_freed=on_freed)
+                segment = await ask(prepared, attempt)
                 try:
                     await segment.wait_opened()
                     self.admission.opened(place)
                     on_open(segment)
-                    if segment.refers or detours.there_are(segment.assignment):
+                    if segment.refers or retries.there_are(segment.assignment):
                         await segment.wait_begun()
                     break
                 except NotFound:
@@ -177,22 +197,33 @@ class Calls:
                     if not segment.refers:
                         raise
                 except (ResourceExhausted, Unavailable) as error:
-                    if not detours.go_on(error, segment, place):
+                    if not retries.go_on(error, segment, place):
                         raise
             async with AsyncExitStack() as keeping:
-                kept = self._kept(orders, keeping)
 
                 async def ask_again(lost: LostSegment, avoided: Collection[Replica]) -> CallSegment:
-                    return await ask(lost.order(_with_time(kept[0], place)), on_freed, avoided)
+                    attempt = AnswerAttempt(
+                        place.left_s,
+                        avoided=avoided,
+                        drawn_seed=lost.drawn_seed,
+                        history=lost.history,
+                        on_freed=on_freed,
+                    )
+                    return await ask(prepared, attempt)
 
+                kept = self._keep(prepared, keeping)
                 yield FailoverSegment(segment, self._failover, ask_again if kept else None)
 
     async def _begin(
-        self, orders: list[Order], on_wait: Callable[[Reservation], None], held: AsyncExitStack
+        self,
+        prepared: PreparedRequest,
+        count: int,
+        on_wait: Callable[[Reservation], None],
+        held: AsyncExitStack,
     ) -> list[FailoverSegment]:
-        """The segments that answer orders, which are taken out; `held` keeps what they have."""
-        place = held.enter_context(self._place(orders))
-        detours = ReplicaRetries(self.fleet)
+        """So many segments that answer a request; `held` keeps what they have."""
+        place = held.enter_context(self._place(prepared, count))
+        retries = ReplicaRetries(self.fleet)
         while True:
             if place.waits:
                 on_wait(place)
@@ -201,137 +232,139 @@ class Calls:
             segment: CallSegment | None = None
             try:
                 async with AsyncExitStack() as sessions:
-                    asked = await self._asked(orders, place, sessions, detours.avoided)
+                    asked = await self._asked(prepared, place, sessions, retries.avoided)
                     for segment in asked:
                         await segment.wait_opened()
                     self.admission.opened(place)
                     for segment in asked:
                         # Where another replica could take over, until there is something of the
                         # answer.
-                        if detours.there_are(segment.assignment):
+                        if retries.there_are(segment.assignment):
                             await segment.wait_begun()
-                    kept = self._kept(orders, held)
+                    kept = self._keep(prepared, held)
                     await held.enter_async_context(sessions.pop_all())
                     return [
                         FailoverSegment(segment, self._failover, again if kept else None)
                         for segment, again in asked.items()
                     ]
             except (ResourceExhausted, Unavailable) as error:
-                if segment is None or not detours.go_on(error, segment, place):
+                if segment is None or not retries.go_on(error, segment, place):
                     raise
 
     async def _asked(
         self,
-        orders: Iterable[Order],
+        prepared: PreparedRequest,
         place: Reservation,
         sessions: AsyncExitStack,
         avoided: Collection[Replica],
     ) -> dict[CallSegment, AskAgain]:
-        """A segment for each order, in a session of its own, and how it is asked for once more."""
+        """A segment for each choice, in a session of its own, and how it is asked for once more."""
         asked: dict[CallSegment, AskAgain] = {}
         on_freed = place.attempt()
-        for order in orders:
+        for choice in range(place.request.count):
             own = await sessions.enter_async_context(AsyncExitStack())
-            ask = partial(self._ask, order, place, own, _once(on_freed))
-            asked[await ask(None, avoided)] = ask
+            first = AnswerAttempt(choice=choice, avoided=avoided, on_freed=_once(on_freed))
+            again = partial(self._ask_again, prepared, place, own, first)
+            asked[await self._ask(prepared, place, own, first)] = again
         return asked
+
+    async def _ask_again(
+        self,
+        prepared: PreparedRequest,
+        place: Reservation,
+        own: AsyncExitStack,
+        first: AnswerAttempt,
+        lost: LostSegment,
+        avoided: Collection[Replica],
+    ) -> CallSegment:
+        """Leave the session of a lost segment, and ask for the same answer in another one."""
+        await own.aclose()
+        attempt = replace(
+            first,
+            avoided=avoided,
+            preferred=lost.assignment,
+            drawn_seed=lost.drawn_seed,
+            history=lost.history,
+        )
+        return await self._ask(prepared, place, own, attempt)
 
     async def _ask(
         self,
-        order: Order,
+        prepared: PreparedRequest,
         place: Reservation,
         own: AsyncExitStack,
-        on_freed: Callable[[str], None],
-        lost: LostSegment | None,
-        avoided: Collection[Replica],
+        attempt: AnswerAttempt,
     ) -> CallSegment:
-        """Ask for the order in a new session, which `own` gets; of a `lost` segment, for the same
-        answer."""
-        await own.aclose()
-        order = order if lost is None else lost.order(order)
-        session = await own.enter_async_context(
-            self.session(
-                order.outputs,
-                order.model,
-                order.field_names,
-                calling=bool(order.tools),
-                avoided=avoided,
-                preferred=None if lost is None else lost.assignment,
-            )
-        )
-        return await session.ask(_with_time(order, place), last=True, on_freed=on_freed)
+        """Ask for a request in a new session, which `own` gets."""
+        session = await own.enter_async_context(self.session(prepared, attempt))
+        return await session.ask(prepared, replace(attempt, deadline_s=place.left_s), last=True)
 
-    def _kept(self, orders: list[Order], keeping: AsyncExitStack) -> tuple[Order, ...]:
-        """Take the orders out, and keep them until `keeping` is left, to ask for them once more.
+    def _keep(self, prepared: PreparedRequest, keeping: AsyncExitStack) -> bool:
+        """Whether a request is kept until `keeping` is left, to be asked for once more.
 
-        None, if there is no room for them: attachments may be large, and the call may be long.
+        Where there is no room for it, its files are dropped now: the stages have them, and the call
+        may be long.
         """
-        kept, budget = tuple(orders), self._failover.budget
-        orders.clear()
-        size_bytes = sum(order.size_bytes for order in kept)
+        size_bytes, budget = prepared.size_bytes, self._failover.budget
         if not self._failover.most or not budget.keep(size_bytes):
-            return ()
+            prepared.media.release()
+            return False
         keeping.callback(budget.drop, size_bytes)
-        return kept
+        return True
 
     def _place(
-        self, orders: list[Order], urgency: Urgency | None = None
+        self, prepared: PreparedRequest, count: int, urgency: Urgency | None = None
     ) -> AbstractContextManager[Reservation]:
-        """A place for one order, or several that differ in nothing that counts here."""
-        order = orders[0]
-        with self._naming(order.model, order.field_names):
-            lineup = self.fleet.line_up(order.outputs)
+        """A place for so many answers to a request."""
+        self.check_open()
+        request = self._admission_request(
+            prepared.order, prepared.lineup, prepared.size_bytes, count, urgency
+        )
+        return self.admission.place(request, self.fleet.slots)
+
+    def _admission_request(
+        self,
+        order: Order,
+        lineup: Lineup,
+        size_bytes: int,
+        count: int | None = None,
+        urgency: Urgency | None = None,
+    ) -> AdmissionRequest:
         if urgency is None:
             urgency = Urgency.AUDIO if AUDIO in lineup.outputs else Urgency.TEXT
-        request = AdmissionRequest(
+        return AdmissionRequest(
             roles=frozenset(lineup.roles),
             urgency=urgency,
-            count=len(orders),
-            size_bytes=order.size_bytes,
+            count=order.choices if count is None else count,
+            size_bytes=size_bytes,
             start_within_s=order.start_within_s,
             finish_within_s=min(order.timeout_s, self._config.request_timeout_s),
             key=order.key,
             priority=order.priority,
         )
-        return self.admission.place(request, self.fleet.slots)
-
-    @contextmanager
-    def _naming(self, model: str, field_names: Mapping[str, str]) -> Iterator[None]:
-        """Around a line-up for that model: errors have the client's names of fields."""
-        self.check_open()
-        self.check_model(model)
-        try:
-            yield
-        except AntiphonError as error:
-            name_field(error, field_names)
-            raise
 
     @asynccontextmanager
     async def session(
-        self,
-        outputs: frozenset[str],
-        model: str = "",
-        field_names: Mapping[str, str] = MappingProxyType({}),
-        *,
-        calling: bool = False,
-        avoided: Collection[Replica] = NONE_AVOIDED,
-        preferred: Assignment | None = None,
+        self, prepared: PreparedRequest, attempt: AnswerAttempt = FIRST_ATTEMPT
     ) -> AsyncIterator[Session]:
-        """A session on the stages that make the outputs (all, if empty), open within the context.
-        Functions may be called in one that is `calling`. For `avoided` and `preferred` see
-        `Fleet.assign`.
+        """A session on stages that make what a request wants, open within the context; functions
+        may be called in it if the request has any.
 
-        It has no place yet: see `turn`. Raises `NotFound` for another model, `Unavailable` at
-        shutdown and when a stage is down, `NotImplementedYet` for an output that the model does
-        not make, by its name among the client's.
+        It has no place yet: see `turn`. Raises what `Fleet.assign` raises, and `Unavailable` at
+        shutdown.
         """
-        with self._naming(model, field_names):
-            lineup, assignment = self.fleet.assign(
-                outputs, tool_calls=calling, avoided=avoided, preferred=preferred
-            )
+        self.check_open()
+        order = prepared.order
+        lineup, assignment = self.fleet.assign(
+            order.outputs,
+            tool_calls=bool(order.tools),
+            avoided=attempt.avoided,
+            preferred=attempt.preferred,
+            like=prepared.lineup,
+        )
         with assignment:
             session = Session(
-                lineup, assignment, self.fleet, self._config, self.delivery, self.media
+                lineup, assignment, self.fleet, self._config, self.delivery, self._preparer
             )
             self._live.add(session)
             try:
@@ -381,11 +414,6 @@ def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
             tell(role)
 
     return tell_once
-
-
-def _with_time(order: Order, place: Reservation) -> Order:
-    """The order with what is left of its time."""
-    return replace(order, timeout_s=place.left_s)
 
 
 async def _wait_first(events: Iterable[asyncio.Event], timeout_s: float) -> None:

@@ -1,17 +1,16 @@
-"""Several answers to one order at once, as one stream of events."""
+"""Several answers to one request at once, as one stream of events."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 
 from antiphon.errors import AntiphonError
 from antiphon_gateway.calls.events import Event
 from antiphon_gateway.calls.failover.segment import FailoverSegment
 from antiphon_gateway.calls.mailbox import EventMailbox
-from antiphon_gateway.calls.order import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,3 @@ class Choices:
             await self._events.put(None)
         except AntiphonError as error:
             self._events.fail(error)
-
-
-def order_of_choice(order: Order, choice: int) -> Order:
-    """The order of one answer alone: with the seeds of the others, and its number."""
-    return replace(order, choices=1, choice=choice)

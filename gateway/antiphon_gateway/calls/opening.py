@@ -19,8 +19,8 @@ from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_t
 from antiphon.wire.history import history_to_proto
 from antiphon.wire.options import option_value_to_proto
 from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.prepared import AnswerAttempt, PreparedRequest
 from antiphon_gateway.fleet.lineup import Lineup, Member
-from antiphon_gateway.outputs import AUDIO
 
 
 def session_open(
@@ -36,44 +36,46 @@ def session_open(
     )
 
 
-def segment_open(
-    order: Order,
+def segment_openings(
+    prepared: PreparedRequest,
+    attempt: AnswerAttempt,
     lineup: Lineup,
     deployed_delivery: Mapping[str, Delivery],
     *,
-    segment: int = 0,
-    deadline_s: float,
+    segment: int,
     last: bool,
-    live: bool = False,
-) -> session_pb2.SegmentOpen:
-    """The one message that all stages get alike, but for `opening_for`.
+    live: bool,
+    traceparent: str,
+) -> dict[str, session_pb2.SegmentOpen]:
+    """What opens a segment on each stage of a session, by role.
 
-    Raises `InvalidArgument` for an unknown voice, and what `check_reading` raises.
+    All get the same, but for the options and the kinds of history that each reads.
     """
-    check_reading(order, lineup)
-    voice = ""
-    if AUDIO in lineup.outputs:
-        voice = lineup.choose_voice(order.voice)
-    reader = lineup.input_member.role
+    order, reader = prepared.order, lineup.input_member.role
     given = {role or reader: settings for role, settings in order.sampling.items()}
-    sampling = with_seeds(given, lineup.roles, reader, order.drawn_seed)
+    drawn = order.drawn_seed if attempt.drawn_seed is None else attempt.drawn_seed
+    sampling = with_seeds(given, lineup.roles, reader, drawn)
     delivery = {e: d for e, d in deployed_delivery.items() if e in lineup.stage_edges()}
     if order.delivery is not None:
         delivery = dict.fromkeys(lineup.stage_edges(), order.delivery)
-    message = session_pb2.SegmentOpen(
+    shared = session_pb2.SegmentOpen(
         sampling={role: sampling_to_proto(settings) for role, settings in sampling.items()},
-        voice=voice,
+        voice=prepared.voice,
         outputs=sorted(lineup.outputs),
         delivery={edge: delivery_to_proto(value) for edge, value in delivery.items()},
         segment=segment,
-        deadline_s=deadline_s,
+        deadline_s=attempt.deadline_s,
         last=last,
         live=live,
-        choice=order.choice,
+        choice=attempt.choice,
+        traceparent=traceparent,
     )
     if order.chunk_policy is not None:
-        message.chunk_policy.CopyFrom(policy_to_proto(order.chunk_policy))
-    return message
+        shared.chunk_policy.CopyFrom(policy_to_proto(order.chunk_policy))
+    return {
+        member.role: _own(member, shared, prepared.options.get(member.role, {}), attempt.history)
+        for member in lineup.members
+    }
 
 
 def check_reading(order: Order, lineup: Lineup) -> None:
@@ -100,19 +102,19 @@ def check_reading(order: Order, lineup: Lineup) -> None:
         )
 
 
-def opening_for(
+def _own(
     member: Member,
-    opening: session_pb2.SegmentOpen,
-    values: Mapping[str, OptionValue],
+    shared: session_pb2.SegmentOpen,
+    options: Mapping[str, OptionValue],
     history: History | None,
 ) -> session_pb2.SegmentOpen:
     """The message for one stage, with the options that it reads, and what it goes on from."""
     kinds = tuple(member.description.goes_on_from) if history is not None else ()
-    if not (values or kinds):
-        return opening
+    if not (options or kinds):
+        return shared
     own = session_pb2.SegmentOpen()
-    own.CopyFrom(opening)
-    for name, value in values.items():
+    own.CopyFrom(shared)
+    for name, value in options.items():
         own.options[name].CopyFrom(option_value_to_proto(value))
     if history is not None and kinds:
         own.history.CopyFrom(history_to_proto(history, kinds))
@@ -121,22 +123,24 @@ def opening_for(
 
 def input_chunk(
     session_id: str,
-    opening: session_pb2.SegmentOpen,
     conversation: Conversation,
     lineup: Lineup,
     *,
+    segment: int,
     sequence: int,
+    last: bool,
+    live: bool,
 ) -> chunk_pb2.Chunk:
     """The conversation as the segment's input chunk, which ends its input but for a live one's."""
-    ends = not opening.live
+    ends = not live
     chunk = Chunk(
         session_id=session_id,
         edge=lineup.input_edge.name,
-        segment=opening.segment,
+        segment=segment,
         sequence=sequence,
         tensors=to_tensors(conversation),
         segment_finished=ends,
-        finished=ends and opening.last,
+        finished=ends and last,
         finish_reason=FinishReason.STOP if ends else None,
     )
     return chunk_to_proto(chunk)

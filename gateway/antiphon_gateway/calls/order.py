@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from antiphon.conversation import ConversationMessage, TextPart, ToolChoice
-from antiphon.history import History
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.template import TemplateValue
@@ -38,9 +37,8 @@ class Order:
     by name; with `recordings_alone` what is heard of a recording depends on none of the others;
     an `instruction` is the value of the one that instructs, whatever its name.
     `timeout_s` is what the client still waits for all of it, `start_within_s` for the first of it.
-    `choice` is the number of one answer among several to the same request.
     `drawn_seed` is that of stages for which `sampling` has none: with it the same order is answered
-    alike when it is asked once more; `history` is what its client has of the answer then.
+    alike when it is asked once more.
     `field_names` are the client's names of what errors call otherwise: "audio.voice" for "voice",
     for example.
     `key` is the name of whoever asks, and `priority` is at most that key's, once it is known.
@@ -58,7 +56,6 @@ class Order:
     options: Mapping[str, OptionInput] = field(default_factory=dict)
     instruction: str | None = None
     choices: int = 1
-    choice: int = 0
     recordings_alone: bool = False
     timeout_s: float = math.inf
     start_within_s: float = math.inf
@@ -67,7 +64,6 @@ class Order:
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     template: Mapping[str, TemplateValue] = field(default_factory=dict)
     drawn_seed: int = field(default_factory=draw_seed, compare=False)
-    history: History | None = None
     key: str = field(default="", compare=False)
     priority: Priority = field(default=Priority.HIGH, compare=False)
 

@@ -220,6 +220,14 @@ class Admission:
             if not self._places:
                 self._idle.set()
 
+    async def check_room(self, request: AdmissionRequest, slots: Mapping[str, int]) -> None:
+        """Raise what `Reservation.granted` would, for a request that would be denied at once: its
+        files need not be read. It counts as one that was denied."""
+        if self._queue.would_deny(request, slots, asyncio.get_running_loop().time()):
+            with self.place(request, slots) as place:
+                if not place.waits:
+                    await place.granted()
+
     def resize(self, slots: Mapping[str, int]) -> None:
         """There are other slots than before."""
         self._carry_out(self._queue.resize(slots, asyncio.get_running_loop().time()))

@@ -42,29 +42,31 @@ class CallSegment:
     def __init__(
         self,
         session: Session,
-        opening: session_pb2.SegmentOpen,
+        number: int,
         progress: SegmentProgress,
         started: SegmentStarted,
         windows: Mapping[str, int],
         *,
+        last: bool,
+        live: bool,
+        deadline_s: float,
         idle_timeout_s: float,
     ) -> None:
-        # The stages are told of it when they are asked.
+        # The stages get it with their openings.
         self.span = current_span.get().child("segment")
-        opening.traceparent = self.span.traceparent
-        self.number = opening.segment
+        self.number = number
         self.over = False
         self.refers = False
         self._heard = RecordingKey()
         self.drawn_seed = started.drawn_seed
-        self._last = opening.last
+        self._last = last
         self._session = session
         self._progress = progress
         self._window = windows.get(AUDIO, 0)
         self._idle_timeout_s = idle_timeout_s
-        self._listening = opening.live
-        self._deadline_s = opening.deadline_s
-        self._deadline = time.monotonic() + opening.deadline_s
+        self._listening = live
+        self._deadline_s = deadline_s
+        self._deadline = time.monotonic() + deadline_s
         self._until_deadline = False
         self._idle: asyncio.Timeout | None = None
         self._cancelled = False

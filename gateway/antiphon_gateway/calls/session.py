@@ -13,9 +13,11 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 
 from antiphon.chunk import Tensor
+from antiphon.conversation import is_recording_key
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
     AntiphonError,
@@ -25,30 +27,27 @@ from antiphon.errors import (
     Internal,
     Unavailable,
 )
-from antiphon.history import History
 from antiphon.segment import Delivery
-from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon.v1 import session_pb2
 from antiphon.wire.convert import error_from_proto
 from antiphon_gateway.calls.events import SegmentStarted
 from antiphon_gateway.calls.mailbox import EventMailbox
 from antiphon_gateway.calls.opening import (
     input_chunk,
-    opening_for,
     sample_chunk,
-    segment_open,
+    segment_openings,
     session_open,
 )
-from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.prepared import AnswerAttempt, PreparedRequest
+from antiphon_gateway.calls.preparing import RequestPreparer, in_time, too_late
 from antiphon_gateway.calls.progress import SegmentProgress
-from antiphon_gateway.calls.reading import read_order, too_late, with_instruction
 from antiphon_gateway.calls.root_cause import ECHO_CODES, RootCause
 from antiphon_gateway.calls.segment import CallSegment, StageMessage
 from antiphon_gateway.calls.stage_stream import StageStream
 from antiphon_gateway.fleet.assignment import Assignment
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.lineup import Lineup
-from antiphon_gateway.media.attachments import MediaInput, name_field
-from antiphon_gateway.media.options_in import OptionsByRole
+from antiphon_gateway.media.attachments import name_field
 from antiphon_gateway.media.sent_recordings import SentRecordings
 
 log = logging.getLogger("gateway.session")
@@ -60,6 +59,7 @@ PIECE_SAMPLES = 1 << 16
 MAILBOX_MESSAGES = 16
 """Stage messages that wait for a slow client; further ones stay with the stages."""
 CLOSE_WAIT_S = 1.0
+FIRST_ATTEMPT = AnswerAttempt()
 
 # Errors that say of a replica that it should not get the next session.
 _FAILURES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.INTERNAL})
@@ -78,16 +78,15 @@ class Session:
         fleet: Fleet,
         config: GatewayConfig,
         deployed_delivery: Mapping[str, Delivery],
-        media: MediaInput,
+        preparer: RequestPreparer,
     ) -> None:
         self.session_id = str(uuid.uuid4())
         self.sent = SentRecordings()
         self._lineup = lineup
         self.assignment = assignment
-        self._fleet = fleet
         self._config = config
         self._deployed_delivery = deployed_delivery
-        self._media = media
+        self._preparer = preparer
         self._model = fleet.model_name()
         self._windows = lineup.windows(config)
         self._mailbox: EventMailbox[StageMessage] = EventMailbox(MAILBOX_MESSAGES)
@@ -130,59 +129,39 @@ class Session:
 
     async def ask(
         self,
-        order: Order,
+        prepared: PreparedRequest,
+        attempt: AnswerAttempt = FIRST_ATTEMPT,
         *,
         last: bool,
         live: bool = False,
-        on_freed: Callable[[str], None] | None = None,
     ) -> CallSegment:
         """Open the next segment on all stages; after the `last` one there is no other.
 
         A `live` one ends with a user's recording that is still being made (`AudioPart.live`):
-        its samples are brought by `CallSegment.hear`. `on_freed` is told the role of each stage
-        that is done with it. What is left of the order's time begins now, and goes on while
-        attachments are read; of a live one it begins when its input is finished.
+        its samples are brought by `CallSegment.hear`. The attempt's time begins now, and goes on
+        while recordings are decoded that an earlier session had; of a live one it begins when its
+        input is finished.
 
-        Raises what `segment_open` and `read_order` raise, `FailedPrecondition` while a segment is
-        open or after the last one, and what ended the session. Cancelling opens nothing.
+        Raises what `RequestPreparer.fit` and `RequestMedia.decode` raise, `FailedPrecondition`
+        while a segment is open or after the last one, and what ended the session. Cancelling opens
+        nothing.
         """
-        asked_at = time.monotonic()
-        reader = self._lineup.input_member.description
-        fields = {**order.field_names, **order.attachments.field_by_input()}
+        asked_at, names = time.monotonic(), prepared.field_names
+        within_s = min(self._config.request_timeout_s, attempt.deadline_s)
         try:
-            accepted = self._fleet.accepted().of_session(self._lineup)
-            order = with_instruction(order, accepted)
-            fields |= order.field_names
-            opening = segment_open(
-                order,
-                self._lineup,
-                self._deployed_delivery,
-                segment=self._segments,
-                deadline_s=min(self._config.request_timeout_s, order.timeout_s),
-                last=last,
-                live=live,
-            )
-            read = await read_order(
-                order, reader, accepted, self._config, self._media, self.sent, opening.deadline_s
-            )
+            prepared = self._preparer.fit(prepared, self._lineup)
+            if prepared.media.needs(self.sent):
+                async with in_time(within_s):
+                    await prepared.media.decode(self.sent)
         except AntiphonError as error:
-            name_field(error, fields)
+            name_field(error, names)
             raise
-        drawn_seed, history = order.drawn_seed, order.history
-        del order  # attachments may be large, and the session long: the stages alone get them
         self._check_parked()
-        opening.deadline_s -= time.monotonic() - asked_at
-        if opening.deadline_s <= 0:
+        left_s = within_s - (time.monotonic() - asked_at)
+        if left_s <= 0:
             raise too_late()
-        self._on_freed = on_freed
-        sequence, said = self._next_input(), read.conversation
-        first = input_chunk(self.session_id, opening, said, self._lineup, sequence=sequence)
-        self._field_names = fields
-        rate_hz = self._lineup.sample_rate_hz
-        started = SegmentStarted(self.session_id, self._model, rate_hz, read.heard_s, drawn_seed)
-        segment = self._open(opening, first, read.options, started, history)
-        segment.refers = read.refers
-        return segment
+        self._field_names, self._on_freed = names, attempt.on_freed
+        return self._open(prepared, replace(attempt, deadline_s=left_s), last=last, live=live)
 
     def hear(self, segment: int, samples: Tensor) -> None:
         """Bring samples of a live segment's recording to the stage that reads it.
@@ -206,8 +185,15 @@ class Session:
         """Whether it has failed, or a stage has left it."""
         return bool(self._mailbox.failure or self._cause.echo or self._left)
 
+    @property
+    def lost_stage(self) -> str:
+        """The role of the stage that failed or left; "" where none is known."""
+        failure = self._mailbox.failure or self._cause.echo
+        return failure.stage if isinstance(failure, AntiphonError) else self._left
+
     def finish_input(self, segment: int, on_freed: Callable[[str], None] | None) -> None:
-        """Tell all stages that a live segment's input is complete; for `on_freed` see `ask`."""
+        """Tell all stages that a live segment's input is complete; for `on_freed` see
+        `AnswerAttempt`."""
         self._on_freed = on_freed or self._on_freed
         for stream in self._streams.values():
             stream.finish_input(segment)
@@ -271,40 +257,64 @@ class Session:
             raise Unavailable(f"the stage {self._left} has ended the session", stage=self._left)
 
     def _open(
-        self,
-        opening: session_pb2.SegmentOpen,
-        first: chunk_pb2.Chunk,
-        options: OptionsByRole,
-        started: SegmentStarted,
-        history: History | None,
+        self, prepared: PreparedRequest, attempt: AnswerAttempt, *, last: bool, live: bool
     ) -> CallSegment:
         """Open a segment, the first with the session itself, on all stages at once."""
+        lineup, number, order = self._lineup, self._segments, prepared.order
+        reader = lineup.input_member
+        heard_s = prepared.media.seconds(self.sent)
+        keeps = order.recordings_alone and reader.description.keeps_recordings
+        said = prepared.conversation(self.sent, keeps=keeps)
+        drawn_seed = order.drawn_seed if attempt.drawn_seed is None else attempt.drawn_seed
         segment = CallSegment(
             self,
-            opening,
+            number,
             SegmentProgress(
                 self.session_id,
-                self._lineup,
-                opening.segment,
+                lineup,
+                number,
                 self._sequences,
                 max_image_bytes=self._config.max_image_bytes,
             ),
-            started,
+            SegmentStarted(
+                self.session_id, self._model, lineup.sample_rate_hz, heard_s, drawn_seed
+            ),
             self._windows,
+            last=last,
+            live=live,
+            deadline_s=attempt.deadline_s,
             idle_timeout_s=self._config.idle_timeout_s,
         )
-        self._segment, self._segments, self._done = segment, self._segments + 1, opening.last
-        self._unopened = set(self._lineup.roles)
+        segment.refers = any(map(is_recording_key, said.recordings))
+        openings = segment_openings(
+            prepared,
+            attempt,
+            lineup,
+            self._deployed_delivery,
+            segment=number,
+            last=last,
+            live=live,
+            traceparent=segment.span.traceparent,
+        )
+        first = input_chunk(
+            self.session_id,
+            said,
+            lineup,
+            segment=number,
+            sequence=self._next_input(),
+            last=last,
+            live=live,
+        )
+        self._segment, self._segments, self._done = segment, number + 1, last
+        self._unopened = set(lineup.roles)
         self._all_opened.clear()
         self._slot_refused = False
-        reader = self._lineup.input_member.role
-        for member in self._lineup.members:
-            chunks = (first,) if member.role == reader else ()
-            own = opening_for(member, opening, options.get(member.role, {}), history)
+        for member in lineup.members:
+            own, chunks = openings[member.role], (first,) if member is reader else ()
             if member.role in self._streams:
                 self._streams[member.role].open_segment(own, chunks)
                 continue
-            beginning = session_open(self.session_id, member, self._lineup, self._windows)
+            beginning = session_open(self.session_id, member, lineup, self._windows)
             beginning.first_segment.CopyFrom(own)
             beginning.first_input.extend(chunks)
             stream = StageStream(self.assignment[member.role], beginning)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 from antiphon.errors import AntiphonError
 from antiphon.tracing.span import TraceSpan, given_traceparent
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.failover.segment import FailoverSegment
 from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.prepared import AnswerAttempt, PreparedRequest
 from antiphon_gateway.calls.reservation import Reservation
 from antiphon_gateway.calls.segment import CallSegment
-from antiphon_gateway.calls.session import Session
+from antiphon_gateway.calls.session import FIRST_ATTEMPT, Session
 from antiphon_gateway.conversations.live_turn import LiveTurn
 from antiphon_gateway.fleet.assignment import Assignment
-from antiphon_gateway.fleet.fleet import NONE_AVOIDED
-from antiphon_gateway.fleet.replica import Replica
 
 
 class ConversationSession:
@@ -116,7 +116,7 @@ class ConversationSession:
         there at once. A turn that the stages hear is given up then: who is before it in the queue
         may wait for the very slots that it keeps. For `on_open` see `Calls.turn`.
 
-        Raises what `Calls.turn`, `Calls.session` and `Session.ask` raise.
+        Raises what `Calls.prepare`, `Calls.turn`, `Calls.session` and `Session.ask` raise.
 
         The one before it is over, or is given up with its session.
         """
@@ -126,12 +126,14 @@ class ConversationSession:
             on_wait(place)
 
         self._stop_idle()
-        answering = self._calls.turn(order, self._ask, wait, on_open)
-        # Recordings may be large, and the answer may be long: the stages alone keep them.
-        del order
         self._answering = True
         try:
-            async with answering as segment:
+            prepared = await self._calls.prepare(
+                order,
+                sent=None if self._session is None else self._session.sent,
+                heard=self._turn is not None and self._turn.is_answered_by(order),
+            )
+            async with self._calls.turn(prepared, self._ask, wait, on_open) as segment:
                 yield segment
         finally:
             self._answering = False
@@ -188,58 +190,58 @@ class ConversationSession:
         self._session = None
         await self._left.aclose()
 
-    async def _ask(
-        self, order: Order, on_freed: Callable[[str], None], avoided: Collection[Replica]
-    ) -> CallSegment:
+    async def _ask(self, prepared: PreparedRequest, attempt: AnswerAttempt) -> CallSegment:
         turn = self._take_turn()
         if self._leaving is not None:
             await asyncio.wait([self._leaving])
         if turn is not None:
-            heard = await turn.answer(order, on_freed)
+            heard = await turn.answer(prepared.order, attempt.on_freed)
             if heard is not None and self._session is not None and not self._session.lost:
                 return heard
-        return await self._opened(order, on_freed=on_freed, avoided=avoided)
+        return await self._opened(prepared, attempt)
 
     async def _open_live(self, order: Order) -> CallSegment:
-        return await self._opened(order, live=True)
+        sent = None if self._session is None else self._session.sent
+        return await self._opened(await self._calls.prepare(order, sent=sent), live=True)
 
     async def _opened(
         self,
-        order: Order,
+        prepared: PreparedRequest,
+        attempt: AnswerAttempt = FIRST_ATTEMPT,
         *,
         live: bool = False,
-        on_freed: Callable[[str], None] | None = None,
-        avoided: Collection[Replica] = NONE_AVOIDED,
     ) -> CallSegment:
+        order = prepared.order
+        if self._session is not None and self._session.lost:
+            attempt = self._elsewhere(self._session, attempt)
         if self._session is not None and not (
             self._session.parked
-            and not self._session.assignment.should_avoid(avoided)
+            and not self._session.assignment.should_avoid(attempt.avoided)
             and self._outputs == order.outputs
             and (self._calling or not order.tools)
         ):
             await self._leave()
         if self._session is None:
+            preferring = replace(attempt, preferred=self._replicas)
             self._session = await self._left.enter_async_context(
-                self._calls.session(
-                    order.outputs,
-                    order.model,
-                    calling=bool(order.tools),
-                    avoided=avoided,
-                    preferred=self._replicas,
-                )
+                self._calls.session(prepared, preferring)
             )
             self._replicas = self._session.assignment
             self._left.enter_context(self._replicas.telling(self._move_on))
             self._outputs, self._calling = order.outputs, bool(order.tools)
-        session, replicas = self._session, self._session.assignment
+        session = self._session
         try:
-            return await session.ask(order, last=False, live=live, on_freed=on_freed)
-        except AntiphonError as error:
-            # It may have been lost while attachments were read; a new one asks for its own faults.
+            return await session.ask(prepared, attempt, last=False, live=live)
+        except AntiphonError:
+            # It may have been lost while recordings were read; a new one asks for its own faults.
             if not session.lost:
                 raise
-            lost = replicas.replicas.get(error.stage)
-        await self._leave()
-        others = {*avoided, *([] if lost is None else [lost])}
-        avoided = others if self._calls.fleet.has_others(replicas.replicas, others) else avoided
-        return await self._opened(order, live=live, on_freed=on_freed, avoided=avoided)
+        return await self._opened(prepared, attempt, live=live)
+
+    def _elsewhere(self, session: Session, attempt: AnswerAttempt) -> AnswerAttempt:
+        """The attempt without the replica by which a session was lost, if there are others."""
+        replicas = session.assignment.replicas
+        lost = replicas.get(session.lost_stage)
+        avoided = {*attempt.avoided, *([] if lost is None else [lost])}
+        has_others = self._calls.fleet.has_others(replicas, avoided)
+        return replace(attempt, avoided=avoided) if has_others else attempt

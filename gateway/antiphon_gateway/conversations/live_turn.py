@@ -80,9 +80,13 @@ class LiveTurn:
         if self._opened.done():
             await self._bring()
 
+    def is_answered_by(self, order: Order) -> bool:
+        """Whether an order asks for the answer to this turn, so far as it was heard."""
+        return not self._failed and self._rest(order) is not None
+
     async def answer(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment | None:
         """The segment that answers an order, its input complete; None if this is another turn, or
-        if it has failed. It is given up then. For `on_freed` see `Session.ask`."""
+        if it has failed. It is given up then. For `on_freed` see `AnswerAttempt`."""
         await asyncio.wait([self._opened])
         rest = self._rest(order)
         if rest is not None:

@@ -132,12 +132,12 @@ class Responses:
         )
         if asked.in_conversation and ending:
             self._running[running.id] = running
-            self._start(running, self._make(running, [], asked, ending))
+            self._start(running, self._make(running, None, asked, ending))
             return
         order = self._order(asked, settings)
         self._running[running.id] = running
         await self._telling.tell(running.created())
-        self._start(running, self._make(running, [order], asked))
+        self._start(running, self._make(running, order, asked))
 
     async def hear(
         self,
@@ -212,14 +212,14 @@ class Responses:
     async def _make(
         self,
         running: RunningResponse,
-        orders: list[Order],
+        order: Order | None,
         asked: CreateResponse,
         ending: Iterable[asyncio.Task[None]] = (),
     ) -> None:
-        """One response from the asking to its end; the order is taken out at once.
+        """One response from the asking to its end.
 
-        Where it waits for `ending` ones it is asked for, and told, when the stages have let these
-        go and their items are whole.
+        Where it waits for `ending` ones it has no order yet: it is asked for, and told, when the
+        stages have let these go and their items are whole.
         """
 
         async def refuse(entry: LogEntry, error: AntiphonError) -> None:
@@ -239,17 +239,11 @@ class Responses:
                     if running.cancelled:
                         await self._end(running, running.given_up())
                         return
-                    orders.append(self._order(asked, running.settings))
+                    order = self._order(asked, running.settings)
                     await self._telling.tell(running.created())
-                answering = (
-                    self._session.turn(
-                        entry.for_key(orders.pop()), running.waits_at, running.answered_by
-                    )
-                    if running.in_conversation
-                    else self._calls.answer(entry.for_key(orders.pop()), running.waits_at)
-                )
+                assert order is not None, "without one it waits for another to end"
                 with entry.admitted():
-                    async with answering as segment:
+                    async with self._answer(entry.for_key(order), running) as segment:
                         await self._follow(segment, running, entry)
         except Cancelled:
             # Nobody is there any more to be told how the response ended.
@@ -258,6 +252,14 @@ class Responses:
             self._running.pop(running.id, None)
             if turn is not None:
                 turn.end()
+
+    def _answer(
+        self, order: Order, running: RunningResponse
+    ) -> AbstractAsyncContextManager[FailoverSegment]:
+        """The segment that answers, in the conversation's session or in one of its own."""
+        if running.in_conversation:
+            return self._session.turn(order, running.waits_at, running.answered_by)
+        return self._calls.answer(order, running.waits_at)
 
     async def _follow(
         self, segment: FailoverSegment, running: RunningResponse, entry: LogEntry

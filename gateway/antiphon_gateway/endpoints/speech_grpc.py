@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +21,8 @@ from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import abort
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.events import Event
-from antiphon_gateway.calls.failover.resumed import ResumedOutput, lacked
+from antiphon_gateway.calls.failover.resumed import HeldPart, ResumedOutput, lacked
+from antiphon_gateway.calls.failover.segment import FailoverSegment
 from antiphon_gateway.conversations.forced_end import ForcedEnd
 from antiphon_gateway.endpoints.access_log import AccessLog, RequestLog
 from antiphon_gateway.endpoints.ending import request, tell
@@ -42,6 +45,16 @@ CHECKED_HERE_BYTES = 2 << 10
 Context = grpc.aio.ServicerContext[Any, Any]
 Converse = Callable[[Context, KeyUse, ForcedEnd], Awaitable[None]]
 """Serves one call of `Converse`, for the key. Raises what is to be the call's status."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The answer to a `GenerateRequest`, not begun yet, and how its client wants it: with ids, and
+    without what it has `held` since another gateway began to answer."""
+
+    answer: AbstractAsyncContextManager[FailoverSegment]
+    include_ids: bool
+    held: HeldPart | None
 
 
 class SpeechServicer:
@@ -137,17 +150,6 @@ class SpeechServicer:
         return (await self._identities.identify(self._credentials_of(context))).key
 
     async def _answer(self, data: bytes, context: Context, entry: RequestLog) -> None:
-        left_s = context.time_remaining()
-        asked = await read_message(
-            speech_pb2.GenerateRequest, data, self._config.max_body_values, CHECKED_HERE_BYTES
-        )
-        include_ids, held = asked.include_ids, read_delivered(asked)
-        order = read_generate(
-            asked, math.inf if left_s is None else left_s, max_parts=self._config.max_parts
-        )
-        order = entry.for_key(order)
-        del data, asked
-
         async def write(message: speech_pb2.GenerateResponse) -> None:
             await send_in_time(context.write(message), self._config.send_timeout_s)
 
@@ -155,15 +157,28 @@ class SpeechServicer:
             entry.status = error.code.name
             await write(speech_pb2.GenerateResponse(error=error_to_proto(error)))
 
-        answering = self._calls.answer(order)
-        del order
-        async with answering as segment:
+        asked = await self._read(data, context, entry)
+        async with asked.answer as segment:
             events: AsyncIterator[Event] = segment
-            if held is not None:
-                events = lacked(segment, ResumedOutput(held, with_ids=include_ids))
+            if asked.held is not None:
+                events = lacked(segment, ResumedOutput(asked.held, with_ids=asked.include_ids))
             await tell(
-                events, entry, lambda e: write(write_event(e, include_ids=include_ids)), write_last
+                events,
+                entry,
+                lambda e: write(write_event(e, include_ids=asked.include_ids)),
+                write_last,
             )
+
+    async def _read(self, data: bytes, context: Context, entry: RequestLog) -> _Asked:
+        """What a message asks for; the message itself is not kept."""
+        left_s = context.time_remaining()
+        message = await read_message(
+            speech_pb2.GenerateRequest, data, self._config.max_body_values, CHECKED_HERE_BYTES
+        )
+        within_s = math.inf if left_s is None else left_s
+        order = read_generate(message, within_s, max_parts=self._config.max_parts)
+        held = read_delivered(message)
+        return _Asked(self._calls.answer(entry.for_key(order)), message.include_ids, held)
 
     def _credentials_of(self, context: Context) -> Credentials:
         """What the call says of its caller. Raises `InvalidArgument` for several keys."""

@@ -39,6 +39,8 @@ from antiphon_gateway.fleet.replicated_stage import RETRY_AFTER_S, Build, Replic
 from antiphon_gateway.outputs import TOOL_CALLS
 
 NONE_AVOIDED: frozenset[Replica] = frozenset()
+ALIKE, STICKY = 1e9, 1e18
+"""How much likelier a build is drawn that a request was prepared for, or that has its replicas."""
 MAX_LINEUPS = 1024
 """Line-ups that are kept between two changes; large fleets have more, and some are made anew."""
 
@@ -199,13 +201,14 @@ class Fleet:
     def line_up(self, outputs: frozenset[str], *, tool_calls: bool = False) -> Lineup:
         """Stages that make these outputs for a client; all, when none is named.
 
-        Those that make `tool_calls` send them, too, if there are any.
+        Those that make `tool_calls` send them, too, if there are any. In a fleet of several builds
+        they are of one that is drawn, each by its slots.
 
         Raises `Unavailable` when one of them is down, `FailedPrecondition` when
         they do not fit together.
         """
         asked = (outputs, tool_calls)
-        made = self._derived.by_outputs.get(asked)
+        made = self._derived.by_outputs.get(asked) if len(self._builds()) < 2 else None
         if made is None:
             made = _lineup(self._choose(outputs), self.names, tool_calls=tool_calls)
             self._derived.by_outputs[asked] = made
@@ -218,13 +221,14 @@ class Fleet:
         tool_calls: bool = False,
         avoided: Collection[Replica] = NONE_AVOIDED,
         preferred: Assignment | None = None,
+        like: Lineup | None = None,
     ) -> tuple[Lineup, Assignment]:
         """A line-up and its replicas, for a session that begins now.
 
-        None of those to be avoided; those of `preferred` where they have room. Raises what
-        `line_up` raises.
+        None of those to be avoided; those of `preferred` where they have room, and else of the
+        build of `like` if there are any. Raises what `line_up` raises.
         """
-        chosen = self._choose(outputs, avoided, preferred)
+        chosen = self._choose(outputs, avoided, preferred, like)
         replicas = (pick.key for pick in chosen.picks.values())
         known, asked = self._derived.by_replicas, (chosen.outputs, tool_calls, *replicas)
         made = known.get(asked)
@@ -245,6 +249,7 @@ class Fleet:
         outputs: frozenset[str],
         avoided: Collection[Replica] = NONE_AVOIDED,
         preferred: Assignment | None = None,
+        like: Lineup | None = None,
     ) -> _Chosen:
         """Pick one replica for each role, upstream first, each near to those before it."""
         found: list[tuple[float, Build, tuple[str, ...], Edges, frozenset[str]]] = []
@@ -257,6 +262,7 @@ class Fleet:
                 continue
             if self._complete(build, roles, avoided):
                 weight = 1.0 if preferred is None else self._kept(build, preferred)
+                weight *= 1.0 if like is None or like.build != build else ALIKE
                 weight *= min(_size(self._pool(role, build)) for role in roles)
                 found.append((weight, build, roles, edges, wanted))
         if not found:
@@ -292,7 +298,7 @@ class Fleet:
     def _kept(self, build: Build, preferred: Assignment) -> float:
         """How much a build is to be preferred for what it has of another assignment."""
         pools = ((self._by_role[r].pool(build), each) for r, each in preferred.replicas.items())
-        return 1e6 if any(pool is not None and each in pool for pool, each in pools) else 1.0
+        return STICKY if any(pool is not None and each in pool for pool, each in pools) else 1.0
 
     def _builds(self) -> tuple[Build, ...]:
         """All that any replica has that may get sessions."""

@@ -78,6 +78,18 @@ class Lineup:
         }
 
     @property
+    def build(self) -> tuple[str, str]:
+        """What all its stages have in common: the pipeline and the checkpoint's fingerprint."""
+        told = self.members[0].description
+        return told.pipeline, told.checkpoint_fingerprint
+
+    @cached_property
+    def terms(self) -> tuple[tuple[object, ...], ...]:
+        """What its stages accept and what they need of a request. Line-ups of equal terms take the
+        same prepared request."""
+        return tuple(_terms(member) for member in self.members)
+
+    @property
     def sample_rate_hz(self) -> int:
         """Of produced audio; 0 when none is wanted."""
         return self.producer(AUDIO).description.sample_rate_hz if AUDIO in self.outputs else 0
@@ -220,6 +232,29 @@ def _collect(edges: Edges, role: str, found: list[str], above: frozenset[str]) -
         if edge.consumer == role and edge.producer != CLIENT:
             _collect(edges, edge.producer, found, above | {role})
     found.append(role)
+
+
+def _terms(member: Member) -> tuple[object, ...]:
+    told = member.description
+    return (
+        member.role,
+        told.pipeline,
+        told.checkpoint_fingerprint,
+        told.engine,
+        tuple(told.voices),
+        tuple(told.input_kinds),
+        told.input_sample_rate_hz,
+        told.max_input_audio_s,
+        told.max_input_images,
+        told.max_input_videos,
+        told.max_input_text_bytes,
+        told.context_limit,
+        told.samples,
+        told.reads_aloud,
+        told.constrains_text,
+        told.keeps_recordings,
+        tuple(each.SerializeToString(deterministic=True) for each in told.options),
+    )
 
 
 def _frame_rate_hz(member: Member) -> float:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 from antiphon.conversation import (
     AudioPart,
-    Conversation,
     ConversationMessage,
     ImagePart,
     TextPart,
@@ -19,27 +17,27 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
 from antiphon_gateway.byte_budget import ByteBudget
-from antiphon_gateway.media.audio_in import (
-    AudioLimits,
-    Recording,
-    check_recordings,
-    decode_recordings,
-)
+from antiphon_gateway.media.audio_in import AudioLimits, Recording, check_recordings
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
-from antiphon_gateway.media.remote import Download, RemoteUrl, UrlFetcher
-from antiphon_gateway.media.sent_recordings import SentRecordings
-from antiphon_gateway.media.vision_in import IMAGE, VIDEO, File, read_files
+from antiphon_gateway.media.remote import UrlFetcher
+from antiphon_gateway.media.vision_in import IMAGE, VIDEO, File
 from antiphon_gateway.metrics import Refused
 
-Attachment = TypeVar("Attachment", Recording, File)
+AUDIO = "audio"
+FieldsByKind = Mapping[str, Sequence[str]]
+"""The paths in the request of all recordings, images and videos."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaInput:
-    """What brings the recordings, images and videos of requests: fetches URLs, decodes files."""
+    """What brings the recordings, images and videos of requests: fetches URLs, decodes files.
+
+    What it makes of files takes bytes of `budget` until the request waits for a slot or has one.
+    """
 
     fetcher: UrlFetcher
     decoder: MediaDecoder
+    budget: ByteBudget
 
     @classmethod
     def of(
@@ -48,7 +46,7 @@ class MediaInput:
         """What the settings allow; fetched files take from the budget of uploads, and `count`
         receives the refusals."""
         fetcher = UrlFetcher(config, uploads, count=count)
-        return cls(fetcher, MediaDecoder(config.decoder_processes))
+        return cls(fetcher, MediaDecoder(config.decoder_processes), uploads)
 
     async def close(self) -> None:
         """Kill what is being decoded; fetch and decode nothing more."""
@@ -64,18 +62,15 @@ class Attachments:
     images: list[File] = field(default_factory=list)
     videos: list[File] = field(default_factory=list)
 
-    def field_by_input(self) -> dict[str, str]:
-        """The path in the request of each, by its name in the conversation."""
+    @property
+    def fields(self) -> FieldsByKind:
+        """The path in the request of each, by its kind."""
         kinds: dict[str, Sequence[Recording | File]] = {
-            "audio": self.recordings,
+            AUDIO: self.recordings,
             IMAGE: self.images,
             VIDEO: self.videos,
         }
-        return {
-            f"{kind}.{index}": each.field
-            for kind, items in kinds.items()
-            for index, each in enumerate(items)
-        }
+        return {kind: tuple(each.field for each in items) for kind, items in kinds.items()}
 
     def add_recording(self, recording: Recording) -> AudioPart:
         """Append it; the part that refers to it."""
@@ -106,63 +101,34 @@ def name_field(error: AntiphonError, names: Mapping[str, str]) -> None:
     error.message, error.args, error.field = message, (message,), path
 
 
-async def _fetched(given: Attachments, download: Download) -> Attachments:
-    """The attachments with what is somewhere else fetched, one file after the other."""
-
-    async def fetched(item: Attachment) -> Attachment:
-        if not isinstance(item.data, RemoteUrl):
-            return item
-        return replace(item, data=await download.fetch(item.data, item.field))
-
-    files = Attachments(
-        recordings=[await fetched(each) for each in given.recordings],
-        images=[await fetched(each) for each in given.images],
-        videos=[await fetched(each) for each in given.videos],
-    )
-    # Nothing is waited for any more.
-    download.lease.keep()
-    return files
-
-
-async def read_conversation(
+def check_conversation(
     messages: tuple[ConversationMessage, ...],
-    given: Attachments,
+    fields: FieldsByKind,
     reader: stage_pb2.DescribeResponse,
     config: GatewayConfig,
-    media: MediaInput,
     tools: Sequence[str] = (),
-    sent: SentRecordings | None = None,
-    key: str = "",
-) -> Conversation:
-    """The conversation as the reading stage wants it, decoded off the event loop; of recordings
-    that were `sent` before only their keys. `key` is the name of who asks.
+) -> None:
+    """Check a conversation and how many files it has, at these paths, before any file is read.
 
-    Raises `NotImplementedYet` for a kind of input that the stage does not take, and
-    `InvalidArgument` for too much of one or what cannot be read, with the field.
+    Raises `NotImplementedYet` for a kind of input that the reading stage does not take, and
+    `InvalidArgument` for too much of one, with the field.
     """
     _check_parts(messages, config.max_parts)
     if reader.max_input_text_bytes:
         _check_text(messages, reader, sum(len(each.encode()) for each in tools))
-    _check(given.images, IMAGE, reader.max_input_images, reader)
-    _check(given.videos, VIDEO, reader.max_input_videos, reader)
-    if not (given.recordings or given.images or given.videos):
-        return Conversation(messages)
-    rate_hz = reader.input_sample_rate_hz
-    limits = AudioLimits(
+    _check(fields[IMAGE], IMAGE, reader.max_input_images, reader)
+    _check(fields[VIDEO], VIDEO, reader.max_input_videos, reader)
+    limits = audio_limits(reader, config)
+    check_recordings(fields[AUDIO], rate_hz=reader.input_sample_rate_hz, limits=limits)
+
+
+def audio_limits(reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> AudioLimits:
+    """What recordings for that stage may have."""
+    return AudioLimits(
         recordings=config.max_recordings,
         each_s=config.max_recording_s,
         all_s=min(config.max_audio_s, reader.max_input_audio_s),
     )
-    check_recordings(given.recordings, rate_hz=rate_hz, limits=limits)
-    decoder = media.decoder
-    with media.fetcher.download() as download:
-        given = await _fetched(given, download)
-        recordings = await decode_recordings(
-            given.recordings, decoder, rate_hz=rate_hz, limits=limits, sent=sent, key=key
-        )
-        images = await read_files(given.images, IMAGE, decoder.threads)
-        videos = await read_files(given.videos, VIDEO, decoder.threads)
-        return Conversation(messages, recordings, images, videos)
 
 
 def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:
@@ -197,16 +163,16 @@ def _check_text(
             )
 
 
-def _check(files: list[File], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:
+def _check(fields: Sequence[str], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:
     """Raise for files of a kind that the stage does not take, or does not take so many of."""
-    if files and kind not in reader.input_kinds:
+    if fields and kind not in reader.input_kinds:
         raise NotImplementedYet(
-            f"{files[0].field}: this model's {reader.role} takes {', '.join(reader.input_kinds)}, "
+            f"{fields[0]}: this model's {reader.role} takes {', '.join(reader.input_kinds)}, "
             f"no {kind}s, with its engine {reader.engine!r}; a {reader.role} with `engine: vllm` "
             "does where the checkpoint can",
-            field=files[0].field,
+            field=fields[0],
         )
-    if len(files) > most:
+    if len(fields) > most:
         raise InvalidArgument(
-            f"{files[most].field}: more than {most} {kind}s in the request", field=files[most].field
+            f"{fields[most]}: more than {most} {kind}s in the request", field=fields[most]
         )

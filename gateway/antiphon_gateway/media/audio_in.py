@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.chunk import Tensor
-from antiphon.conversation import recording_key
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon_gateway.media.data_url import data_of_url, file_bytes
 from antiphon_gateway.media.decoding.bounds import RecordingTooLong, RejectedRecording, check_sound
@@ -17,8 +16,6 @@ from antiphon_gateway.media.decoding.mono import BLOCK_SAMPLES
 from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.media.remote import RemoteUrl
 from antiphon_gateway.media.resampling import RecordingResampler
-from antiphon_gateway.media.sent_recordings import RecordingName, SentRecordings, name_of
-from antiphon_gateway.threads import SMALL_BYTES
 
 FORMATS_IN = (
     *("wav", "mp3", "flac", "ogg", "opus", "aiff", "aif", "caf"),
@@ -66,80 +63,45 @@ class AudioLimits:
     all_s: float
 
 
-def check_recordings(recordings: Sequence[Recording], *, rate_hz: int, limits: AudioLimits) -> None:
-    """Raise with the field for recordings where none are taken, or so many are not."""
-    if recordings and (not rate_hz or not limits.all_s):
-        raise NotImplementedYet("this model takes no audio input", field=recordings[0].field)
-    if len(recordings) > limits.recordings:
-        field = recordings[limits.recordings].field
+def check_recordings(fields: Sequence[str], *, rate_hz: int, limits: AudioLimits) -> None:
+    """Raise with the field for recordings, one at each of these, where none are taken or so many
+    are not."""
+    if fields and (not rate_hz or not limits.all_s):
+        raise NotImplementedYet("this model takes no audio input", field=fields[0])
+    if len(fields) > limits.recordings:
+        field = fields[limits.recordings]
         raise InvalidArgument(
             f"{field}: more than {limits.recordings} recordings in the request", field=field
         )
 
 
-async def decode_recordings(
-    recordings: Sequence[Recording],
+async def decode_recording(
+    recording: Recording,
     decoder: MediaDecoder,
     *,
     rate_hz: int,
-    limits: AudioLimits,
-    taken_s: float = 0.0,
-    sent: SentRecordings | None = None,
-    key: str = "",
-) -> tuple[Tensor, ...]:
-    """Mono float32 vectors at `rate_hz`, or the keys of those that were `sent` before. Others of
-    the request have taken `taken_s` of the limit; `key` is the name of who asks.
-
-    Cancelling ends the decoding. Raises `InvalidArgument` with the field of the recording that is
-    at fault, and `NotImplementedYet` for one that needs a program which is not installed.
-    """
-    check_recordings(recordings, rate_hz=rate_hz, limits=limits)
-    decoded: list[Tensor] = []
-    left_s = limits.all_s - taken_s
-    for recording in recordings:
-        if sent is None or not isinstance(recording.data, bytes | PcmRecording):
-            decoded.append(await _decode(recording, decoder, rate_hz, left_s, limits, key))
-            left_s -= len(decoded[-1]) / rate_hz
-            continue
-        name = await _name(recording.field, recording.data, decoder)
-        if (known := sent.find(name)) is None:
-            known = await _decode(recording, decoder, rate_hz, left_s, limits, key)
-            digest = await decoder.threads.run(known.nbytes, recording_key, known)
-            sent.note(name, digest, len(known))
-        seconds = sent.length(known) / rate_hz
-        _check_seconds(seconds, recording.field, left_s, limits)
-        decoded.append(known)
-        left_s -= seconds
-    return tuple(decoded)
-
-
-async def _name(field: str, data: bytes | PcmRecording, decoder: MediaDecoder) -> RecordingName:
-    """The recording's name; a large file's is found on a thread."""
-    if isinstance(data, PcmRecording) or len(data) <= SMALL_BYTES:
-        return name_of(field, data)
-    return await decoder.threads.run(len(data), name_of, field, data)
-
-
-async def _decode(
-    recording: Recording,
-    decoder: MediaDecoder,
-    rate_hz: int,
     left_s: float,
     limits: AudioLimits,
-    key: str,
+    key: str = "",
 ) -> Tensor:
-    """One recording, checked."""
+    """A mono float32 vector at `rate_hz`, of at most `left_s` seconds; `key` is the name of who
+    asks.
+
+    Cancelling ends the decoding. Raises `InvalidArgument` with the field of a recording that is out
+    of bounds or cannot be read, and `NotImplementedYet` for one that needs a program which is not
+    installed.
+    """
     field, data = recording.field, recording.data
     try:
         if isinstance(data, PcmRecording):
             check_sound(1, data.rate_hz)
-            _check_seconds(data.seconds, field, left_s, limits)
+            check_seconds(data.seconds, field, left_s, limits)
             return await decoder.threads.run(len(data.pcm16), _resampled_pcm, data, rate_hz)
         size = 0 if isinstance(data, RemoteUrl) else len(data)
         file = await decoder.threads.run(size, file_bytes, data, field)
         return await decoder.decode(file, rate_hz, min(limits.each_s, left_s), key)
     except RecordingTooLong as error:
-        _check_seconds(error.seconds, field, left_s, limits)
+        check_seconds(error.seconds, field, left_s, limits)
         raise InvalidArgument(f"{field}: is too long", field=field) from error
     except MissingFfmpeg as error:
         raise NotImplementedYet(f"{field}: {error}", field=field) from error
@@ -158,7 +120,7 @@ def _resampled_pcm(recording: PcmRecording, rate_hz: int) -> Tensor:
     return np.concatenate(made)
 
 
-def _check_seconds(seconds: float, field: str, left_s: float, limits: AudioLimits) -> None:
+def check_seconds(seconds: float, field: str, left_s: float, limits: AudioLimits) -> None:
     """Raise for a recording that is too long."""
     if seconds > limits.each_s:
         raise InvalidArgument(

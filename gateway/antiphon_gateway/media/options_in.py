@@ -11,7 +11,12 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
 from antiphon.options import Option, OptionKind, OptionValue
 from antiphon.sampling import utf8_size
-from antiphon_gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from antiphon_gateway.media.audio_in import (
+    AudioLimits,
+    Recording,
+    check_recordings,
+    decode_recording,
+)
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 
 OptionInput = str | float | Recording
@@ -101,12 +106,13 @@ async def _decode(
     limits = AudioLimits(
         recordings=1, each_s=min(config.max_recording_s, option.max_s), all_s=config.max_audio_s
     )
-    (samples,) = await decode_recordings(
-        (recording,),
+    check_recordings((recording.field,), rate_hz=option.sample_rate_hz, limits=limits)
+    samples = await decode_recording(
+        recording,
         decoder,
         rate_hz=option.sample_rate_hz,
+        left_s=limits.all_s - taken_s,
         limits=limits,
-        taken_s=taken_s,
         key=key,
     )
     option.check(samples)

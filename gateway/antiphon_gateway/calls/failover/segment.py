@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
@@ -26,7 +26,6 @@ from antiphon.segment import FinishReason
 from antiphon_gateway.calls.events import Event, SegmentFinished, SegmentUsage
 from antiphon_gateway.calls.failover.budget import FailoverBudget
 from antiphon_gateway.calls.failover.delivered import DeliveredOutput
-from antiphon_gateway.calls.order import Order
 from antiphon_gateway.calls.replica_retries import REFUSALS, ReplicaRetries
 from antiphon_gateway.calls.segment import CallSegment
 from antiphon_gateway.fleet.assignment import Assignment
@@ -51,10 +50,6 @@ class LostSegment:
     drawn_seed: int
     assignment: Assignment
     history: History | None
-
-    def order(self, order: Order) -> Order:
-        """Asks for the same answer once more, from where the client is."""
-        return replace(order, drawn_seed=self.drawn_seed, history=self.history)
 
 
 AskAgain = Callable[[LostSegment, Collection[Replica]], Awaitable[CallSegment]]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -15,6 +16,7 @@ from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.choices import Choices
 from antiphon_gateway.calls.failover.segment import FailoverSegment
 from antiphon_gateway.calls.order import Order
+from antiphon_gateway.calls.prepared import PreparedRequest
 from antiphon_gateway.calls.reservation import Reservation
 from antiphon_gateway.endpoints.access_log import RequestLog
 from antiphon_gateway.endpoints.http.audio import AnswerAudio
@@ -38,6 +40,9 @@ _BOUNDS = {
 }
 
 
+Preparing = Coroutine[Any, Any, PreparedRequest]
+
+
 def _wait() -> None:
     """Nothing is sent before a whole answer."""
 
@@ -56,7 +61,7 @@ class SharedByEndpoints:
         )
         metrics.watch(
             "upload_bytes",
-            "Bytes of bodies and fetched files held",
+            "Bytes of bodies, fetched files and decoded ones held",
             lambda: self.uploads.held_bytes,
         )
         metrics.watch("unread_bytes", "Bytes of answers held", lambda: self.unread.held_bytes)
@@ -93,41 +98,49 @@ class EndpointApp:
         entry: RequestLog = scope["state"]["entry"]
         transport: asyncio.Transport = scope["state"]["transport"]
         with entry.admitted(), ExitStack() as upload:
-            body = await self._receive(scope, receive, upload)
-            order, answer = self._read(body, entry)
-            # The stages get the attachments; nobody here keeps them.
-            orders = [entry.for_key(with_client_deadline(order, scope, streamed=answer.streamed))]
-            del body, order
-            audio = AnswerAudio(answer.encoding, self._shared.encoders)
-            tracked = TrackedSend(send)
-            if not answer.streamed:
-                segments = self._segments(orders, upload)
-                work = self._respond_whole(answer, audio, segments, entry, transport, tracked)
-                await while_connected(receive, tracked, work)
-                return
-            keepalive_s = self._config.keepalive_s
-            response = StreamedResponse(answer, audio, transport, tracked, keepalive_s)
-            works = [response.respond(self._segments(orders, upload, response.queued), entry)]
-            works += [response.keep_alive()] if response.takes_comments else []
-            await while_connected(receive, tracked, *works)
+            preparing, answer = await self._begin(scope, receive, entry, upload)
+            # A client that disconnects at once leaves the coroutine without a start.
+            with closing(preparing):
+                audio = AnswerAudio(answer.encoding, self._shared.encoders)
+                tracked = TrackedSend(send)
+                if not answer.streamed:
+                    segments = self._segments(preparing, upload)
+                    work = self._respond_whole(answer, audio, segments, entry, transport, tracked)
+                    await while_connected(receive, tracked, work)
+                    return
+                keepalive_s = self._config.keepalive_s
+                response = StreamedResponse(answer, audio, transport, tracked, keepalive_s)
+                segments = self._segments(preparing, upload, response.queued)
+                works = [response.respond(segments, entry)]
+                works += [response.keep_alive()] if response.takes_comments else []
+                await while_connected(receive, tracked, *works)
 
     @asynccontextmanager
     async def _segments(
         self,
-        orders: list[Order],
+        preparing: Preparing,
         upload: ExitStack,
         on_queued: Callable[[], None] = _wait,
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """The segments that answer the order, which is taken out; see `Calls.choices`. Room for
-        the body is given back when the order is queued or has its slots."""
+        """The segments that answer a request once it is prepared; see `Calls.choices`. Room for
+        the body is given back when the request is queued or has its slots."""
 
         def on_wait(_: Reservation) -> None:
             upload.close()
             on_queued()
 
-        async with self._calls.choices(orders.pop(), on_wait) as segments:
+        async with self._calls.choices(await preparing, on_wait) as segments:
             upload.close()
             yield segments
+
+    async def _begin(
+        self, scope: Scope, receive: Receive, entry: RequestLog, upload: ExitStack
+    ) -> tuple[Preparing, Answer]:
+        """Read the body; what prepares the request, and has the body alone, and the answer."""
+        body = await self._receive(scope, receive, upload)
+        order, answer = self._read(body, entry)
+        order = entry.for_key(with_client_deadline(order, scope, streamed=answer.streamed))
+        return self._calls.prepare(order), answer
 
     def _read(self, body: Receiving, entry: RequestLog) -> tuple[Order, Answer]:
         """What the body asks for. Fields that are ignored are reported even if it will not do."""

@@ -1,0 +1,216 @@
+"""The recordings, images and videos of one request, each fetched and decoded at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import (
+    Conversation,
+    ConversationMessage,
+    recording_key,
+    with_recordings_alone,
+)
+from antiphon_gateway.byte_budget import BudgetExceeded
+from antiphon_gateway.media.attachments import Attachments, FieldsByKind, MediaInput
+from antiphon_gateway.media.audio_in import (
+    AudioLimits,
+    Recording,
+    check_seconds,
+    decode_recording,
+)
+from antiphon_gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.media.remote import Download, RemoteUrl
+from antiphon_gateway.media.sent_recordings import RecordingName, SentRecordings, name_of
+from antiphon_gateway.media.vision_in import IMAGE, VIDEO, File, read_files
+from antiphon_gateway.metrics import Refused
+
+Attachment = TypeVar("Attachment", Recording, File)
+Counted = Callable[[], None]
+
+
+class RequestRecording:
+    """A recording of a request: the file until it is decoded, float32 samples from then on.
+
+    One that stages may know by its key has a `name` and keeps its file; its `key` is computed with
+    its samples.
+    """
+
+    def __init__(self, file: Recording, *, named: bool) -> None:
+        self.field = file.field
+        self.file: Recording | None = file
+        self.name: RecordingName | None = None
+        if named and isinstance(file.data, PcmRecording):
+            self.name = name_of(file.field, file.data)
+        self.samples: Tensor | None = None
+        self.key = b""
+
+    def is_needed(self, sent: SentRecordings) -> bool:
+        """Whether a session that was brought those needs its samples, which are not there yet."""
+        return self.samples is None and not self.is_known(sent)
+
+    def is_known(self, sent: SentRecordings) -> bool:
+        """Whether its key is enough in that session."""
+        return self.name is not None and sent.find(self.name) is not None
+
+    def length(self, sent: SentRecordings) -> int:
+        """Samples at the rate of the stage that reads them."""
+        if self.samples is not None:
+            return len(self.samples)
+        known = None if self.name is None else sent.find(self.name)
+        return 0 if known is None else sent.length(known)
+
+
+class RequestMedia:
+    """See the head of this file.
+
+    `rate_hz` and `limits` are those of the stage that reads recordings; `key` is the name of the
+    API key. Recordings that are `named` may be told to a stage by their keys, and are decoded when
+    a session needs their samples. With `alone` what is heard of each depends on none of the others.
+    """
+
+    def __init__(
+        self,
+        given: Attachments,
+        source: MediaInput,
+        rate_hz: int,
+        limits: AudioLimits,
+        *,
+        key: str,
+        named: bool,
+        alone: bool,
+    ) -> None:
+        self.rate_hz = rate_hz
+        self.fields: FieldsByKind = given.fields
+        self._source = source
+        self._limits = limits
+        self._key = key
+        self._alone = alone
+        self._recordings = [RequestRecording(each, named=named) for each in given.recordings]
+        self._files: dict[str, Sequence[File]] = {IMAGE: given.images, VIDEO: given.videos}
+        self._vision: dict[str, tuple[Tensor, ...]] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what was decoded."""
+        samples = (each.samples for each in self._recordings)
+        found = [each for each in samples if each is not None]
+        found += [file for files in self._vision.values() for file in files]
+        return sum(each.nbytes for each in found)
+
+    def needs(self, sent: SentRecordings) -> bool:
+        """Whether `decode` has anything to do for a session that was brought those recordings."""
+        files = any(self._files.values())
+        return files or any(each.is_needed(sent) for each in self._recordings)
+
+    async def decode(self, sent: SentRecordings, *, heard: bool = False) -> None:
+        """Fetch and decode what a session needs that was brought those recordings, off the event
+        loop; not the last recording if that is `heard` while it is spoken.
+
+        Cancelling ends the decoding. Raises `InvalidArgument` and `NotImplementedYet` with the
+        field of a file that cannot be read or is too long, and `BudgetExceeded` when the bytes of
+        the gateway's requests are used up.
+        """
+        if not self.needs(sent):
+            return
+        with self._source.fetcher.download() as download, self._counted() as count:
+            for each in self._recordings:
+                if each.file is not None:
+                    each.file = await _fetched(each.file, download)
+            for kind, files in self._files.items():
+                self._files[kind] = [await _fetched(each, download) for each in files]
+            # Nothing is waited for any more.
+            download.lease.keep()
+            await self._decode_recordings(sent, count, heard=heard)
+            for kind in (IMAGE, VIDEO):
+                files = self._files.pop(kind, ())
+                self._vision[kind] = await read_files(files, kind, self._source.decoder.threads)
+                count()
+
+    async def _decode_recordings(
+        self, sent: SentRecordings, count: Counted, *, heard: bool
+    ) -> None:
+        left_s = self._limits.all_s
+        for each in self._recordings[:-1] if heard else self._recordings:
+            if each.is_needed(sent):
+                assert each.file is not None, "what was released is needed no more"
+                each.samples = await decode_recording(
+                    each.file,
+                    self._source.decoder,
+                    rate_hz=self.rate_hz,
+                    left_s=left_s,
+                    limits=self._limits,
+                    key=self._key,
+                )
+                count()
+                if each.name is None:
+                    each.file = None
+                else:
+                    threads = self._source.decoder.threads
+                    samples = each.samples
+                    each.key = await threads.run(samples.nbytes, recording_key, samples)
+            seconds = each.length(sent) / self.rate_hz
+            check_seconds(seconds, each.field, left_s, self._limits)
+            left_s -= seconds
+
+    def seconds(self, sent: SentRecordings) -> float:
+        """Of all recordings together, in a session that was brought those."""
+        samples = sum(each.length(sent) for each in self._recordings)
+        return samples / self.rate_hz if samples else 0.0
+
+    def conversation(
+        self, messages: tuple[ConversationMessage, ...], sent: SentRecordings, *, keeps: bool
+    ) -> Conversation:
+        """The conversation for a session that was `sent` recordings, which are told by their keys;
+        those that it is brought now are noted, if its stage `keeps` them."""
+        recordings = tuple(self._brought(each, sent, keeps=keeps) for each in self._recordings)
+        messages = with_recordings_alone(messages) if self._alone else messages
+        images, videos = self._vision.get(IMAGE, ()), self._vision.get(VIDEO, ())
+        return Conversation(messages, recordings, images, videos)
+
+    def _brought(self, recording: RequestRecording, sent: SentRecordings, *, keeps: bool) -> Tensor:
+        known = None if recording.name is None else sent.find(recording.name)
+        if known is not None:
+            return known
+        assert recording.samples is not None, "what a session needs was decoded for it"
+        if keeps and recording.name is not None:
+            sent.note(recording.name, recording.key, len(recording.samples))
+        return recording.samples
+
+    def release(self) -> None:
+        """Free all media. No further attempt may use them."""
+        self._recordings.clear()
+        self._vision.clear()
+        self._files = {}
+
+    @contextmanager
+    def _counted(self) -> Iterator[Counted]:
+        """Lease bytes for what is decoded until the block ends; the function updates the lease.
+
+        Afterwards admission counts them, as bytes of a request that waits for a slot or has one.
+        """
+        lease_of = self._source.budget.lease(lambda: None, of_client=False)
+        with lease_of as lease:
+
+            def count() -> None:
+                try:
+                    lease.moved(self.size_bytes)
+                except BudgetExceeded:
+                    self._source.fetcher.count(Refused.UPLOADS)
+                    self.release()
+                    raise
+                # Decoding waits for no client, so the lease is not evicted.
+                lease.keep()
+
+            lease.keep()
+            yield count
+
+
+async def _fetched(item: Attachment, download: Download) -> Attachment:
+    """The file itself of one that is somewhere else."""
+    if not isinstance(item.data, RemoteUrl):
+        return item
+    return replace(item, data=await download.fetch(item.data, item.field))

@@ -1,0 +1,143 @@
+"""Requests are checked and decoded once, before they take a slot, and their bytes are counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from failing_stages import Failing, failing
+from fake_stages import INPUT_RATE_HZ, THINKER
+from replicated_stages import open_replicas
+from served_gateway import ServedGateway, serve_gateway
+from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_requests
+from test_audio_input import ask, tone, wav
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import ConversationMessage, from_tensors
+from antiphon.errors import ResourceExhausted
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.order import Order
+from antiphon_gateway.media.attachments import Attachments
+from antiphon_gateway.media.audio_in import Recording
+from antiphon_gateway.media.decoding.decoder import MediaDecoder
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SAMPLES = tone(INPUT_RATE_HZ)
+FILE = wav(SAMPLES, INPUT_RATE_HZ)
+DECODED_BYTES = 4 * len(SAMPLES)
+
+
+@pytest.fixture
+def waiting() -> Iterator[WaitingRequests]:
+    with waiting_requests() as handler:
+        yield handler
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What decoders have made."""
+    made: list[Tensor] = []
+    decode = MediaDecoder.decode
+
+    async def noted(*arguments: Any) -> Tensor:
+        made.append(await decode(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(MediaDecoder, "decode", noted)
+    return made
+
+
+def order() -> Order:
+    attachments = Attachments()
+    part = attachments.add_recording(Recording("file", FILE))
+    message = ConversationMessage("user", (part,))
+    return Order(messages=(message,), attachments=attachments, outputs=frozenset({"text"}))
+
+
+async def test_a_recording_is_decoded_once_though_stages_refuse_it(decoded: list[Tensor]) -> None:
+    async with open_slotted(1, told=False) as (served, stages):
+        stages[THINKER].others = 2
+        assert (await ask(served, FILE)).status_code == 200
+        assert stages[THINKER].refused >= 2
+    assert len(decoded) == 1
+
+
+async def test_a_recording_is_decoded_once_though_its_answer_is_continued(
+    decoded: list[Tensor],
+) -> None:
+    script = Failing(THINKER)
+    async with open_replicas(thinker=2, prepare=failing(THINKER, script)) as replicas:
+        async with asyncio.timeout(60), replicas.gateway.calls.answer(order()) as segment:
+            await anext(segment)
+            script.now.set()
+            assert [event async for event in segment]
+        sessions = [each for fake in replicas.fakes[THINKER] for each in fake.sessions]
+        heard = [from_tensors(each.input.tensors).recordings for each in sessions if each.input]
+    assert len(decoded) == 1
+    assert len(heard) == 2
+    assert heard[0][0].tobytes() == heard[1][0].tobytes() == decoded[0].tobytes()
+
+
+async def test_files_of_a_request_that_would_be_denied_are_not_decoded(
+    decoded: list[Tensor],
+) -> None:
+    async with serve_gateway(max_calls=1) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = asyncio.create_task(served.chat())
+        await gate.begun.get()
+        denied = await ask(served, FILE)
+        assert denied.status_code == 429
+        assert await served.metric('antiphon_gateway_not_admitted_total{reason="max_waiting"}') == 1
+        gate.let_through()
+        assert (await running).status_code == 200
+    assert not decoded
+
+
+async def test_a_request_that_waits_holds_its_decoded_bytes(waiting: WaitingRequests) -> None:
+    async with serve_gateway(max_calls=1, **QUEUE) as served:
+        gate = served.fakes[THINKER].script = Gate(THINKER)
+        running = asyncio.create_task(served.chat())
+        await gate.begun.get()
+        late = asyncio.create_task(ask(served, FILE))
+        await waiting.until(1)
+        held_bytes = await served.metric("antiphon_gateway_waiting_bytes")
+        assert DECODED_BYTES <= held_bytes < DECODED_BYTES + len(FILE)
+        assert await served.metric("antiphon_gateway_upload_bytes") == 0, "counted once"
+        gate.let_through(2)
+        assert [(await each).status_code for each in (running, late)] == [200, 200]
+
+
+async def test_decoded_bytes_take_room_from_the_budget_of_uploads() -> None:
+    async with serve_gateway(max_upload_bytes=2 * DECODED_BYTES) as served:
+        calls = served.gateway.calls
+        assert (await calls.prepare(order())).media.size_bytes == DECODED_BYTES
+        assert calls.uploads.held_bytes == 0, "it waits for a slot or has one"
+        with calls.uploads.lease(lambda: None, of_client=False) as others:
+            others.moved(DECODED_BYTES + 1)
+            others.keep()
+            with pytest.raises(ResourceExhausted, match="max_upload_bytes"):
+                await calls.prepare(order())
+        assert await served.metric('antiphon_gateway_refused_total{bound="max_upload_bytes"}') == 1
+        assert calls.uploads.held_bytes == 0
+        assert (await ask(served, FILE)).status_code == 200
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_is_not_kept_for_failover_is_released_when_the_answer_begins(kept: bool) -> None:
+    settings: dict[str, Any] = {} if kept else {"max_kept_bytes": 1}
+    async with serve_gateway(**settings) as served:
+        calls = served.gateway.calls
+        prepared = await calls.prepare(order())
+        async with calls.choices(prepared) as segment:
+            assert prepared.media.size_bytes == (DECODED_BYTES if kept else 0)
+            assert [event async for event in segment]
+        await assert_nothing_is_held(served, calls)
+
+
+async def assert_nothing_is_held(served: ServedGateway, calls: Calls) -> None:
+    await calls.wait_idle()
+    for held in ("upload_bytes", "waiting_bytes", "kept_bytes"):
+        assert await served.metric(f"antiphon_gateway_{held}") == 0
