@@ -87,6 +87,49 @@ async def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         opened.close()
 
 
+class WatchedSlots(FairSlots):
+    """Slots that report that one was asked for."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.asked = asyncio.Event()
+
+    async def take(self, key: str, size_bytes: int) -> None:
+        """Take a slot."""
+        self.asked.set()
+        await super().take(key, size_bytes)
+
+
+async def test_a_slot_is_taken_until_its_child_has_ended(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon_gateway.media.decoding.processes.LANES", LANES[-1:])
+    async with open_decoder() as decoder:
+        ((lane, _),) = decoder.processes._lanes
+        slots = WatchedSlots(1)
+        decoder.processes._lanes = ((lane, slots),)
+        tasks, pids = [], list[int]()
+        for _ in range(3):
+            slots.asked.clear()
+            tasks.append(asyncio.create_task(decoder.decode(WEBM, 16_000, 60.0, "")))
+            await slots.asked.wait()
+            if not pids:
+                pids.append(await children.started())
+        # Whoever got a slot would have asked for a child by now.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert decoder.processes.running == 1
+        for leaving in tasks[:2]:
+            leaving.cancel()
+            pids.append(await children.started())
+            assert decoder.processes.running == 1
+            with pytest.raises(ProcessLookupError):
+                os.kill(pids[-2], 0)
+        tasks[2].cancel()
+        await children.ended(pids[-1])
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_a_client_that_leaves_takes_its_decoder_with_it(children: Children) -> None:
     async with serve_gateway(decoder_processes=1) as served:
         for _ in range(2):
@@ -231,19 +274,6 @@ COSTLY: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
         {"cpu_s": 30.0, "cost_samples": sys.maxsize},
     ),
 }
-
-
-class WatchedSlots(FairSlots):
-    """Slots that report that one was asked for."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self.asked = asyncio.Event()
-
-    async def take(self, key: str, size_bytes: int) -> None:
-        """Take a slot."""
-        self.asked.set()
-        await super().take(key, size_bytes)
 
 
 @media_files.needs_ffmpeg()
