@@ -1,0 +1,165 @@
+"""What it costs to open a call: `python -m benchmarks.opening [--against DIR]`.
+
+A gateway and three stage processes whose engines compute nothing. So many calls are opened at once,
+over gRPC and over HTTP; each speaks a few frames and ends. Figures of a round: CPU milliseconds a
+call of each process, calls a second, and the median time from the opening of all calls to each
+step. With `--against DIR` another checkout runs beside this one in alternating order, with this
+checkout's client, and is the baseline. `--json FILE` gets every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon_tools.launcher.plan import import_path
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import process_cpu_s
+from benchmarks.comparison.rounds import in_order, show_now
+from benchmarks.opening.calls import PROTOCOLS, medians
+
+HERE = Path(__file__).parents[2]
+COUNTS = (1, 4, 16, 64, 256)
+FRAMES = 2
+
+
+class Fleet:
+    """A gateway and its stages, of one checkout."""
+
+    def __init__(self, checkout: Path, slots: int) -> None:
+        self._checkout = checkout
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        try:
+            for role in PIPELINE.roles:
+                self._start(role, "stage", role, str(slots), str(FRAMES))
+            stages = {role: self._line(role) for role in PIPELINE.roles}
+            self._start("gateway", "gateway", json.dumps(stages))
+            self.addresses: dict[str, str] = json.loads(self._line("gateway"))
+        except BaseException:
+            self.stop()
+            raise
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds of each process so far, and of the client's, which is this one."""
+        used = {name: process_cpu_s(each.pid) for name, each in self._processes.items()}
+        return used | {"client": time.process_time()}
+
+    def stop(self) -> None:
+        """End all processes."""
+        for each in self._processes.values():
+            each.kill()
+            each.wait()
+
+    def _start(self, name: str, *arguments: str) -> None:
+        # -P: the script's own folder, of this checkout, is no place to import from.
+        command = [sys.executable, "-P", str(HERE / "benchmarks/opening/process.py"), *arguments]
+        self._processes[name] = subprocess.Popen(
+            command,
+            cwd=self._checkout,
+            env={**os.environ, "PYTHONPATH": import_path(self._checkout)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def _line(self, name: str) -> str:
+        output = self._processes[name].stdout
+        assert output is not None
+        if not (line := output.readline().strip()):
+            raise RuntimeError(f"the process {name} did not start; its error is above")
+        return line
+
+
+@contextmanager
+def fleets(checkouts: Mapping[str, Path], slots: int) -> Iterator[dict[str, Fleet]]:
+    """One of each checkout; they end with the block."""
+    made: dict[str, Fleet] = {}
+    try:
+        for name, checkout in checkouts.items():
+            made[name] = Fleet(checkout, slots)
+        yield made
+    finally:
+        for each in made.values():
+            each.stop()
+
+
+def measure(fleet: Fleet, protocol: str, count: int) -> dict[str, float]:
+    """The figures of one round."""
+    before, began = fleet.cpu_s(), time.perf_counter()
+    calls = asyncio.run(_opened(fleet, protocol, count))
+    took, after = time.perf_counter() - began, fleet.cpu_s()
+    used = {name: 1e3 * (after[name] - before[name]) / count for name in after}
+    served = sum(each for name, each in used.items() if name != "client")
+    each = {f"CPU of {name}, ms": value for name, value in used.items()}
+    return {"CPU served, ms": served, **each, "calls per s": count / took, **medians(calls)}
+
+
+async def _opened(fleet: Fleet, protocol: str, count: int) -> Any:
+    return await PROTOCOLS[protocol](fleet.addresses[protocol], count)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; the process's exit status."""
+    options = _options(argv)
+    checkouts = {"now": HERE}
+    if options.against is not None:
+        checkouts = {"before": options.against.resolve(), **checkouts}
+    rounds: dict[tuple[str, int, str], list[dict[str, float]]] = defaultdict(list)
+    with stated_machine(), fleets(checkouts, max(options.calls)) as sides:
+        loads = [(protocol, count) for protocol in options.protocols for count in options.calls]
+        # The first round of each is a warm-up.
+        for number in range(-1, options.rounds):
+            for at, (protocol, count) in enumerate(in_order(loads, number)):
+                for side in in_order(list(sides), number + at):
+                    figures = measure(sides[side], protocol, count)
+                    if number >= 0:
+                        rounds[protocol, count, side].append(figures)
+            show_now(f"round {number + 1} of {options.rounds}")
+    for protocol, count in loads:
+        _report(protocol, count, {side: rounds[protocol, count, side] for side in checkouts})
+    if options.json:
+        told = [
+            {"protocol": protocol, "calls": count, "side": side, "rounds": each}
+            for (protocol, count, side), each in rounds.items()
+        ]
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    return 0
+
+
+def _report(protocol: str, count: int, sides: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
+    show_now(f"\n{protocol}, {count} at once: medians of {len(next(iter(sides.values())))} rounds")
+    show_now(f"| | {' | '.join(sides)} |")
+    show_now(f"|---|{'--:|' * len(sides)}")
+    for name in next(iter(sides.values()))[0]:
+        shown = (f"{statistics.median(each[name] for each in side):.2f}" for side in sides.values())
+        show_now(f"| {name} | {' | '.join(shown)} |")
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.opening",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout")
+    parser.add_argument("--calls", type=int, nargs="+", default=list(COUNTS), help="at once")
+    parser.add_argument("--protocols", nargs="+", choices=tuple(PROTOCOLS), default=list(PROTOCOLS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="gets every round's figures")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""One process of the benchmark, of the checkout that `PYTHONPATH` names.
+
+`python -P process.py stage ROLE SLOTS FRAMES` prints its address, `python -P process.py gateway
+STAGES` (JSON: addresses by role) prints a JSON object with `http` and `grpc` when it is ready. Both
+serve until stdin ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+
+from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.process import run
+from antiphon_testkit.stage_harness import LIMITS, running_stage
+from benchmarks.runtime.engines import load
+
+MOST = 4096
+WAIT_S = 300.0
+
+
+async def serve_stage(role: str, slots: int, frames: int) -> None:
+    """A stage whose engine computes nothing."""
+    loaded = load(role, frames)
+    facts = replace(loaded.facts, input_kinds=("text",), voices=("one",))
+    limits = replace(LIMITS, slots=slots, stall_timeout_s=WAIT_S)
+    async with running_stage(
+        replace(loaded, facts=facts), role, pipeline=PIPELINE, limits=limits
+    ) as stage:
+        print(stage.address, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+async def serve_gateway(stages: dict[str, str]) -> None:
+    """A gateway that admits every call at once."""
+    from antiphon_gateway.server import Gateway
+
+    config = GatewayConfig(
+        http_listen="127.0.0.1:0",
+        grpc_listen="127.0.0.1:0",
+        max_calls=MOST,
+        max_waiting=MOST,
+        max_connections=MOST,
+        queue_timeout_s=WAIT_S,
+        probe_timeout_s=60.0,
+    )
+    reached = {role: StageConfig(addresses=(each,)) for role, each in stages.items()}
+    async with Gateway(Deployment(stages=reached, gateway=config)) as gateway:
+        await gateway.wait_ready()
+        reached_at = {"http": gateway.http_address, "grpc": gateway.grpc_address}
+        print(json.dumps(reached_at), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "stage":
+        run(serve_stage(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    else:
+        run(serve_gateway(json.loads(sys.argv[2])))

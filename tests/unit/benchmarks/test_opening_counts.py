@@ -1,0 +1,122 @@
+"""What opening a call asks of stages and of the runtime: counts, which must not grow unnoticed."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import antiphon
+import antiphon_gateway
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.server.servicer import StageServicer
+from benchmarks.opening.calls import PROTOCOLS
+from benchmarks.runtime.gateway import gateway_without_models
+
+FRAMES = 2
+CALLS = 5
+STAGES = len(PIPELINE.roles)
+MOST_REQUESTS = STAGES + FRAMES
+"""An opening to each stage, and at most a credit for each frame of audio."""
+MOST_RESPONSES = 2 * STAGES + 2 * FRAMES
+"""That a segment is open and its report, of each stage; each token of text and frame of audio."""
+MOST_OWN_CALLS = 4900
+"""Of gateway and stages. The least of several calls was 4,100 to 4,450, by how messages meet."""
+OWN = tuple(f"{Path(str(each.__file__)).parent}/" for each in (antiphon, antiphon_gateway))
+
+
+class CountedContext:
+    """A call's context, whose written messages are counted."""
+
+    def __init__(self, context: Any, counts: Counter[str]) -> None:
+        self._context = context
+        self._counts = counts
+
+    async def write(self, message: Any) -> None:
+        self._counts["responses"] += 1
+        await self._context.write(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Streams of the stages, and the messages of sessions, of all stages together."""
+    counted: Counter[str] = Counter()
+    run_session, link, describe = (
+        StageServicer.RunSession,
+        StageServicer.Link,
+        StageServicer.Describe,
+    )
+
+    async def requests_of(requests: Any) -> AsyncIterator[Any]:
+        async for each in requests:
+            counted["requests"] += 1
+            yield each
+
+    async def counted_session(self: Any, requests: Any, context: Any) -> None:
+        counted["sessions"] += 1
+        await run_session(self, requests_of(requests), CountedContext(context, counted))  # type: ignore[arg-type]
+
+    async def counted_link(self: Any, requests: Any, context: Any) -> None:
+        counted["links"] += 1
+        await link(self, requests, context)
+
+    async def counted_describe(self: Any, request: Any, context: Any) -> Any:
+        counted["descriptions"] += 1
+        return await describe(self, request, context)
+
+    monkeypatch.setattr(StageServicer, "RunSession", counted_session)
+    monkeypatch.setattr(StageServicer, "Link", counted_link)
+    monkeypatch.setattr(StageServicer, "Describe", counted_describe)
+    return counted
+
+
+class OwnCalls:
+    """Counts calls of antiphon's functions on this thread, each entry of a coroutine included."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._own: dict[CodeType, bool] = {}
+
+    def __enter__(self) -> OwnCalls:
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            if code not in self._own:
+                self._own[code] = code.co_filename.startswith(OWN)
+            self.count += self._own[code]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_opening_a_call_takes_as_many_streams_and_messages_as_it_says(
+    protocol: str, counts: Counter[str]
+) -> None:
+    async with gateway_without_models(FRAMES, slots=4) as gateway:
+        addresses = {"grpc": gateway.grpc_address, "http": gateway.http_address}
+        # The first call opens the links between stages.
+        await PROTOCOLS[protocol](addresses[protocol], 1)
+        assert counts["links"] == STAGES - 1
+        counts.clear()
+        spent = []
+        for _ in range(CALLS):
+            with OwnCalls() as own:
+                await PROTOCOLS[protocol](addresses[protocol], 1)
+            spent.append(own.count)
+    assert counts["sessions"] == CALLS * STAGES
+    assert counts["links"] == counts["descriptions"] == 0
+    assert counts["requests"] <= CALLS * MOST_REQUESTS
+    assert counts["responses"] <= CALLS * MOST_RESPONSES
+    assert min(spent) <= MOST_OWN_CALLS
