@@ -19,6 +19,8 @@ from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.flow.block_cache import BlockCache, BlockCausalRows, BlockPages
 from antiphon_services.flow.work import run_to_end
 from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.mimo_audio.talker.model import SpeechTextModel
+from antiphon_services.mimo_audio.talker.segment import PositionDraw
 from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
 from antiphon_services.qwen2_5_omni.talker.rows import TextRow
 from antiphon_services.qwen2_5_omni.token2wav.flow import Flow
@@ -74,6 +76,13 @@ def tts_talker_step(talker: TtsTalker, sampling: Sampling = DRAWN) -> Step:
 def cosy_talker_step(talker: SpeechTalker, sampling: Sampling = COSY_DRAWN) -> Step:
     """A code of every session, in the midst of utterances."""
     place = DrawPlace(3, 3, early=False, continues=False)
+    return lambda sessions, position: talker.step([], draws_of(sessions, position, place, sampling))
+
+
+def mimo_talker_step(talker: SpeechTextModel, sampling: Sampling = DRAWN) -> Step:
+    """A position of every session: an id, and a group of frames, which only the device knows
+    whether it is needed."""
+    place = PositionDraw(3, replace(sampling, top_k=0, repetition_penalty=1.0))
     return lambda sessions, position: talker.step([], draws_of(sessions, position, place, sampling))
 
 
@@ -188,6 +197,7 @@ UNFUSED: dict[str, Callable[[torch.device], Step]] = {
     "Qwen2.5-Omni, vocoder": lambda device: omni25_vocoder_step(models.omni25_vocoder(device)),
     "Qwen3-TTS, code2wav": lambda device: code2wav_step(models.tts_code2wav(device)),
     "CosyVoice3, talker": lambda device: cosy_talker_step(models.cosy_talker(device)),
+    "MiMo-Audio, talker": lambda device: mimo_talker_step(models.mimo_talker(device)),
     "CosyVoice3, flow evaluation": lambda device: cosy_flow_step(models.cosy_flow(device)),
     "CosyVoice3, vocoder": lambda device: cosy_vocoder_step(models.cosy_vocoder(device)),
 }

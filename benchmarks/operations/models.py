@@ -41,6 +41,11 @@ from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.readback import Readback
 from antiphon_services.lm.repetition_aware import RepetitionRule
+from antiphon_services.mimo_audio.talker.draws import PositionDraws
+from antiphon_services.mimo_audio.talker.frame_predictor import DelayedFramePredictor
+from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
+from antiphon_services.mimo_audio.talker.model import SpeechTextModel
+from antiphon_services.mimo_audio.talker.module import SpeechTextModule
 from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
 from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
 from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
@@ -58,6 +63,8 @@ from antiphon_services.vocoder.stream import StreamDecoder
 from antiphon_testkit.cosyvoice3.tiny_config import layers_config, model_yaml
 from antiphon_testkit.cosyvoice3.tiny_shape import VOICES, CosyVoiceShape
 from antiphon_testkit.late_copies import late_to_host
+from antiphon_testkit.mimo_audio import tiny_config as mimo_tiny
+from antiphon_testkit.mimo_audio.tiny_shape import MARKS, MimoShape
 from antiphon_testkit.qwen2_5_omni import tiny_config as omni25_tiny
 from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 from antiphon_testkit.qwen2_5_omni.tiny_tokenizer import TOKENIZER as OMNI25_TOKENIZER
@@ -86,6 +93,10 @@ TTS = replace(
     CUSTOM_VOICE, layers=28, code_groups=16, predictor_layers=5, decoder_layers=8, decoder_window=72
 )
 COSY = replace(VOICES, layers=24, flow_layers=22)
+MIMO = replace(MARKS, layers=36, local_layers=16, group_layers=6)
+MIMO_GROUP_ID = 7
+MIMO_STEPS = mimo_tiny.GROUP + mimo_tiny.CHANNELS - 1
+"""Of its frame predictor for a group."""
 
 DRAWN = Sampling(
     temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=9
@@ -281,6 +292,35 @@ def cosy_talker(
     return SpeechTalker(
         module.to(torch.bfloat16),
         RepetitionRule(window, repeats=window * float(told["tau_r"])),
+        context_limit=LIMIT,
+        slots=slots,
+        readback=Readback(late_to_host()),
+    )
+
+
+def mimo_talker(
+    device: torch.device,
+    shape: MimoShape = MIMO,
+    slots: int = SLOTS,
+    bucketing: Bucketing | None = None,
+) -> SpeechTextModel:
+    """MiMo-Audio's, in bfloat16. It has no fused kernels."""
+    config = Qwen2Config(**mimo_tiny.model_config(shape, WORDS, end=0))
+    with device:
+        module = SpeechTextModule(config).to(torch.bfloat16)
+    sizes = {"empty_id": MIMO_GROUP_ID, "empty_codes": mimo_tiny.EMPTY_CODES}
+    predictor = DelayedFramePredictor(
+        module,
+        slots,
+        group=mimo_tiny.GROUP,
+        delays=range(mimo_tiny.CHANNELS),
+        empty_codes=mimo_tiny.EMPTY_CODES,
+        bucketing=bucketing,
+    )
+    return SpeechTextModel(
+        module,
+        GroupEncoder(module, group=mimo_tiny.GROUP, full=True, **sizes),
+        PositionDraws(module, predictor, slots=slots, **sizes),
         context_limit=LIMIT,
         slots=slots,
         readback=Readback(late_to_host()),

@@ -1,9 +1,9 @@
 """A decoder stack for sequences that have the same length at every moment: the code predictor's.
 
-All sequences of a call begin together, with two positions, and go on by one position each, up to
-a length that is known. So where everything goes is known beforehand: a product writes queries,
-keys and values to where attention reads them, and what there is to view is viewed once for each
-number of sequences. Nothing is asked of the device.
+All sequences of a call begin together, with one or two positions, and go on by one position each,
+up to a length that is known. So where everything goes is known beforehand: a product writes
+queries, keys and values to where attention reads them, and what there is to view is viewed once for
+each number of sequences. Nothing is asked of the device.
 
 By layer, position, sequence and group of query heads that share a key head, the memory holds
 these heads, their key and their value, so that sequences and groups are one dimension.
@@ -71,13 +71,15 @@ class _PositionViews:
 
 
 class Lockstep:
-    """`model`'s layers and final norm for `sequences` of `positions` at most.
+    """`model`'s layers and final norm for `sequences` of `positions` at most, which begin with one
+    or two positions.
 
     `model` is as `antiphon_services.lm.decoder.Decoder` takes it, with dense layers.
     """
 
-    def __init__(self, model: Any, sequences: int, positions: int) -> None:
+    def __init__(self, model: Any, sequences: int, positions: int, *, begin_with: int = 2) -> None:
         weight: Tensor = model.norm.weight
+        self._begin_with = begin_with
         self.dtype, self.device, self.width = weight.dtype, weight.device, len(weight)
         self._folds = self.device.type == "cpu" and self.dtype == torch.float32
         self._positions = positions
@@ -110,10 +112,7 @@ class Lockstep:
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
         """States [n, width] of the second of the two positions that n sequences begin with."""
-        if self.reads_ahead:
-            if not self._finite:
-                self._memory.zero_()
-            self._finite = False
+        self._begin()
         count = len(first)
         stream = self._stream[: 2 * count]
         rows = stream[:, : self.width]
@@ -127,6 +126,18 @@ class Lockstep:
             layer.leave(rows, stream, torch.cat((alone, layer.mix(place))), place)
         return self._norm(rows[count:], stream[count:])
 
+    def begin_one(self, first: Tensor) -> Tensor:
+        """States [n, width] of the one position that n sequences begin with."""
+        self._begin()
+        return self.go_on(0, first)
+
+    def _begin(self) -> None:
+        """What is read ahead of its position must be finite."""
+        if self.reads_ahead:
+            if not self._finite:
+                self._memory.zero_()
+            self._finite = False
+
     def go_on(self, position: int, given: Tensor) -> Tensor:
         """States of one more position of all sequences, `given` [n, width]."""
         count = given.shape[0]
@@ -134,7 +145,7 @@ class Lockstep:
         rows = stream[:, : self.width]
         rows.copy_(given)
         for layer, places in zip(self._layers, self._of(count), strict=True):
-            place = places[position - 1]
+            place = places[position + 1 - self._begin_with]
             layer.enter(rows, stream, place)
             layer.leave(rows, stream, layer.mix(place), place)
         return self._norm(rows, stream)
@@ -150,7 +161,7 @@ class Lockstep:
         self._finite = True
 
     def _of(self, count: int) -> Sequence[Sequence[_PositionViews]]:
-        """By layer, the places of the two positions that sequences begin with, and of each later
+        """By layer, the places of the positions that sequences begin with, and of each later
         one."""
         if count not in self._places:
             self._places[count] = [self._make(layer, count) for layer in range(len(self._layers))]
@@ -163,8 +174,9 @@ class Lockstep:
             self._room_for, count * self._key_heads, share, self._head_dim
         )
         places = []
-        for last in range(1, self._positions):
-            new, at = (memory[last], last) if last > 1 else (memory[:2], slice(0, 2))
+        for last in range(self._begin_with - 1, self._positions):
+            first = last + 1 == self._begin_with == 2
+            new, at = (memory[:2], slice(0, 2)) if first else (memory[last], last)
             turned = new[..., :-1, :]
             shape = (*turned.shape[:-1], 2, self._head_dim)
             both = self._room[: math.prod(shape)].view(shape)

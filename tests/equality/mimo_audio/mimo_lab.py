@@ -83,6 +83,7 @@ class MimoLab:
         )
         self.predictor = DelayedFramePredictor(
             self.module,
+            1,
             group=self.group,
             delays=per_channel(config.delay_pattern, CHANNELS),
             empty_codes=self.empty_codes,

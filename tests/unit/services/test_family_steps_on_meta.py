@@ -108,6 +108,18 @@ def test_cosyvoice3_talker_waits_for_nothing_when_it_draws(
     assert 10 * models.COSY.layers < launches.total <= most, launches.counts
 
 
+@pytest.mark.parametrize(("sessions", "most"), [(1, 4374), (16, 4341)])
+def test_mimo_talker_waits_for_nothing_when_it_draws(
+    device: torch.device, sessions: int, most: int
+) -> None:
+    """Whether a position is a group is not asked either."""
+    talker = models.mimo_talker(device, slots=SLOTS)
+    launches = watch(families.mimo_talker_step(talker), sessions)
+    steps = models.MIMO_STEPS
+    layers = models.MIMO.layers + models.MIMO.group_layers + steps * models.MIMO.local_layers
+    assert 8 * layers < launches.total <= most, launches.counts
+
+
 def test_cosyvoice3_flow_waits_for_nothing_in_an_evaluation(device: torch.device) -> None:
     launches = watch(families.cosy_flow_step(models.cosy_flow(device)), 1)
     assert 10 * models.COSY.flow_layers < launches.total <= 419, launches.counts

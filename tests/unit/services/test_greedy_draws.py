@@ -20,6 +20,7 @@ OMNI3 = replace(models.OMNI3, talker_layers=2, code_groups=4, predictor_layers=1
 OMNI25 = replace(models.OMNI25, talker_layers=2)
 TTS = replace(models.TTS, layers=2, code_groups=4, predictor_layers=1)
 COSY = replace(models.COSY, layers=2)
+MIMO = replace(models.MIMO, layers=2, local_layers=1, group_layers=1)
 
 TALKERS: dict[str, Callable[[torch.device, Sampling], Step]] = {
     "Qwen3-Omni": lambda device, sampling: families.omni3_talker_step(
@@ -33,6 +34,9 @@ TALKERS: dict[str, Callable[[torch.device, Sampling], Step]] = {
     ),
     "CosyVoice3": lambda device, sampling: families.cosy_talker_step(
         models.cosy_talker(device, COSY), sampling
+    ),
+    "MiMo-Audio": lambda device, sampling: families.mimo_talker_step(
+        models.mimo_talker(device, MIMO), sampling
     ),
 }
 

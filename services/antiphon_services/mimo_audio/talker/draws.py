@@ -88,20 +88,8 @@ class PositionDraws:
             seen=self._seen.index_select(0, slots),
         )
         asked = [at for at, each in enumerate(samplings[:count]) if each.top_logprobs is not None]
-        decided = highest.isfinite()
-        codes = self._no_codes.repeat(len(draws), 1, 1)
-        spoken = (ids == self._empty_id).nonzero()[:, 0].tolist()
-        if spoken:
-            # As many rows as other products have, at least.
-            alike = [*spoken, *spoken[-1:] * (LEAST_ROWS - len(spoken))]
-            shape = (len(alike), self.group, self.channels)
-            drawn, finite = self._predictor.draw(
-                states[alike],
-                SamplingRows.of([draws[each].text.code_sampling for each in alike], self.device),
-                on_device(numbers[alike, 1:].reshape(shape), self.device),
-            )
-            codes[spoken] = drawn[: len(spoken)]
-            decided[spoken] &= finite[: len(spoken)]
+        codes, finite = self._groups(states, ids == self._empty_id, draws, numbers[:, 1:])
+        decided = highest.isfinite() & finite
         if asked:
             self._score(logits, ids, draws, asked)
         ids, codes, slots = ids[:count], codes[:count], slots[:count]
@@ -109,6 +97,36 @@ class PositionDraws:
         # Groups may follow on each other, whatever the penalty of repeated text.
         self._seen[slots, ids] = ids != self._empty_id
         return torch.cat((ids[:, None], codes.flatten(1), decided[:count, None]), dim=1)
+
+    def _groups(
+        self, states: Tensor, spoken: Tensor, draws: Sequence[TextDraw], numbers: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        """The groups int64 [n, group, channels] of positions that are `spoken`, no codes elsewhere,
+        and decided bool [n]."""
+        count = len(draws)
+        if self.device.type != "cpu":
+            # Asking would take longer: every row has a group, which is dropped where it is text.
+            drawn, finite = self._drawn(states, draws, numbers)
+            return torch.where(spoken[:, None, None], drawn, self._no_codes), finite | ~spoken
+        codes, decided = self._no_codes.repeat(count, 1, 1), torch.ones_like(spoken)
+        if rows := spoken.nonzero()[:, 0].tolist():
+            # As many rows as other products have, at least.
+            alike = [*rows, *rows[-1:] * (LEAST_ROWS - len(rows))]
+            drawn, finite = self._drawn(
+                states[alike], [draws[each] for each in alike], numbers[alike]
+            )
+            codes[rows], decided[rows] = drawn[: len(rows)], finite[: len(rows)]
+        return codes, decided
+
+    def _drawn(
+        self, states: Tensor, draws: Sequence[TextDraw], numbers: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        """Of these rows the groups and whether they are decided."""
+        return self._predictor.draw(
+            states,
+            SamplingRows.of([each.text.code_sampling for each in draws], self.device),
+            on_device(numbers.reshape(len(draws), self.group, self.channels), self.device),
+        )
 
     def _numbers(self, draws: Sequence[TextDraw]) -> np.ndarray:
         """float64 [n, 1 + group * channels]: the draws' numbers, of which the first is the text's.

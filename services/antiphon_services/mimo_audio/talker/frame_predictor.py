@@ -4,44 +4,67 @@ The codes of channel c are delayed by `delays[c]`: step t draws channel c of fra
 a group takes as many steps as it has frames, and the longest delay more. A step's input is the sum
 of the embeddings of what the step before drew; the first one's is the projected last state. Groups
 know nothing of each other but what the language model's state says.
+
+All sessions go through in lockstep: see `antiphon_services.lm.lockstep`. Nothing between a group's
+first code and its last depends on a value that is on the device, so that it can be one graph for
+each number of rows: see `antiphon_services.lm.graphs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+from torch.nn.functional import embedding
 
-from antiphon_services.lm.decoder import Decoder
+from antiphon.sampling import Sampling
+from antiphon_services.lm.experts import LEAST_ROWS
+from antiphon_services.lm.graphs import Bucketing, RowFunction
+from antiphon_services.lm.lockstep import Lockstep
+from antiphon_services.lm.products import Product
 from antiphon_services.lm.sampler import SamplingRows, choose_each
+
+ANY = Sampling(temperature=0.5, top_k=0, top_p=0.5, repetition_penalty=1.0, seed=0, max_tokens=1)
+"""What a graph is captured for: it must do all that any of its rows may ask for."""
 
 
 class DelayedFramePredictor:
-    """Frames of `group` at a time, for any number of sessions.
+    """Frames of `group` at a time, for at most `sessions` sessions.
 
-    `module` is a `SpeechTextModule`. Channel c never draws `empty_codes[c]`.
+    `module` is a `SpeechHeads`. Channel c never draws `empty_codes[c]`. With `bucketing`, groups
+    are drawn by it, at least `LEAST_ROWS` rows at a time.
     """
 
     def __init__(
-        self, module: Any, *, group: int, delays: Sequence[int], empty_codes: Sequence[int]
+        self,
+        module: Any,
+        sessions: int,
+        *,
+        group: int,
+        delays: Sequence[int],
+        empty_codes: Sequence[int],
+        bucketing: Bucketing | None = None,
     ) -> None:
-        self._enter: Tensor = module.hidden_states_downcast.weight
-        self._heads = tuple(each.weight for each in module.local_transformer_lm_heads)
-        self._tables = tuple(each.weight for each in module.speech_embeddings)
+        self._enter = Product.of(module.hidden_states_downcast)
+        self._tables: tuple[Tensor, ...] = tuple(each.weight for each in module.speech_embeddings)
         project = getattr(module, "speech_embeddings_to_local", None)
-        self._project: Tensor | None = None if project is None else project.weight
+        self._project = None if project is None else Product.of(project)
         self.group, self._delays = group, tuple(delays)
         self.steps = group + max(delays)
-        self._decoder = Decoder(
-            module.local_transformer, self.steps, batch_invariant=False, exact_norms=False
-        )
+        sessions = max(sessions, LEAST_ROWS)
+        self._lockstep = Lockstep(module.local_transformer, sessions, self.steps, begin_with=1)
+        heads = module.local_transformer_lm_heads
+        scale = self._lockstep.output_scale
+        self._heads = tuple(Product.of(head, scale=scale) for head in heads)
         self._suppressed = tuple(
-            torch.arange(len(head), device=head.device) == empty
-            for head, empty in zip(self._heads, empty_codes, strict=True)
+            torch.arange(head.out_features, device=self._lockstep.device) == empty
+            for head, empty in zip(heads, empty_codes, strict=True)
         )
+        width = module.hidden_states_downcast.in_features
+        self._in_buckets = self._bucketed(sessions, width, bucketing) if bucketing else None
 
     @property
     def channels(self) -> int:
@@ -53,50 +76,68 @@ class DelayedFramePredictor:
     ) -> tuple[Tensor, Tensor]:
         """Codes int64 [n, group, channels], and decided bool [n].
 
-        `states` [n, hidden] are the language model's, after its final norm. `numbers` float64
-        [n, group, channels] are in [0, 1). `decided` is False where logits left nothing to choose.
+        `states` [n, hidden] are the language model's, after its final norm. Of `settings` top_k and
+        the penalty are not used. `numbers` float64 [n, group, channels] are in [0, 1). `decided` is
+        False where logits left nothing to choose from. Both are good until the next draw.
         """
-        count = len(states)
-        shape = self._decoder.shape
-        heads = 2 * shape.key_heads
-        size = (shape.layers, count, self.steps, heads, shape.head_dim)
-        memory = torch.empty(size, dtype=states.dtype, device=states.device)
-        codes = torch.zeros(
-            count, self.group, self.channels, dtype=torch.int64, device=states.device
+        if self._in_buckets is not None:
+            columns = settings.temperature, settings.tail, settings.greedy
+            codes, decided = self._in_buckets(states, *columns, numbers)
+            return codes, decided
+        codes, decided = self._draw(states, settings, numbers)
+        # On a CPU asking is free. What is not finite spreads to all positions behind it.
+        if self._lockstep.reads_ahead and bool(decided.all()):
+            self._lockstep.found_finite()
+        return codes, decided
+
+    def _bucketed(self, sessions: int, width: int, bucketing: Bucketing) -> RowFunction:
+        """`draw` by bucket, whatever its settings."""
+        lockstep = self._lockstep
+        rows = SamplingRows.of([ANY, replace(ANY, temperature=0.0)] * sessions, lockstep.device)
+        buffers = (
+            torch.zeros(sessions, width, dtype=lockstep.dtype, device=lockstep.device),
+            rows.temperature[:sessions].clone(),
+            rows.tail[:sessions].clone(),
+            rows.greedy[:sessions].clone(),
+            torch.zeros(
+                sessions, self.group, self.channels, dtype=torch.float64, device=lockstep.device
+            ),
         )
-        decided = torch.ones(count, dtype=torch.bool, device=states.device)
-        rows = linear(states, self._enter)
+
+        def draw(
+            states: Tensor, temperature: Tensor, tail: Tensor, greedy: Tensor, numbers: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            settings = replace(rows.with_greedy(greedy), temperature=temperature, tail=tail)
+            return self._draw(states, settings, numbers)
+
+        return bucketing(draw, buffers, LEAST_ROWS)
+
+    def _draw(
+        self, states: Tensor, settings: SamplingRows, numbers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        drawn: list[list[Tensor]] = [[] for _ in self._delays]
+        best = []
+        out = self._lockstep.begin_one(self._enter(states))
         for step in range(self.steps):
-
-            def attend(layer: int, queries: Tensor, new: Tensor, step: int = step) -> Tensor:
-                memory[layer, :, step] = new
-                return self._attended(queries, memory[layer, :, : step + 1])
-
-            at = torch.full((count,), step, device=states.device)
-            out = self._decoder.forward(rows, self._decoder.rotation.at(at), attend)
-            rows = torch.zeros_like(rows)
+            entering: Tensor | None = None
             for channel, delay in enumerate(self._delays):
                 frame = step - delay
                 if not 0 <= frame < self.group:
                     continue
-                drawn, likeliest = choose_each(
-                    linear(out, self._heads[channel]),
+                ids, likeliest = choose_each(
+                    self._heads[channel](out),
                     settings,
                     numbers[:, frame, channel, None],
                     suppressed=self._suppressed[channel],
                 )
-                codes[:, frame, channel] = drawn
-                decided &= likeliest.isfinite()
-                entering = embedding(drawn, self._tables[channel])
+                drawn[channel].append(ids)
+                best.append(likeliest)
+                row = embedding(ids, self._tables[channel])
                 if self._project is not None:
-                    entering = linear(entering, self._project)
-                rows += entering
-        return codes, decided
-
-    def _attended(self, queries: Tensor, keys_values: Tensor) -> Tensor:
-        """[n, heads, head_dim]: attention of one row of each session to all of its rows."""
-        keys, values = keys_values.transpose(1, 2).chunk(2, dim=1)
-        mixed = scaled_dot_product_attention(
-            queries.unsqueeze(2), keys, values, scale=self._decoder.shape.scale
-        )
-        return mixed.squeeze(2)
+                    row = self._project(row)
+                entering = row if entering is None else entering + row
+            if step + 1 < self.steps:
+                assert entering is not None
+                out = self._lockstep.go_on(step + 1, entering)
+        codes = torch.stack([torch.stack(each, 1) for each in drawn], 2)
+        return codes, torch.stack(best, 1).isfinite().all(1)

@@ -36,7 +36,8 @@ class GroupEncoder:
             self._words = model.embed_tokens.weight
         self._tables = tuple(each.weight for each in module.speech_embeddings)
         self._down: Tensor = module.speech_group_downcast.weight
-        self._empty_id, self._group, self._causal = empty_id, group, not full
+        self.empty_id = empty_id
+        self._group, self._causal = group, not full
         device = self._down.device
         self._empty_codes = torch.tensor(empty_codes, device=device)
         self._decoder = Decoder(
@@ -44,18 +45,22 @@ class GroupEncoder:
         )
         self._positions = torch.arange(group, device=device)
 
-    def rows(self, ids: Tensor, codes: Tensor) -> Tensor:
+    def rows(self, ids: Tensor, codes: Tensor, groups: Tensor | None = None) -> Tensor:
         """[n, hidden] of text ids int64 [n] and codes int64 [n, group, channels].
 
-        Codes of positions whose id is not `empty_id` are not read.
+        `groups` int64 [m] are positions of which some have the id `empty_id`; None: they are looked
+        for, which asks the device. Codes elsewhere are not read.
         """
         assert self._words is not None
         words = embedding(ids, self._words)
-        spoken = (ids == self._empty_id).nonzero()[:, 0]
-        if not len(spoken):
+        if groups is None:
+            groups = (ids == self.empty_id).nonzero()[:, 0]
+        if not len(groups):
             return words
         # A group's position has no text.
-        return words.index_copy(0, spoken, self.encode(codes[spoken]))
+        spoken = ids[groups] == self.empty_id
+        encoded = torch.where(spoken[:, None], self.encode(codes[groups]), words[groups])
+        return words.index_copy(0, groups, encoded)
 
     def encode(self, codes: Tensor) -> Tensor:
         """The rows [n, hidden] of groups int64 [n, group, channels]."""
@@ -63,7 +68,7 @@ class GroupEncoder:
         frames = codes.flatten(0, 1)
         empty = frames == self._empty_codes
         # In the order of channels, as the vendor's code adds them.
-        summed = torch.zeros(len(frames), self._tables[0].shape[1]).to(self._tables[0])
+        summed = self._tables[0].new_zeros(len(frames), self._tables[0].shape[1])
         for channel, table in enumerate(self._tables):
             found = embedding(frames[:, channel], table)
             summed += found.masked_fill(empty[:, channel, None], 0.0)

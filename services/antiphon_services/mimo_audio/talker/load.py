@@ -38,7 +38,9 @@ from antiphon_services.budgets import text_rows
 from antiphon_services.config_fields import check_fields
 from antiphon_services.engines import VLLM, check_device, choose_engine, refuse_fused
 from antiphon_services.hugging_face import load_config
+from antiphon_services.lm.graphs import graphs_of
 from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.readback import Readback
 from antiphon_services.lm.warm_up import speak
 from antiphon_services.memory_plan import Cached, planned_limit
 from antiphon_services.mimo_audio.talker.draws import PositionDraws
@@ -131,17 +133,22 @@ class _Described:
             full=self.layers.input_full_attention,
         )
 
-    def draws(self, module: SpeechHeads, slots: int) -> PositionDraws:
+    def draws(self, module: SpeechHeads, config: StageConfig) -> PositionDraws:
         """The draws of ids and groups."""
         predictor = DelayedFramePredictor(
-            module, group=GROUP_FRAMES, delays=self.delays, empty_codes=self.empty_codes
+            module,
+            config.slots,
+            group=GROUP_FRAMES,
+            delays=self.delays,
+            empty_codes=self.empty_codes,
+            bucketing=graphs_of(config),
         )
         return PositionDraws(
             module,
             predictor,
             empty_id=self.tokenizer.ids.group,
             empty_codes=self.empty_codes,
-            slots=slots,
+            slots=config.slots,
         )
 
     def settings(self, listener: SpeechEncoder, config: StageConfig) -> dict[str, Any]:
@@ -217,9 +224,11 @@ def _load_torch(
     model = SpeechTextModel(
         module,
         described.encoder(module),
-        described.draws(module, config.slots),
+        described.draws(module, config),
         context_limit=described.limit,
         slots=config.slots,
+        # What a position is depends on what was drawn, so each step is read before the next.
+        readback=Readback(None),
     )
     listener = load_speech_encoder(codec_dir, described.dtype, config.device)
     parts = {"weights": module_bytes(module), "encoder": listener.bytes}
@@ -250,7 +259,7 @@ def _load_vllm(
         config,
         described.layers,
         described.encoder(heads),
-        described.draws(heads, config.slots),
+        described.draws(heads, config),
         described.settings(listener, config),
     )
 

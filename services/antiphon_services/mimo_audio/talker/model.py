@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from antiphon.transport.device_edge import on_device
@@ -50,13 +51,14 @@ class SpeechTextModel(FrameDecoder):
         *,
         context_limit: int,
         slots: int,
+        readback: Readback,
     ) -> None:
         decoder = Decoder(module.model, context_limit, batch_invariant=True, exact_norms=False)
         super().__init__(decoder, slots, context_limit)
         self.draws = draws
         self.code_sizes = draws.code_sizes
         self._encoder = encoder
-        self._readback = Readback(None)
+        self._readback = readback
 
     def begin(self, slot: int, prompt: TaskPrompt) -> None:
         """See `PositionDraws.begin`."""
@@ -77,7 +79,12 @@ class SpeechTextModel(FrameDecoder):
             drawn_ids, drawn_codes = self.draws.inputs([each.slot for each in arranged.filled])
             ids.append(drawn_ids)
             codes.append(drawn_codes)
-        rows = self._encoder.rows(torch.cat(ids), torch.cat(codes))
+        # On a CPU asking is free, and encoding is not.
+        groups = None
+        if device.type != "cpu":
+            drawing = len(arranged.filled) if draws else 0
+            groups = on_device(self._may_be_groups(parts, drawing), device)
+        rows = self._encoder.rows(torch.cat(ids), torch.cat(codes), groups)
         states, _ = self._decoder.append(rows, arranged.plan)
         if not draws:
             return []
@@ -85,3 +92,12 @@ class SpeechTextModel(FrameDecoder):
         filled = states[start : start + len(arranged.filled)]
         drawn = self.draws.draw(filled, arranged.filled, len(draws))
         return self._readback.begin(drawn, arranged.rows_of(draws))
+
+    def _may_be_groups(
+        self, parts: Sequence[PromptPart[DialogueInput]], drawing: int
+    ) -> npt.NDArray[np.intp]:
+        """Rows of a forward that may be groups: those of `parts` that are, and all `drawing`
+        ones behind them, of which only the device knows."""
+        ids = [each.prompt.held.ids[each.start : each.stop] for each in parts]
+        drawn = np.full(drawing, self._encoder.empty_id)
+        return np.flatnonzero(np.concatenate([*ids, drawn]) == self._encoder.empty_id)
