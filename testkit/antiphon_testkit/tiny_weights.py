@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
@@ -40,6 +41,18 @@ class WeightRules:
         }
         for name, parameter in model.named_parameters():
             parameter.copy_(self.draw(name, parameter.shape, seed, transposed.get(name)))
+
+    def draw_each(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        seed: int,
+        strides: Mapping[str, int] = MappingProxyType({}),
+    ) -> dict[str, torch.Tensor]:
+        """Fresh values for parameters of these names and shapes; `strides` are those of transposed
+        convolutions."""
+        return {
+            name: self.draw(name, shape, seed, strides.get(name)) for name, shape in shapes.items()
+        }
 
     def draw(
         self, name: str, shape: Sequence[int], seed: int, stride: int | None = None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from antiphon.runtime.engine import EngineEvent, InputChunk
 from antiphon.segment import SegmentKey
 from antiphon_services.budgets import PREFILL_ROWS
 from antiphon_services.isolation import alone
 from antiphon_services.lm.frame_engine import FrameEngine, FrameModel
-from antiphon_services.lm.pending_step import PendingStep
+from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.lm.pending_step import DrawInFlight, PendingStep
 from antiphon_services.lm.spoken_text import SpokenTextSegment
 from antiphon_services.preparation import Preparations, wait_for_one, wake_nobody
 
@@ -90,3 +91,39 @@ class SpokenTextEngine(FrameEngine[Speaker]):
                     segment.prompt.hold(prompt)
                     events += self.begin(segment, prompt)
         return self.forward([each for each in segments if not each.ended], events)
+
+
+class JointModel(FrameModel, Protocol):
+    """A model whose step is one call for the parts of prompts and the draws of all."""
+
+    def step(
+        self, parts: Sequence[PromptPart[Any]], draws: Sequence[FrameDraw[Any]]
+    ) -> Sequence[DrawInFlight]:
+        """Append the rows of all, then draw for each of `draws`, in order."""
+
+
+class JointSpokenEngine(SpokenTextEngine[Speaker]):
+    """A `SpokenTextEngine` with a `JointModel`.
+
+    What a step's row is depends on what the one before drew, so none is launched ahead.
+    """
+
+    def __init__(
+        self,
+        model: JointModel,
+        context_limit: int,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        preparations: Preparations[Any] | None = None,
+    ) -> None:
+        super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
+        self._joint = model
+
+    def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
+        """One call for the parts and draws of all; None when it draws nothing."""
+        parts = self.take_parts(segments)
+        drawing = [each for each in segments if each.can_draw]
+        if not parts and not drawing:
+            return None
+        drawn = self._joint.step(parts, [each.next_draw() for each in drawing])
+        return PendingStep(list(zip(drawing, drawn, strict=True))) if drawing else None

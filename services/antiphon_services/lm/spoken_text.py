@@ -20,7 +20,7 @@ from antiphon.chunk import Tensors
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import SegmentKey
-from antiphon_services.lm.frames import FrameSegment
+from antiphon_services.lm.frames import FrameDraw, FrameSegment
 from antiphon_services.lm.kept_parts import NO_CUTS
 from antiphon_services.preparation import Preparations
 
@@ -142,6 +142,10 @@ class SpokenTextSegment(FrameSegment[Spoken]):
     def in_flight(self) -> bool:
         """Whether the prompt is being made, or a draw was launched and not handed on."""
         return self.preparation is not None or self.launched > self.handed_on
+
+    @abstractmethod
+    def next_draw(self) -> FrameDraw[Any]:
+        """The next row and draw, which are made now; the segment can."""
 
     def end(self) -> None:
         """No more comes of it."""

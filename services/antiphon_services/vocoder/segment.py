@@ -34,6 +34,35 @@ class Pending:
 
 
 @dataclass(slots=True)
+class AudioSegment:
+    """An admitted segment of a decoder that makes `samples` of `come` codes or frames, on the edge
+    `audio` if they are `wanted`."""
+
+    key: SegmentKey
+    audio: str
+    wanted: bool
+    come: int = 0
+    samples: int = 0
+    finish_reason: FinishReason | None = None
+    ended: bool = False
+
+    def end(self) -> list[EngineEvent]:
+        """The segment's last events; all but these has left."""
+        assert self.finish_reason is not None
+        self.ended = True
+        last = Emitted(self.key, self.audio, self.samples, finish_reason=self.finish_reason)
+        return [*([last] if self.wanted else []), self.cost(self.finish_reason)]
+
+    def cost(self, reason: FinishReason) -> Completed:
+        """What it took and gave."""
+        return Completed(self.key, reason, self.come, self.samples)
+
+    def fail(self) -> None:
+        """No more comes of it."""
+        self.ended = True
+
+
+@dataclass(slots=True)
 class VocoderSegment:
     """An admitted segment; `slot` is that of its decoder state, from its first frames on.
 

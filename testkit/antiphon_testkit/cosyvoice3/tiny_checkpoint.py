@@ -106,7 +106,7 @@ def build_tiny_cosyvoice(directory: Path, shape: CosyVoiceShape = VOICES, seed: 
 
 
 def _draw(shapes: Shapes, seed: int) -> dict[str, torch.Tensor]:
-    tensors = {name: RULES.draw(name, size, seed) for name, size in shapes.items()}
+    tensors = RULES.draw_each(shapes, seed)
     for name, tensor in tensors.items():
         if name.endswith(LENGTH):
             length = next(each for part, each in LENGTHS if part in name)

@@ -24,7 +24,6 @@ from antiphon_testkit.mimo_audio.tiny_config import (
     model_config,
 )
 from antiphon_testkit.mimo_audio.tiny_shape import MARKS, WIDTHS, MimoShape
-from antiphon_testkit.tensor_shapes import Shapes
 from antiphon_testkit.tiny_checkpoint import TinyCheckpointCommand, make_directory
 from antiphon_testkit.tiny_config import padded_vocabulary
 from antiphon_testkit.tiny_tokenizer import PLAIN_ADDED_TOKENS, write_slow_tokenizer
@@ -39,6 +38,7 @@ EMPTY, END_OF_SPEECH = "<|empty|>", "<|eostm|>"
 SPOKEN_IDS = (32, *range(97, 123))
 """Bytes of a space and small letters, which the text of replies is made of."""
 EMPTY_GAIN, END_GAIN = 4.0, 1.1
+UPSAMPLING = (".dconv1.conv.weight", ".dconv2.conv.weight")
 SHRINKING = 0.8
 """From one codebook's entries to the next's: residuals become smaller."""
 
@@ -87,7 +87,7 @@ def _write_language_model(folder: Path, shape: MimoShape, seed: int) -> None:
         ids.setdefault(mark, len(ids))
     vocabulary = padded_vocabulary(len(ids))
     _write_config(folder, model_config(shape, vocabulary, ids["<|im_end|>"]))
-    tensors = _draw(MODEL_RULES, model_shapes(shape, vocabulary), seed)
+    tensors = MODEL_RULES.draw_each(model_shapes(shape, vocabulary), seed)
     _shape_replies(tensors["lm_head.weight"], ids)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
@@ -95,7 +95,9 @@ def _write_language_model(folder: Path, shape: MimoShape, seed: int) -> None:
 def _write_audio_tokenizer(folder: Path, shape: MimoShape, seed: int) -> None:
     folder.mkdir()
     _write_config(folder, codec_config(shape))
-    tensors = _draw(CODEC_RULES, codec_shapes(shape), seed)
+    shapes = codec_shapes(shape)
+    strides = {name: 2 for name in shapes if name.endswith(UPSAMPLING)}
+    tensors = CODEC_RULES.draw_each(shapes, seed, strides)
     tensors["decoder.vocoder.head.istft.window"] = torch.hann_window(FFT)
     for name, tensor in tensors.items():
         if name.endswith(".inited"):
@@ -107,16 +109,6 @@ def _write_audio_tokenizer(folder: Path, shape: MimoShape, seed: int) -> None:
 
 def _write_config(folder: Path, config: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def _draw(rules: WeightRules, shapes: Shapes, seed: int) -> dict[str, torch.Tensor]:
-    strides = {".dconv1.conv.weight": 2, ".dconv2.conv.weight": 2}
-    return {
-        name: rules.draw(
-            name, size, seed, next((each for end, each in strides.items() if end in name), None)
-        )
-        for name, size in shapes.items()
-    }
 
 
 def _shape_replies(head: torch.Tensor, ids: dict[str, int]) -> None:

@@ -70,7 +70,7 @@ def build_tiny_ming(directory: Path, shape: MingShape = WINDOWED, seed: int = 0)
 
 
 def _draw(shapes: Shapes, seed: int) -> dict[str, torch.Tensor]:
-    tensors = {name: RULES.draw(name, size, seed) for name, size in shapes.items()}
+    tensors = RULES.draw_each(shapes, seed)
     for name, tensor in tensors.items():
         if name.endswith(".inv_freq"):
             powers = torch.arange(len(tensor)).float() / len(tensor)

@@ -81,10 +81,7 @@ def build_tiny_tts(directory: Path, shape: TtsShape = CUSTOM_VOICE, seed: int = 
         (codec / "preprocessor_config.json", CODEC_PREPROCESSOR_CONFIG),
     ):
         path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-    tensors = {
-        name: RULES.draw(name, size, seed)
-        for name, size in model_shapes(shape, text_vocabulary).items()
-    }
+    tensors = RULES.draw_each(model_shapes(shape, text_vocabulary), seed)
     _shape_endings(tensors, config)
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
     save_file(
@@ -94,9 +91,7 @@ def build_tiny_tts(directory: Path, shape: TtsShape = CUSTOM_VOICE, seed: int = 
 
 def _codec_tensors(shape: TtsShape, config: dict[str, Any], seed: int) -> dict[str, torch.Tensor]:
     shapes, strides = decoder_shapes(shape)
-    tensors = {
-        name: RULES.draw(name, size, seed, strides.get(name)) for name, size in shapes.items()
-    }
+    tensors = RULES.draw_each(shapes, seed, strides)
     for name, size in _encoder_shapes(config["encoder_config"]).items():
         name = f"encoder.{name}"
         initialised = name.endswith(".initialized")

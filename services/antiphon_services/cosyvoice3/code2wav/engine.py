@@ -46,7 +46,7 @@ class Code2WavEngine:
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
         self._segments[key] = UtteranceSegment(
-            key, wanted=AUDIO in settings.outputs, whole=CODES in settings.whole_inputs
+            key, AUDIO, AUDIO in settings.outputs, whole=CODES in settings.whole_inputs
         )
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:

@@ -18,12 +18,12 @@ from antiphon.pipelines.cosyvoice3 import (
     SPEECH_IDS,
     VOICE,
 )
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk
 from antiphon.transport.device_edge import host_array
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder, UtteranceDecoding
 from antiphon_services.cosyvoice3.code2wav.flow import ClonedVoice
 from antiphon_services.flow.work import Work
+from antiphon_services.vocoder.segment import AudioSegment
 
 CODE_ENTRIES = FIRST + SPEECH_IDS
 
@@ -58,7 +58,7 @@ class SpokenCodes:
 
 
 @dataclass(slots=True)
-class UtteranceSegment:
+class UtteranceSegment(AudioSegment):
     """An admitted segment, whose utterances are decoded `whole` or while their codes come.
 
     `come` codes have arrived, those of the last of the `utterances` perhaps not all. The first
@@ -66,19 +66,13 @@ class UtteranceSegment:
     ones included. Of a code that is not complete, samples wait in `held`. `samples` have left.
     """
 
-    key: SegmentKey
-    wanted: bool
-    whole: bool
+    whole: bool = field(kw_only=True)
     voice: ClonedVoice | None = None
-    come: int = 0
     utterances: deque[SpokenCodes] = field(default_factory=lambda: deque([SpokenCodes()]))
     decoding: UtteranceDecoding | None = None
     work: Work[torch.Tensor] | None = None
     held: Tensor = field(default_factory=lambda: np.empty(0, np.float32))
     served: int = 0
-    samples: int = 0
-    finish_reason: FinishReason | None = None
-    ended: bool = False
 
     def accept_voice(self, chunk: InputChunk, decoder: SpeechDecoder) -> None:
         """Take the voice, which comes in one chunk. Raises `DataLoss` or `InvalidArgument`."""
@@ -215,20 +209,9 @@ class UtteranceSegment:
             self.decoding.close()
             self.decoding = None
 
-    def end(self) -> list[EngineEvent]:
-        """The segment's last events; it is `complete`."""
-        assert self.finish_reason is not None
-        self.ended = True
-        last = Emitted(self.key, AUDIO, self.samples, finish_reason=self.finish_reason)
-        return [*([last] if self.wanted else []), self.cost(self.finish_reason)]
-
-    def cost(self, reason: FinishReason) -> Completed:
-        """What it took and gave."""
-        return Completed(self.key, reason, self.come, self.samples)
-
     def fail(self) -> None:
         """No more comes of it."""
-        self.ended = True
+        AudioSegment.fail(self)
         self.close()
 
 

@@ -27,13 +27,12 @@ from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt, Voice
 from antiphon_services.cosyvoice3.talker.segment import SpeechSegment, TextPiece, UtteranceTexts
 from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.cosyvoice3.talker.voice_options import check_sampling, read_voice
-from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.readback import Drawn
-from antiphon_services.lm.spoken_engine import SpokenTextEngine
+from antiphon_services.lm.spoken_engine import JointSpokenEngine
 from antiphon_services.preparation import Preparations
 
 
-class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
+class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
     """Implements `antiphon.runtime.engine.PreparingEngine`: edge `input` in, `speaker_prompt` and
     `codes` out."""
 
@@ -48,7 +47,6 @@ class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
         prefill_rows: int = PREFILL_ROWS,
         preparations: Preparations[SpeechPrompt | TextPiece] | None = None,
     ) -> None:
-        # An utterance that ends changes what the next row is, so no step is launched ahead.
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
         self._model = model
         self._front_end = front_end
@@ -75,17 +73,6 @@ class SpeechTalkerEngine(SpokenTextEngine[SpeechSegment]):
         told = super().so_far(key)
         rows = max(told.input_positions, self._segments[key].prefilled)
         return replace(told, input_positions=rows)
-
-    def forward(
-        self, segments: Sequence[SpeechSegment], events: list[EngineEvent]
-    ) -> PendingStep | None:
-        """One call for the parts and draws of all; None when it draws nothing."""
-        parts = self.take_parts(segments)
-        drawing = [each for each in segments if each.can_draw]
-        if not parts and not drawing:
-            return None
-        drawn = self._model.step(parts, [each.next_draw() for each in drawing])
-        return PendingStep(list(zip(drawing, drawn, strict=True))) if drawing else None
 
     def begin(self, segment: SpeechSegment, prompt: SpeechPrompt | TextPiece) -> list[EngineEvent]:
         """Take the prompts over, or a piece of the text; the voice leaves, once."""

@@ -49,7 +49,7 @@ class WindowEngine:
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
         plan = WindowPlan(None) if CODES in settings.whole_inputs else self._streamed
-        self._segments[key] = WindowSegment(key, AUDIO in settings.outputs, plan)
+        self._segments[key] = WindowSegment(key, AUDIO, AUDIO in settings.outputs, plan=plan)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Check and queue frames. Raises `DataLoss` or `InvalidArgument`."""

@@ -9,10 +9,10 @@ import numpy as np
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.mimo_audio import AUDIO, CODEBOOKS, CODES
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk
 from antiphon_services.mimo_audio.code2wav.windows import DecodeWindow, WindowPlan
 from antiphon_services.vocoder.segment import (
+    AudioSegment,
     VocoderEdges,
     VocoderSegment,
     invalid_codes,
@@ -23,23 +23,17 @@ EDGES = VocoderEdges(CODES, AUDIO)
 
 
 @dataclass(slots=True)
-class WindowSegment:
+class WindowSegment(AudioSegment):
     """An admitted segment, whose windows are those of `plan`.
 
     Samples of the first `sent` of its frames have left. `served` frames have gone through the
     decoder for it.
     """
 
-    key: SegmentKey
-    wanted: bool
-    plan: WindowPlan
+    plan: WindowPlan = field(kw_only=True)
     parts: list[Tensor] = field(default_factory=list)
-    come: int = 0
     sent: int = 0
     served: int = 0
-    samples: int = 0
-    finish_reason: FinishReason | None = None
-    ended: bool = False
 
     def accept(self, chunk: InputChunk, limit: int) -> None:
         """Take frames, `limit` of them in all. Raises `DataLoss` or `InvalidArgument`."""
@@ -79,21 +73,6 @@ class WindowSegment:
         position, self.samples = self.samples, self.samples + len(samples)
         self.sent = window.stop
         return Emitted(self.key, AUDIO, position, {"samples": samples, CODES: frames})
-
-    def end(self) -> list[EngineEvent]:
-        """The segment's last events; it is `complete`."""
-        assert self.finish_reason is not None
-        self.ended = True
-        last = Emitted(self.key, AUDIO, self.samples, finish_reason=self.finish_reason)
-        return [*([last] if self.wanted else []), self.cost(self.finish_reason)]
-
-    def cost(self, reason: FinishReason) -> Completed:
-        """What it took and gave."""
-        return Completed(self.key, reason, self.come, self.samples)
-
-    def fail(self) -> None:
-        """No more comes of it."""
-        self.ended = True
 
 
 def checked_codes(chunk: InputChunk) -> Tensor:

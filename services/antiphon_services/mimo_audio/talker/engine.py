@@ -27,9 +27,8 @@ from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSett
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
 from antiphon_services.budgets import PREFILL_ROWS
-from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.readback import Drawn
-from antiphon_services.lm.spoken_engine import SpokenTextEngine
+from antiphon_services.lm.spoken_engine import JointSpokenEngine
 from antiphon_services.mimo_audio.talker.known_answer import (
     ANEW,
     KnownAnswer,
@@ -52,7 +51,7 @@ from antiphon_services.text.stopping import ReplyText
 OUTPUTS = frozenset({TEXT, CODES})
 
 
-class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
+class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
     """Implements `antiphon.runtime.engine.PreparingEngine`: edge `input` in, `text` and `codes`
     out.
 
@@ -73,7 +72,6 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
         prefill_rows: int = PREFILL_ROWS,
         preparations: Preparations[TaskPrompt] | None = None,
     ) -> None:
-        # What a position is depends on what was drawn, so no step is launched ahead.
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
         self._model = model
         self._prompts = prompts
@@ -180,17 +178,6 @@ class SpeechTextEngine(SpokenTextEngine[DialogueSegment]):
                     field="history.ids",
                 )
         return events
-
-    def forward(
-        self, segments: Sequence[DialogueSegment], events: list[EngineEvent]
-    ) -> PendingStep | None:
-        """One call for the parts and draws of all; None when it draws nothing."""
-        parts = self.take_parts(segments)
-        drawing = [each for each in segments if each.can_draw]
-        if not parts and not drawing:
-            return None
-        drawn = self._model.step(parts, [each.next_draw() for each in drawing])
-        return PendingStep(list(zip(drawing, drawn, strict=True))) if drawing else None
 
     def take_drawn(self, segment: DialogueSegment, drawn: Drawn) -> Sequence[EngineEvent]:
         """What leaves with a position that was drawn; the segment may end with it."""

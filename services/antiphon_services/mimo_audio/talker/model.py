@@ -12,10 +12,10 @@ import torch
 from antiphon.transport.device_edge import on_device
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.frame_decoder import FrameDecoder
-from antiphon_services.lm.frame_engine import FrameModel
 from antiphon_services.lm.frames import PromptPart
 from antiphon_services.lm.pending_step import DrawInFlight
 from antiphon_services.lm.readback import Readback
+from antiphon_services.lm.spoken_engine import JointModel
 from antiphon_services.mimo_audio.talker.draws import PositionDraws, TextDraw
 from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
 from antiphon_services.mimo_audio.talker.module import SpeechTextModule
@@ -23,18 +23,13 @@ from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
 from antiphon_services.mimo_audio.talker.segment import DialogueInput
 
 
-class DialogueModel(FrameModel, Protocol):
+class DialogueModel(JointModel, Protocol):
     """What computes for a `SpeechTextEngine`."""
 
     draws: PositionDraws
 
     def begin(self, slot: int, prompt: TaskPrompt) -> None:
         """The slot's segment will answer this prompt."""
-
-    def step(
-        self, parts: Sequence[PromptPart[DialogueInput]], draws: Sequence[TextDraw]
-    ) -> Sequence[DrawInFlight]:
-        """Append the rows of all, then draw a position for each of `draws`, in order."""
 
 
 class SpeechTextModel(FrameDecoder):
@@ -67,7 +62,7 @@ class SpeechTextModel(FrameDecoder):
     def step(
         self, parts: Sequence[PromptPart[DialogueInput]], draws: Sequence[TextDraw]
     ) -> Sequence[DrawInFlight]:
-        """See `DialogueModel.step`; all rows are in one forward."""
+        """See `JointModel.step`; all rows are in one forward."""
         arranged = self.arrange(parts, draws)
         device = self.draws.device
         ids = [on_device(each.prompt.held.ids[each.start : each.stop], device) for each in parts]

@@ -118,7 +118,7 @@ class PagedSpeechTextModel:
     def step(
         self, parts: Sequence[PromptPart[DialogueInput]], draws: Sequence[TextDraw]
     ) -> Sequence[DrawInFlight]:
-        """See `DialogueModel.step`. Waits for vLLM if there are draws."""
+        """See `JointModel.step`. Waits for vLLM if there are draws."""
         for each in parts:
             rows = slice(each.start, each.stop)
             self._extend(each.slot, each.prompt.held.ids[rows], each.prompt.held.codes[rows])
