@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from antiphon.pipelines.cosyvoice3 import FRAMES_PER_CODE, MEL_BINS, SPEAKER_WIDTH
+from antiphon.pipelines.mimo_audio import CODEBOOKS
 from antiphon.sampling import Sampling
 from antiphon_services.cosyvoice3.code2wav.flow import ClonedVoice, MelFlow
 from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
@@ -19,6 +20,7 @@ from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.flow.block_cache import BlockCache, BlockCausalRows, BlockPages
 from antiphon_services.flow.work import run_to_end
 from antiphon_services.lm.frames import FrameDraw
+from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
 from antiphon_services.mimo_audio.talker.model import SpeechTextModel
 from antiphon_services.mimo_audio.talker.segment import PositionDraw
 from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
@@ -84,6 +86,12 @@ def mimo_talker_step(talker: SpeechTextModel, sampling: Sampling = DRAWN) -> Ste
     whether it is needed."""
     place = PositionDraw(3, replace(sampling, top_k=0, repetition_penalty=1.0))
     return lambda sessions, position: talker.step([], draws_of(sessions, position, place, sampling))
+
+
+def mimo_code2wav_step(decoder: FrameCodecDecoder) -> Step:
+    """Samples of a window of every session. Each has its own call."""
+    codes = torch.zeros(MEL_FRAMES, len(CODEBOOKS), dtype=torch.int64, device="meta")
+    return lambda sessions, position: [decoder.samples(codes) for _ in range(sessions)]
 
 
 def thinker_step(thinker: ThinkerModel) -> Step:
@@ -198,6 +206,7 @@ UNFUSED: dict[str, Callable[[torch.device], Step]] = {
     "Qwen3-TTS, code2wav": lambda device: code2wav_step(models.tts_code2wav(device)),
     "CosyVoice3, talker": lambda device: cosy_talker_step(models.cosy_talker(device)),
     "MiMo-Audio, talker": lambda device: mimo_talker_step(models.mimo_talker(device)),
+    "MiMo-Audio, code2wav": lambda device: mimo_code2wav_step(models.mimo_code2wav(device)),
     "CosyVoice3, flow evaluation": lambda device: cosy_flow_step(models.cosy_flow(device)),
     "CosyVoice3, vocoder": lambda device: cosy_vocoder_step(models.cosy_vocoder(device)),
 }

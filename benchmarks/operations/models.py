@@ -41,6 +41,8 @@ from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.readback import Readback
 from antiphon_services.lm.repetition_aware import RepetitionRule
+from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
+from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
 from antiphon_services.mimo_audio.talker.draws import PositionDraws
 from antiphon_services.mimo_audio.talker.frame_predictor import DelayedFramePredictor
 from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
@@ -93,7 +95,9 @@ TTS = replace(
     CUSTOM_VOICE, layers=28, code_groups=16, predictor_layers=5, decoder_layers=8, decoder_window=72
 )
 COSY = replace(VOICES, layers=24, flow_layers=22)
-MIMO = replace(MARKS, layers=36, local_layers=16, group_layers=6)
+MIMO = replace(
+    MARKS, layers=36, local_layers=16, group_layers=6, decoder_layers=32, vocoder_layers=16
+)
 MIMO_GROUP_ID = 7
 MIMO_STEPS = mimo_tiny.GROUP + mimo_tiny.CHANNELS - 1
 """Of its frame predictor for a group."""
@@ -325,6 +329,15 @@ def mimo_talker(
         slots=slots,
         readback=Readback(late_to_host()),
     )
+
+
+def mimo_code2wav(device: torch.device, shape: MimoShape = MIMO) -> FrameCodecDecoder:
+    """MiMo-Audio's, in float32."""
+    config = mimo_tiny.codec_config(shape)
+    with device:
+        module = CodecDecoderModule(config)
+        tables = [torch.zeros(size, shape.codec_hidden) for size in mimo_tiny.EMPTY_CODES]
+    return FrameCodecDecoder(module, tables, config)
 
 
 def cosy_flow(device: torch.device, shape: CosyVoiceShape = COSY) -> MelFlow:

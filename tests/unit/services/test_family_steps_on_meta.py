@@ -120,6 +120,11 @@ def test_mimo_talker_waits_for_nothing_when_it_draws(
     assert 8 * layers < launches.total <= most, launches.counts
 
 
+def test_mimo_code2wav_waits_for_nothing(device: torch.device) -> None:
+    launches = watch(families.mimo_code2wav_step(models.mimo_code2wav(device)), 1)
+    assert 100 < launches.total <= 1382, launches.counts
+
+
 def test_cosyvoice3_flow_waits_for_nothing_in_an_evaluation(device: torch.device) -> None:
     launches = watch(families.cosy_flow_step(models.cosy_flow(device)), 1)
     assert 10 * models.COSY.flow_layers < launches.total <= 419, launches.counts

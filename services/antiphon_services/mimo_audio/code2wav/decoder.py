@@ -64,7 +64,7 @@ class FrameCodecDecoder:
 
     def _embedded(self, codes: Tensor) -> Tensor:
         """[n, width], added in the order of channels."""
-        rows = torch.zeros(len(codes), self._tables[0].shape[1]).to(self._tables[0])
+        rows = self._tables[0].new_zeros(len(codes), self._tables[0].shape[1])
         for channel, table in enumerate(self._tables):
             rows = rows + embedding(codes[:, channel], table)
         return rows
