@@ -176,7 +176,11 @@ def test_memory_that_does_not_hold_all_slots_is_refused(model_dir: Path) -> None
         engine="vllm",
         slots=SLOTS,
         context_limit=512,
-        engine_args={"block_size": 32, "num_gpu_blocks_override": 60},
+        engine_args={
+            "block_size": 32,
+            "kv_cache_memory_bytes": 64 << 20,
+            "num_gpu_blocks_override": 60,
+        },
     )
     with pytest.raises(InvalidArgument, match="lower slots or context_limit"):
         load(model_dir, config)

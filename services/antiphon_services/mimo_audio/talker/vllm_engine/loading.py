@@ -19,7 +19,12 @@ from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
 from antiphon_services.mimo_audio.talker.vllm_engine.architectures import GROUPED
 from antiphon_services.mimo_audio.talker.vllm_engine.decoder import PagedSpeechTextModel
 from antiphon_services.mimo_audio.talker.vllm_engine.engine import VllmSpeechTextEngine
-from antiphon_services.vllm.arguments import Tap, TextShape, engine_arguments
+from antiphon_services.vllm.arguments import (
+    CPU_CACHE_BYTES,
+    Tap,
+    TextShape,
+    engine_arguments,
+)
 from antiphon_services.vllm.launch import launch
 from antiphon_services.vllm.media import MediaLimits
 from antiphon_services.vllm.row_receiver import RowAddress
@@ -74,7 +79,8 @@ def start_engine(
             tap=Tap(GROUPED, rows),
         )
         if config.device == "cpu" and CACHE not in given:
-            made.kv_cache_memory_bytes *= config.slots
+            one = made.kv_cache_memory_bytes - CPU_CACHE_BYTES
+            made.kv_cache_memory_bytes += one * (config.slots - 1)
         return made
 
     vllm = launch(TALKER, config, arguments, takes_schemas=False)
