@@ -41,6 +41,8 @@ from antiphon_services.vllm.session import SessionPart, VllmSession
 RETRY_AFTER_S = 5.0
 DECODED_AT_ONCE = 2
 """Orders whose media are decoded at the same time: pixels take much memory."""
+LARGE_PIXELS = 16_000_000
+"""Orders of more decoded pixels take turns, one at a time, so they delay no smaller ones."""
 # vLLM's process takes seconds to unload; then it is killed.
 UNLOAD_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 8.0
@@ -84,6 +86,7 @@ class VllmHost:
         self._closing: asyncio.Event
         self._died: asyncio.Event
         self._decoding: asyncio.Semaphore
+        self._decoding_large: asyncio.Semaphore
         self._engine: AsyncLLM | None = None
         self._schemas: SchemaChecker | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -164,6 +167,7 @@ class VllmHost:
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         self._decoding = asyncio.Semaphore(DECODED_AT_ONCE)
+        self._decoding_large = asyncio.Semaphore(1)
         try:
             await self._live_on()
         finally:
@@ -325,7 +329,8 @@ class VllmHost:
         """The order's prompt as vLLM takes it."""
         if not order.media.takes_long:
             return (await engine.renderer.render_cmpl_async([prompt_of(order)]))[0]
-        async with self._decoding:
+        is_large = order.media.decoded_pixels > LARGE_PIXELS
+        async with self._decoding_large if is_large else self._decoding:
             prompt = await on_background_thread("decoding", partial(prompt_of, order))
             return (await engine.renderer.render_cmpl_async([prompt]))[0]
 

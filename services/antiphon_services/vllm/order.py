@@ -18,6 +18,10 @@ class Media(Protocol):
     def takes_long(self) -> bool:
         """Whether `fields` does, so that it runs beside the loop, and few at a time."""
 
+    @property
+    def decoded_pixels(self) -> int:
+        """Pixels of all images and frames when they are decoded."""
+
     def fields(self) -> dict[str, Any]:
         """What stands beside the ids in vLLM's prompt.
 

@@ -36,6 +36,11 @@ class PromptMedia:
         unnamed = sum(each.features.nbytes for each in self.windows if not each.is_named)
         return bool(self.visuals) or unnamed > NAMED_AT_ONCE
 
+    @property
+    def decoded_pixels(self) -> int:
+        """Pixels of all images and frames when they are decoded."""
+        return sum(each.decoded for each in self.visuals)
+
     def fields(self) -> dict[str, Any]:
         """Features and pixels. Raises `InvalidArgument` for a file that cannot be decoded."""
         media: dict[str, Any] = {}

@@ -37,6 +37,8 @@ TIMEOUT_S = 60
 class Answering:
     """An engine that says the stop id to everything, and notes what it was asked."""
 
+    vllm_config = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks=1, block_size=16))
+
     def __init__(self) -> None:
         self.prompts: list[dict[str, Any]] = []
         self.renderer = self
@@ -69,10 +71,10 @@ class Bench:
         self.host = VllmHost("thinker", start, self.mailbox, Restarts())
         self.host.start()
 
-    def order(self, *pixels: Callable[[], Any]) -> int:
-        """Submit an order that shows these; its number."""
+    def order(self, *pixels: Callable[[], Any], decoded: int = 1) -> int:
+        """Submit an order that shows these, of `decoded` pixels each; its number."""
         number = next(self._numbers)
-        visuals = [Visual("image", (1, 1, 1), 1, each, 1) for each in pixels]
+        visuals = [Visual("image", (1, 1, 1), 1, each, decoded) for each in pixels]
         nothing = np.empty(0, np.intp)
         ids = np.array([1, 2], np.int32)
         self.host.submit(VllmOrder(number, ids, PromptMedia((), visuals), nothing, GREEDY, STOP, 1))
@@ -124,6 +126,25 @@ def test_words_pass_while_only_so_many_orders_are_decoded(bench: Bench) -> None:
     seen = [each for each in bench.engine.prompts if "multi_modal_data" in each]
     assert all(len(each["multi_modal_data"]["image"]) == 1 for each in seen)
     assert len(seen) == len(shown)
+
+
+def test_small_images_do_not_wait_for_large_ones(bench: Bench) -> None:
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    def large() -> Image.Image:
+        begun.release()
+        assert go.wait(TIMEOUT_S)
+        return Image.new("RGB", (1, 1))
+
+    shown = [bench.order(large, decoded=64_000_000) for _ in range(3)]
+    assert begun.acquire(timeout=TIMEOUT_S)
+    small = bench.order(lambda: Image.new("RGB", (1, 1)))
+    (first,) = bench.take(1)
+    assert first.number == small
+    # The other large ones wait for the first.
+    assert not begun.acquire(blocking=False)
+    go.set()
+    assert [each.number for each in bench.take(3)] == shown
 
 
 def test_order_ends_with_the_fault_of_its_file(bench: Bench) -> None:
