@@ -1,9 +1,14 @@
-"""What a client is told in a conversation, as values."""
+"""The vocabulary of conversations: commands, events, items and settings, whatever the protocol.
+
+The SDK hands out these classes, the gateway carries out these commands and emits these events, and
+its endpoints translate between them and their protocols. Seconds are floats, audio is 16-bit
+little-endian mono.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from antiphon.answer import FunctionCall, Usage
@@ -125,11 +130,11 @@ class Item:
 class HeldSettings:
     """The settings that hold; see `ConversationOptions`."""
 
-    instructions: str
-    spoken: bool
-    voice: str
-    sampling: Mapping[str, SamplingRequest]
-    turns: VoiceTurns | TimedTurns | None
+    instructions: str = ""
+    spoken: bool = True
+    voice: str = ""
+    sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
+    turns: VoiceTurns | TimedTurns | None = None
     transcripts: TranscriptOptions | None = None
 
 
@@ -395,4 +400,110 @@ TalkEvent = (
     | ResponseFunctionCall
     | ResponseItemDone
     | ResponseDone
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSaved:
+    """What another gateway needs to continue the conversation; replaces the previous one. The
+    client goes on with it by itself.
+
+    `token` is empty if the conversation cannot be resumed as it stands. It covers the client's
+    first `commands` messages; the audio of the first `audio_commands` is an item, or was dropped.
+    """
+
+    token: bytes
+    commands: int
+    audio_commands: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSettings:
+    """Use these settings from now on: `SettingsUpdated`."""
+
+    settings: HeldSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAudio:
+    """Append audio to the input buffer, `rate_hz` samples a second."""
+
+    pcm16: bytes
+    rate_hz: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAudio:
+    """Make the buffered audio a user's message: `AudioAccepted`, `ItemCreated`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearAudio:
+    """Drop the buffered audio: `AudioDropped`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateItem:
+    """Insert an item after another one (None: at the end; "root": first): `ItemCreated`. An item
+    without an id gets one."""
+
+    item: Item
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteItem:
+    """Remove an item: `ItemRemoved`."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveItem:
+    """Return an item with its recordings: `ItemFetched`."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateItem:
+    """Keep the first `heard_s` seconds of a spoken item's part: `ItemCut`."""
+
+    item_id: str
+    heard_s: float
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResponse:
+    """Answer the conversation, or `given` in its place: items, and ids of the conversation's items.
+
+    Without settings those of the conversation hold. A response that is `out_of_band` adds no item
+    to the conversation. `metadata` comes back with the response.
+    """
+
+    settings: HeldSettings | None = None
+    out_of_band: bool = False
+    given: tuple[Item | str, ...] | None = None
+    metadata: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResponse:
+    """End that response (empty: the one that answers the conversation): `ResponseDone`."""
+
+    response_id: str = ""
+
+
+Command = (
+    ChangeSettings
+    | AppendAudio
+    | CommitAudio
+    | ClearAudio
+    | CreateItem
+    | DeleteItem
+    | RetrieveItem
+    | TruncateItem
+    | CreateResponse
+    | CancelResponse
 )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from antiphon.client import conversation_commands as commands
 from antiphon.client.calls import Channel, Method, Pauser, TwoWayCall
-from antiphon.client.conversation_messages import conversation_event
 from antiphon.client.conversation_position import ConversationPosition
 from antiphon.client.retrying import Attempts, Retry, server_is_away
 from antiphon.errors import (
@@ -18,11 +17,13 @@ from antiphon.errors import (
 )
 from antiphon.live_conversation import (
     ConversationOpened,
+    ConversationSaved,
     ResponseItemStarted,
     ResponseStarted,
     TalkEvent,
 )
 from antiphon.v1 import converse_pb2
+from antiphon.wire.conversation import event_from_proto
 
 CONVERSE = Method(
     "/antiphon.v1.SpeechService/Converse",
@@ -117,13 +118,13 @@ class Talk:
         """The next event; None at the end. Raises what ended the conversation."""
         while (message := await self._next_message()) is not None:
             try:
-                event = conversation_event(message)
+                event = event_from_proto(message)
             except AntiphonError:
                 self._open_call().cancel()
                 raise
             repeated = self._position.is_repeated(message)
             self._position.note(message)
-            if event is not None and not repeated:
+            if event is not None and not (repeated or isinstance(event, ConversationSaved)):
                 if not isinstance(event, ConversationOpened):
                     self._attempts.succeeded()
                 self._note(event)
@@ -235,7 +236,7 @@ class Talk:
 
 
 def _opened(first: converse_pb2.ConverseResponse) -> ConversationOpened:
-    event = conversation_event(first)
+    event = event_from_proto(first)
     assert isinstance(event, ConversationOpened)
     return event
 

@@ -1,6 +1,6 @@
 """The text of cut answers beside what was heard: `python -m benchmarks.realtime.truncation`.
 
-What a listener has heard is estimated (`SpokenContent.cut`), because models give no alignment. The
+What a listener has heard is estimated (`SpokenPart.cut`), because models give no alignment. The
 checkpoint in the repository does: one of its codes says which token each frame speaks. So its
 answers are cut at many moments, and the words that the estimate keeps are counted beside those that
 had been spoken by then.
@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from antiphon_gateway.conversations.items import SpokenContent
+from antiphon.live_conversation import SpokenPart
+from antiphon_gateway.conversations.items import cut_part
 from models.recipe.asking import Services, Spoken
 from models.recipe.codes import TEXT_OVER, TOKEN_GROUP, VOICES
 from models.recipe.requests import repertoire_requests
@@ -49,7 +50,7 @@ def errors(answer: Spoken, ends_s: list[float], *, complete: bool) -> list[int]:
     found = []
     for end_s in np.arange(EVERY_S, whole_s, EVERY_S).tolist():
         sent_s = whole_s if complete else min(whole_s, end_s + AHEAD_S)
-        said = SpokenContent(answer.text, sent_s).cut(end_s, complete=complete)
+        said = cut_part(SpokenPart(answer.text, sent_s), end_s, complete=complete)
         heard = sum(each <= end_s for each in ends_s)
         found.append(len(said.transcript.split()) - heard)
     return found

@@ -12,18 +12,22 @@ from fake_stages import CODE2WAV, THINKER, Session, think
 from served_gateway import MODEL, ServedGateway
 
 from antiphon.errors import AntiphonError, Cancelled
+from antiphon.live_conversation import (
+    CreateItem,
+    CreateResponse,
+    Item,
+    ItemFetched,
+    ResponseDone,
+    ResponseStarted,
+    ResponseTextDelta,
+    RetrieveItem,
+    SpokenPart,
+    TruncateItem,
+)
 from antiphon.segment import FinishReason
 from antiphon_gateway.calls.events import Event, SegmentFinished
 from antiphon_gateway.calls.order import Order
-from antiphon_gateway.conversations import commands
-from antiphon_gateway.conversations.events import (
-    ConversationEvent,
-    ItemRetrieved,
-    ResponseAudio,
-    ResponseEnded,
-    ResponseText,
-)
-from antiphon_gateway.conversations.items import ConversationItem, SpokenContent, WrittenContent
+from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
 from antiphon_gateway.conversations.responses import RefuseResponse
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -52,6 +56,7 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(served: Served
     """It comes when the answer is whole and its last events wait for their turn."""
     over, stuck, taken = asyncio.Event(), asyncio.Event(), asyncio.Event()
     lines: list[Line] = []
+    written_ids: set[str] = set()
     told: asyncio.Queue[ConversationEvent] = asyncio.Queue()
 
     async def say(session: Session) -> None:
@@ -71,7 +76,9 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(served: Served
     async def send(events: Sequence[ConversationEvent]) -> None:
         for event in events:
             told.put_nowait(event)
-            if isinstance(event, ResponseText) and not event.spoken:
+            if isinstance(event, ResponseStarted) and event.response.out_of_band:
+                written_ids.add(event.response.id)
+            if isinstance(event, ResponseTextDelta) and event.response_id in written_ids:
                 stuck.set()
                 await taken.wait()
 
@@ -90,30 +97,30 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(served: Served
 
     served.fakes[THINKER].script, served.fakes[CODE2WAV].script = say, speak
     conversations = served.gateway._conversations
-    question = ConversationItem("", "user", (WrittenContent("Tell me a story"),))
+    question = Item("user", ("Tell me a story",))
     with conversations.admit(MODEL) as admitted:
         async with conversations.begin(admitted, admitted.settings, send, logged, logged) as live:
-            await live.do(commands.CreateItem(question))
-            await live.do(commands.CreateResponse())
-            delta = await until(ResponseText, ResponseAudio)
-            assert isinstance(delta, ResponseText | ResponseAudio)
-            written = commands.CreateResponse(
-                replace(admitted.settings, spoken=False), in_conversation=False, given=(question,)
+            await live.do(CreateItem(question))
+            await live.do(CreateResponse())
+            delta = await until(ResponseTextDelta, ResponseSamples)
+            assert isinstance(delta, ResponseTextDelta | ResponseSamples)
+            written = CreateResponse(
+                replace(admitted.settings, spoken=False), out_of_band=True, given=(question,)
             )
             await live.do(written)
             await stuck.wait()
             over.set()
             await lines[0].made.wait()
-            cut = asyncio.create_task(live.do(commands.TruncateItem(delta.item_id, 0, 0.4)))
+            cut = asyncio.create_task(live.do(TruncateItem(delta.item_id, 0.4)))
             # It is carried out, and waits to tell so.
             await asyncio.sleep(0)
             taken.set()
             await cut
-            await until(ResponseEnded)
-            await live.do(commands.RetrieveItem(delta.item_id))
-            retrieved = await until(ItemRetrieved)
-            assert isinstance(retrieved, ItemRetrieved)
-            assert retrieved.item.contents == (SpokenContent("Once", 0.4),)
+            await until(ResponseDone)
+            await live.do(RetrieveItem(delta.item_id))
+            retrieved = await until(ItemFetched)
+            assert isinstance(retrieved, ItemFetched)
+            assert retrieved.item.parts == (SpokenPart("Once", 0.4),)
 
 
 async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(
@@ -124,7 +131,7 @@ async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(
     line, errors = Line(), list[AntiphonError]()
 
     async def send(events: Sequence[ConversationEvent]) -> None:
-        if any(isinstance(event, ResponseEnded) for event in events):
+        if any(isinstance(event, ResponseDone) for event in events):
             raise Cancelled("the client has left")
 
     @asynccontextmanager
@@ -137,10 +144,10 @@ async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(
             written.set()
 
     conversations = served.gateway._conversations
-    question = ConversationItem("", "user", (WrittenContent("Tell me a story"),))
+    question = Item("user", ("Tell me a story",))
     with conversations.admit(MODEL) as admitted:
         async with conversations.begin(admitted, admitted.settings, send, logged, logged) as live:
-            await live.do(commands.CreateItem(question))
-            await live.do(commands.CreateResponse())
+            await live.do(CreateItem(question))
+            await live.do(CreateResponse())
             await written.wait()
     assert (line.status, errors) == ("OK", [])

@@ -15,21 +15,22 @@ from truth import Truth
 from antiphon.conversation import AudioPart, Conversation, ConversationMessage, Part, TextPart
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import AntiphonError
+from antiphon.live_conversation import (
+    AppendAudio,
+    ChangeSettings,
+    CommitAudio,
+    CreateResponse,
+    ResponseDone,
+    SpokenPart,
+)
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.sampling import SamplingRequest
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.events import Event
 from antiphon_gateway.calls.order import Order
-from antiphon_gateway.conversations.commands import (
-    AppendAudio,
-    ChangeSettings,
-    CommitAudio,
-    CreateResponse,
-)
 from antiphon_gateway.conversations.conversation import LiveConversation
 from antiphon_gateway.conversations.conversations import AdmittedConversation, Conversations
-from antiphon_gateway.conversations.events import ConversationEvent, ResponseEnded
-from antiphon_gateway.conversations.items import SpokenContent
+from antiphon_gateway.conversations.events import ConversationEvent
 from antiphon_gateway.conversations.live_turn import LiveTurn
 from antiphon_gateway.conversations.responses import LogEntry, RefuseResponse
 from antiphon_gateway.conversations.settings import ConversationSettings
@@ -94,14 +95,14 @@ class Client:
         settings: ConversationSettings,
     ) -> None:
         self.settings = settings = replace(settings, voice=VOICE, sampling=GREEDY)
-        self.answers: asyncio.Queue[ResponseEnded] = asyncio.Queue(16)
+        self.answers: asyncio.Queue[ResponseDone] = asyncio.Queue(16)
         self.live: LiveConversation = conversations.begin(
             admitted, settings, self._send, logged, logged
         )
 
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:
-            if isinstance(event, ResponseEnded):
+            if isinstance(event, ResponseDone):
                 self.answers.put_nowait(event)
 
     async def speak(self, pcm16: bytes) -> LiveTurn:
@@ -122,9 +123,9 @@ class Client:
         response = (await self.answers.get()).response
         assert response.error is None
         (item,) = response.items
-        (content,) = item.contents
-        assert isinstance(content, SpokenContent)
-        return Answer(content.transcript, round(content.seconds * RATE_HZ))
+        (content,) = item.parts
+        assert isinstance(content, SpokenPart)
+        return Answer(content.transcript, round(content.audio_s * RATE_HZ))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

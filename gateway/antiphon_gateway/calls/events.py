@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from antiphon.answer import Usage
 from antiphon.chunk import Tensor
 from antiphon.conversation import ToolCall
 from antiphon.logprobs import TokenLogprob
@@ -95,16 +96,8 @@ class ToolCallsProduced:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentUsage:
-    """What a segment cost: tokens, codec frames of audio, and positions of images."""
-
-    prompt_tokens: int
-    prompt_audio_tokens: int
-    prompt_image_tokens: int
-    prompt_cached_tokens: int
-    completion_tokens: int
-    completion_audio_frames: int
-    completion_image_tokens: int = 0
+class SegmentUsage(Usage):
+    """What a segment cost."""
 
     def with_choice(self, other: SegmentUsage) -> SegmentUsage:
         """Of both answers to one prompt, which counts once."""

@@ -15,41 +15,50 @@ from typing import assert_never
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, NotFound
+from antiphon.live_conversation import (
+    AppendAudio,
+    AudioAccepted,
+    AudioDropped,
+    CancelResponse,
+    ChangeSettings,
+    ClearAudio,
+    Command,
+    CommandFailed,
+    CommitAudio,
+    ConversationOpened,
+    CreateItem,
+    CreateResponse,
+    DeleteItem,
+    Item,
+    ItemCreated,
+    ItemCut,
+    ItemFetched,
+    ItemRemoved,
+    RetrieveItem,
+    ServerStopping,
+    SettingsUpdated,
+    SpeechBegan,
+    SpokenPart,
+    TruncateItem,
+)
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.tools import check_offered
-from antiphon_gateway.conversations import commands
-from antiphon_gateway.conversations.commands import Command
 from antiphon_gateway.conversations.errors import ItemUse, NoSuchItem
 from antiphon_gateway.conversations.event_sender import EventSender, SendEvents
-from antiphon_gateway.conversations.events import (
-    AudioCleared,
-    AudioCommitted,
-    CommandRefused,
-    ConversationBegun,
-    EndReason,
-    GatewayStopping,
-    ItemAdded,
-    ItemDeleted,
-    ItemRetrieved,
-    ItemTruncated,
-    SettingsChanged,
-    SpeechStarted,
-)
 from antiphon_gateway.conversations.forced_end import ForcedEnd
 from antiphon_gateway.conversations.idle_timer import IdleTimer
 from antiphon_gateway.conversations.items import (
     RECORDED_BYTES,
-    ConversationItem,
+    HeardPart,
     ItemList,
-    RecordedContent,
-    SpokenContent,
     item_as_heard,
+    item_bytes,
     new_id,
 )
 from antiphon_gateway.conversations.responses import Logged, Responses
 from antiphon_gateway.conversations.saved import SavedConversation, lost_responses
 from antiphon_gateway.conversations.saving import Saving, SealToken
-from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.conversations.settings import ConversationSettings, own_settings
 from antiphon_gateway.conversations.shares import ConversationShare, never_busy
 from antiphon_gateway.conversations.transcripts import Transcripts
 from antiphon_gateway.conversations.turn_detector import TurnDetector, TurnHeard
@@ -93,7 +102,7 @@ class LiveConversation:
         )
         self._telling = EventSender(send if self._saving is None else self._saving.send)
         self._hearing = TurnDetector(listener, None, max_s=config.max_recording_s)
-        self._hearing.detect(settings.turns, settings.answer_every_s)
+        self._hearing.detect(settings.voice_turns, settings.answer_every_s)
         self._idle = IdleTimer(self._answer_silence)
         self._stalled = IdleTimer(self._hear_silence)
         self._responses = Responses(
@@ -113,7 +122,7 @@ class LiveConversation:
         self._share.resize(self._items.size_bytes)
         lost = () if self._resumed is None else lost_responses(self._resumed)
         self._resumed = None
-        await self._telling.tell(ConversationBegun(self._settings), *lost)
+        await self._telling.tell(_opened(self._settings), *lost)
         return self
 
     async def __aexit__(
@@ -153,12 +162,12 @@ class LiveConversation:
                 await self._do(command)
             finally:
                 self._share.resize(self._items.size_bytes + self._hearing.size_bytes)
-            if self._saving is not None and not isinstance(command, commands.AppendAudio):
+            if self._saving is not None and not isinstance(command, AppendAudio):
                 self._saving.change()
 
-    async def refuse(self, error: AntiphonError, reference: str | None) -> None:
+    async def refuse(self, error: AntiphonError, reference: str) -> None:
         """Tell that something was not done, as an endpoint does of what it cannot read."""
-        await self._telling.tell(CommandRefused(error, reference))
+        await self._telling.tell(CommandFailed(error, reference))
 
     async def settled(self) -> None:
         """Return when all that was asked for has been told; nothing more is asked."""
@@ -182,10 +191,10 @@ class LiveConversation:
         The client is told at once, so that it can go on elsewhere.
         """
         await self._calls.wait_closing()
-        await self._telling.tell(GatewayStopping(self._config.drain_s, self._settings))
+        await self._telling.tell(ServerStopping(self._config.drain_s))
         await self.settled()
 
-    def _state(self) -> tuple[ConversationSettings, Iterable[ConversationItem]]:
+    def _state(self) -> tuple[ConversationSettings, Iterable[Item]]:
         return self._settings, self._items
 
     def _saved(self, *, counted: bool = False) -> AbstractAsyncContextManager[None]:
@@ -203,13 +212,13 @@ class LiveConversation:
 
     async def _do(self, command: Command) -> None:
         match command:
-            case commands.ChangeSettings(settings):
-                self._settings = self._checked(settings)
-                self._hearing.detect(settings.turns, settings.answer_every_s)
+            case ChangeSettings(changed):
+                settings = self._settings = self._checked(own_settings(changed))
+                self._hearing.detect(settings.voice_turns, settings.answer_every_s)
                 self._idle.stop()
                 self._expect_audio()
-                await self._telling.tell(SettingsChanged(settings))
-            case commands.AppendAudio(pcm16, rate_hz):
+                await self._telling.tell(SettingsUpdated(settings))
+            case AppendAudio(pcm16, rate_hz):
                 self._stalled.stop()
                 for heard in await self._hearing.append(pcm16, rate_hz):
                     await self._handle_vad(heard)
@@ -217,31 +226,31 @@ class LiveConversation:
                 await self._answer_slice()
                 so_far = self._hearing.so_far
                 await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
-            case commands.CommitAudio():
+            case CommitAudio():
                 if size_bytes := self._hearing.size_bytes:
                     # What finds no room stays in the buffer.
                     self._items.check_room(1, RECORDED_BYTES + size_bytes)
                 await self._commit(*self._hearing.commit())
-            case commands.ClearAudio():
+            case ClearAudio():
                 self._hearing.clear()
                 self._responses.forget_turn()
-                await self._telling.tell(AudioCleared())
-            case commands.CreateItem(item, after):
+                await self._telling.tell(AudioDropped())
+            case CreateItem(item, after):
                 await self._create_item(item, after)
-            case commands.DeleteItem(item_id):
+            case DeleteItem(item_id):
                 with _asked_to("delete"):
                     self._items.remove(item_id)
-                await self._telling.tell(ItemDeleted(item_id))
-            case commands.RetrieveItem(item_id):
+                await self._telling.tell(ItemRemoved(item_id))
+            case RetrieveItem(item_id):
                 with _asked_to("retrieve"):
                     item = self._items.get(item_id)
-                await self._telling.tell(ItemRetrieved(item))
-            case commands.TruncateItem():
+                await self._telling.tell(ItemFetched(item))
+            case TruncateItem():
                 await self._truncate(command)
-            case commands.CreateResponse():
+            case CreateResponse():
                 await self._respond(command)
-            case commands.CancelResponse(response_id):
-                self._responses.cancel(response_id, EndReason.CLIENT_CANCELLED)
+            case CancelResponse(response_id):
+                self._responses.cancel(response_id, "client_cancelled")
             case _:
                 assert_never(command)
 
@@ -259,37 +268,37 @@ class LiveConversation:
 
     async def _commit(self, item_id: str, recording: PcmRecording) -> None:
         """A recording is a user's message."""
-        item = ConversationItem(item_id, "user", (RecordedContent(recording),))
-        before = self._items.insert(item)
-        await self._telling.tell(AudioCommitted(item.id, before), ItemAdded(item, before))
-        if self._settings.transcript is not None:
-            await self._transcripts.begin(item, self._settings.transcript)
+        item = Item("user", (HeardPart.of(recording),), item_id)
+        before = self._items.insert(item) or ""
+        await self._telling.tell(AudioAccepted(item.id, before), ItemCreated(item, before))
+        if self._settings.transcripts is not None:
+            await self._transcripts.begin(item, self._settings.transcripts)
 
-    async def _create_item(self, item: ConversationItem, after: str | None) -> None:
+    async def _create_item(self, item: Item, after: str | None) -> None:
         item = item if item.id else replace(item, id=new_id("item"))
-        before = self._items.insert(item, after)
-        await self._telling.tell(ItemAdded(item, before))
+        before = self._items.insert(item, after) or ""
+        await self._telling.tell(ItemCreated(item, before))
 
-    async def _truncate(self, heard: commands.TruncateItem) -> None:
+    async def _truncate(self, heard: TruncateItem) -> None:
         with _asked_to("truncate"):
             item = self._items.get(heard.item_id)
-        if heard.content_index or not item.contents:
+        if heard.part or not item.parts:
             raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
-        if not isinstance(item.contents[0], SpokenContent) or item.role != "assistant":
+        if not isinstance(item.parts[0], SpokenPart) or item.role != "assistant":
             raise InvalidArgument("item_id: the item is not spoken", field="item_id")
         # One that is being made is not in the list yet as it will be at its end.
-        if not self._responses.cut(item.id, heard.end_s):
-            self._items.replace(item_as_heard(item, heard.end_s))
-        await self._telling.tell(ItemTruncated(item.id, heard.content_index, heard.end_s))
+        if not self._responses.cut(item.id, heard.heard_s):
+            self._items.replace(item_as_heard(item, heard.heard_s))
+        await self._telling.tell(ItemCut(item.id, heard.heard_s))
 
     # -- turns -------------------------------------------------------------------------
 
-    async def _handle_vad(self, heard: SpeechStarted | TurnHeard) -> None:
+    async def _handle_vad(self, heard: SpeechBegan | TurnHeard) -> None:
         """Do what the settings say about a turn's beginning or end."""
-        turns = self._settings.turns
+        turns = self._settings.voice_turns
         assert turns is not None
         self._idle.stop()
-        if isinstance(heard, SpeechStarted):
+        if isinstance(heard, SpeechBegan):
             if turns.interrupts_response:
                 self._responses.interrupt()
             await self._telling.tell(heard)
@@ -313,15 +322,15 @@ class LiveConversation:
         try:
             await self._commit(item_id, recording)
             if respond:
-                await self._respond(commands.CreateResponse())
+                await self._respond(CreateResponse())
         except Cancelled:
             raise
         except AntiphonError as error:
-            await self._telling.tell(CommandRefused(error))
+            await self._telling.tell(CommandFailed(error))
 
-    async def _respond(self, asked: commands.CreateResponse) -> None:
-        await self._responses.create(asked, asked.settings or self._settings)
-        if asked.in_conversation:
+    async def _respond(self, asked: CreateResponse) -> None:
+        await self._responses.create(asked, own_settings(asked.settings or self._settings))
+        if not asked.out_of_band:
             self._idle.stop()
 
     def _answered(self, playing_s: float) -> None:
@@ -329,7 +338,7 @@ class LiveConversation:
         if self._settings.answer_every_s is not None and self._silence_asks:
             self._idle.start(0.0)
             return
-        turns = self._settings.turns
+        turns = self._settings.voice_turns
         if turns is None or turns.idle_timeout_s is None or self._hearing.speaking:
             return
         if self._silence_asks:
@@ -337,7 +346,7 @@ class LiveConversation:
 
     def _expect_audio(self) -> None:
         """In the middle of a turn audio comes, or the turn ends."""
-        turns = self._settings.turns
+        turns = self._settings.voice_turns
         if turns is not None and self._hearing.speaking and not self._calls.closing:
             self._stalled.start(turns.silence_s + STALLED_S)
         else:
@@ -346,7 +355,7 @@ class LiveConversation:
     async def _hear_silence(self) -> None:
         """No audio has come for so long: what follows of the turn is silence."""
         async with self._doing, self._saved():
-            turns = self._settings.turns
+            turns = self._settings.voice_turns
             if not (self._stalled.due and self._hearing.speaking) or turns is None:
                 return
             try:
@@ -386,12 +395,17 @@ def _asked_to(use: ItemUse) -> Iterator[None]:
         raise NoSuchItem(use, error) from None
 
 
+def _opened(settings: ConversationSettings) -> ConversationOpened:
+    rate_hz = settings.output_rate_hz
+    return ConversationOpened(settings.model, rate_hz, settings.voices, settings)
+
+
 def _more_bytes(command: Command) -> int:
     """What it adds to the conversation at most."""
     match command:
-        case commands.AppendAudio(pcm16):
+        case AppendAudio(pcm16):
             return len(pcm16)
-        case commands.CreateItem(item):
-            return item.size_bytes
+        case CreateItem(item):
+            return item_bytes(item)
         case _:
             return 0

@@ -5,17 +5,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from msgspec import structs
 
-from antiphon.conversation import ConversationMessage, Part, TextPart, ToolCall
+from antiphon.answer import FunctionCall
+from antiphon.conversation import ConversationMessage, Part, Role, TextPart, ToolCall
 from antiphon.errors import InvalidArgument, NotFound, ResourceExhausted
+from antiphon.live_conversation import CallResultPart, Item, RecordedPart, SpokenPart
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.pcm_recording import PcmRecording
 
-Role = Literal["system", "user", "assistant", "tool"]
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+"""The roles of items."""
 
 FIRST = "root"
 """The name of the place before all items."""
@@ -26,45 +33,35 @@ SPOKEN_CHARS_PER_S = 20.0
 """About as fast as anybody speaks."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenContent:
-    """Text that somebody wrote."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HeardPart(RecordedPart):
+    """A user's recording: its samples are in `recording`; `pcm16` is empty but in `ItemFetched`."""
 
-    text: str
+    recording: PcmRecording
 
-
-@dataclass(frozen=True, slots=True)
-class RecordedContent:
-    """A user's recording, and what it says, once that is known."""
-
-    audio: PcmRecording
-    transcript: str | None = None
+    @classmethod
+    def of(cls, recording: PcmRecording, transcript: str | None = None) -> HeardPart:
+        """The part of a recording."""
+        return cls(b"", recording.rate_hz, recording.seconds, transcript, recording=recording)
 
 
-@dataclass(frozen=True, slots=True)
-class SpokenContent:
-    """What the model has said, as text, and how much audio of it was sent."""
+def cut_part(part: SpokenPart, end_s: float, *, complete: bool) -> SpokenPart:
+    """What a listener has heard who stopped at `end_s`: an estimate, at a word's end.
 
-    transcript: str
-    seconds: float = 0.0
-
-    def cut(self, end_s: float, *, complete: bool) -> SpokenContent:
-        """What a listener has heard who stopped at `end_s`: an estimate, at a word's end.
-
-        The model gives no alignment, so text is taken to be spread evenly over the audio. The
-        text of an answer that is not complete is ahead of its audio, by how much nobody knows:
-        then it has at most as many characters as can be spoken in that time.
-        """
-        seconds = min(end_s, self.seconds)
-        heard = float(len(self.transcript))
-        if self.seconds and end_s < self.seconds:
-            heard *= end_s / self.seconds
-        if not complete:
-            heard = min(heard, seconds * SPOKEN_CHARS_PER_S)
-        if heard >= len(self.transcript):
-            return self
-        whole_words = self.transcript[: int(heard) + 1].rpartition(" ")[0]
-        return SpokenContent(whole_words, seconds)
+    The model gives no alignment, so text is taken to be spread evenly over the audio. The
+    text of an answer that is not complete is ahead of its audio, by how much nobody knows:
+    then it has at most as many characters as can be spoken in that time.
+    """
+    seconds = min(end_s, part.audio_s)
+    heard = float(len(part.transcript))
+    if part.audio_s and end_s < part.audio_s:
+        heard *= end_s / part.audio_s
+    if not complete:
+        heard = min(heard, seconds * SPOKEN_CHARS_PER_S)
+    if heard >= len(part.transcript):
+        return part
+    whole_words = part.transcript[: int(heard) + 1].rpartition(" ")[0]
+    return SpokenPart(whole_words, seconds)
 
 
 def new_id(kind: str) -> str:
@@ -72,64 +69,36 @@ def new_id(kind: str) -> str:
     return f"{kind}_{uuid.uuid4().hex}"
 
 
-@dataclass(frozen=True, slots=True)
-class CallContent:
-    """A function that the model calls; the one content of its item."""
-
-    call: ToolCall
-
-
-@dataclass(frozen=True, slots=True)
-class CallOutput:
-    """What came of a call; the one content of its item."""
-
-    call_id: str
-    output: str
-
-
-Content = WrittenContent | RecordedContent | SpokenContent | CallContent | CallOutput
+def item_bytes(item: Item) -> int:
+    """What an item counts for."""
+    size = ITEM_BYTES + len(item.id) + CONTENT_BYTES * len(item.parts)
+    for part in item.parts:
+        match part:
+            case str(text) | SpokenPart(text):
+                size += _text_bytes(text)
+            case HeardPart(transcript=text, recording=recording):
+                size += len(recording.pcm16) + _text_bytes(text or "")
+            case FunctionCall(call_id, name, arguments):
+                size += len(call_id) + len(name) + _text_bytes(arguments)
+            case CallResultPart(call_id, output):
+                size += len(call_id) + _text_bytes(output)
+    return size
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationItem:
-    """One message. `complete` is false while it is being made, and of an interrupted answer."""
-
-    id: str
-    role: Role
-    contents: tuple[Content, ...] = ()
-    complete: bool = True
-
-    @property
-    def size_bytes(self) -> int:
-        """What it counts for."""
-        size = ITEM_BYTES + len(self.id) + CONTENT_BYTES * len(self.contents)
-        for content in self.contents:
-            match content:
-                case WrittenContent(text):
-                    size += len(text.encode(errors="surrogatepass"))
-                case RecordedContent(audio, text):
-                    size += len(audio.pcm16) + len((text or "").encode(errors="surrogatepass"))
-                case SpokenContent(transcript):
-                    size += len(transcript.encode(errors="surrogatepass"))
-                case CallContent(call):
-                    size += len(call.id) + len(call.name) + len(call.arguments.encode())
-                case CallOutput(call_id, output):
-                    size += len(call_id) + len(output.encode(errors="surrogatepass"))
-        return size
+def _text_bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
 
 
-def item_as_heard(item: ConversationItem, end_s: float) -> ConversationItem:
+def item_as_heard(item: Item, end_s: float) -> Item:
     """A spoken item of which no more than `end_s` was heard."""
-    contents = tuple(
-        each.cut(end_s, complete=item.complete) if isinstance(each, SpokenContent) else each
-        for each in item.contents
+    parts = tuple(
+        cut_part(each, end_s, complete=item.complete) if isinstance(each, SpokenPart) else each
+        for each in item.parts
     )
-    return replace(item, contents=contents)
+    return replace(item, parts=parts)
 
 
-RECORDED_BYTES = ConversationItem(
-    new_id("item"), "user", (RecordedContent(PcmRecording(b"", 1)),)
-).size_bytes
+RECORDED_BYTES = item_bytes(Item("user", (HeardPart.of(PcmRecording(b"", 1)),), new_id("item")))
 """What a committed recording counts for beside its samples."""
 
 
@@ -140,9 +109,9 @@ class ItemList:
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._items: dict[str, ConversationItem] = {}
+        self._items: dict[str, Item] = {}
 
-    def __iter__(self) -> Iterator[ConversationItem]:
+    def __iter__(self) -> Iterator[Item]:
         return iter(self._items.values())
 
     def __len__(self) -> int:
@@ -158,7 +127,7 @@ class ItemList:
         """The id of the last item."""
         return next(reversed(self._items), None)
 
-    def get(self, item_id: str) -> ConversationItem:
+    def get(self, item_id: str) -> Item:
         """The item of that id. Raises `NotFound`."""
         try:
             return self._items[item_id]
@@ -167,7 +136,7 @@ class ItemList:
                 f"item_id: the conversation has no item {item_id!r}", field="item_id"
             ) from None
 
-    def insert(self, item: ConversationItem, after: str | None = None) -> str | None:
+    def insert(self, item: Item, after: str | None = None) -> str | None:
         """Put an item behind another one (None: at the end); the id of the one before it.
 
         Raises `InvalidArgument` for an id that is there or a place that is not, and
@@ -180,7 +149,7 @@ class ItemList:
                 f"previous_item_id: the conversation has no item {after!r}",
                 field="previous_item_id",
             )
-        self.check_room(1, item.size_bytes)
+        self.check_room(1, item_bytes(item))
         before = list(self._items)
         at = len(before) if after is None else 0 if after == FIRST else before.index(after) + 1
         if at == len(before):
@@ -189,18 +158,18 @@ class ItemList:
             ordered = list(self._items.values())
             ordered.insert(at, item)
             self._items = {each.id: each for each in ordered}
-        self._bytes += item.size_bytes
+        self._bytes += item_bytes(item)
         return before[at - 1] if at else None
 
-    def replace(self, item: ConversationItem) -> None:
+    def replace(self, item: Item) -> None:
         """Put an item in the place of the one with its id, if that is still there."""
         if (old := self._items.get(item.id)) is not None:
-            self._bytes += item.size_bytes - old.size_bytes
+            self._bytes += item_bytes(item) - item_bytes(old)
             self._items[item.id] = item
 
     def remove(self, item_id: str) -> None:
         """Take an item out. Raises `NotFound`."""
-        self._bytes -= self.get(item_id).size_bytes
+        self._bytes -= item_bytes(self.get(item_id))
         del self._items[item_id]
 
     def discard(self, item_id: str) -> bool:
@@ -224,7 +193,7 @@ class ItemList:
 
 
 def messages_of(
-    items: Iterable[ConversationItem], instructions: str = ""
+    items: Iterable[Item], instructions: str = ""
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
     """The items as messages for the model, instructions first, and their recordings.
 
@@ -236,27 +205,27 @@ def messages_of(
     if instructions:
         messages.append(ConversationMessage("system", (TextPart(instructions),)))
     for item in items:
-        match item.contents:
-            case (CallContent(),) if not item.complete:
+        match item.parts:
+            case (FunctionCall(),) if not item.complete:
                 continue
-            case (CallContent(call),):
+            case (FunctionCall(call_id, name, arguments),):
                 if not messages or messages[-1].role != "assistant":
                     messages.append(ConversationMessage("assistant", ()))
-                calls = (*messages[-1].tool_calls, call)
+                calls = (*messages[-1].tool_calls, ToolCall(call_id, name, arguments))
                 messages[-1] = structs.replace(messages[-1], tool_calls=calls)
-            case (CallOutput(call_id, output),):
+            case (CallResultPart(call_id, output),):
                 parts = (TextPart(output),) if output else ()
                 messages.append(ConversationMessage("tool", parts, (), call_id))
             case _:
                 if said := tuple(_parts(item, attachments)):
-                    messages.append(ConversationMessage(item.role, said))
+                    messages.append(ConversationMessage(ROLES[item.role], said))
     return tuple(messages), attachments
 
 
-def _parts(item: ConversationItem, attachments: Attachments) -> Iterator[Part]:
-    for content in item.contents:
-        match content:
-            case WrittenContent(text) | SpokenContent(text) if text:
+def _parts(item: Item, attachments: Attachments) -> Iterator[Part]:
+    for part in item.parts:
+        match part:
+            case str(text) | SpokenPart(text) if text:
                 yield TextPart(text)
-            case RecordedContent(audio) if audio.pcm16:
-                yield attachments.add_recording(Recording(f"items.{item.id}", audio))
+            case HeardPart(recording=recording) if recording.pcm16:
+                yield attachments.add_recording(Recording(f"items.{item.id}", recording))

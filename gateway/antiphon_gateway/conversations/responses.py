@@ -16,17 +16,17 @@ from typing import Any, Protocol
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
+from antiphon.live_conversation import CreateResponse, EndedBy, Item, ItemRemoved
 from antiphon.tracing.span import enclosing_span
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.events import Event, SegmentFinished, ToolCallPiece, ToolCallsProduced
 from antiphon_gateway.calls.failover.segment import FailoverSegment
 from antiphon_gateway.calls.order import Order
 from antiphon_gateway.calls.reservation import GivenUp
-from antiphon_gateway.conversations.commands import CreateResponse
 from antiphon_gateway.conversations.errors import NoResponse, ResponseUnderWay
 from antiphon_gateway.conversations.event_sender import EventSender
-from antiphon_gateway.conversations.events import ConversationEvent, EndReason, ItemDeleted
-from antiphon_gateway.conversations.items import ConversationItem, ItemList, messages_of, new_id
+from antiphon_gateway.conversations.events import ConversationEvent
+from antiphon_gateway.conversations.items import ItemList, messages_of, new_id
 from antiphon_gateway.conversations.kept_session import ConversationSession
 from antiphon_gateway.conversations.running import RunningResponse
 from antiphon_gateway.conversations.settings import ConversationSettings
@@ -117,9 +117,10 @@ class Responses:
         Raises `ResponseUnderWay` and `ResourceExhausted` when there are as many as there may be,
         and `InvalidArgument` when there is nothing to answer.
         """
-        alike = [e for e in self._running.values() if e.in_conversation is asked.in_conversation]
+        in_conversation = not asked.out_of_band
+        alike = [e for e in self._running.values() if e.in_conversation is in_conversation]
         ending = [e.task for e in alike if e.cancelled and e.task is not None]
-        if asked.in_conversation and (len(ending) < len(alike) or len(ending) >= MOST_ENDING):
+        if in_conversation and (len(ending) < len(alike) or len(ending) >= MOST_ENDING):
             raise ResponseUnderWay
         if len(alike) >= MOST_OUT_OF_BAND:
             raise ResourceExhausted(f"{MOST_OUT_OF_BAND} responses out of band are being made")
@@ -128,9 +129,9 @@ class Responses:
             new_id("item"),
             settings,
             asked.metadata,
-            in_conversation=asked.in_conversation,
+            in_conversation=in_conversation,
         )
-        if asked.in_conversation and ending:
+        if in_conversation and ending:
             self._running[running.id] = running
             self._start(running, self._make(running, None, asked, ending))
             return
@@ -173,12 +174,12 @@ class Responses:
         """The user speaks: stop the answer to the conversation, if one is being made."""
         for running in self._running.values():
             if running.in_conversation:
-                running.cancel(EndReason.TURN_DETECTED)
+                running.cancel("turn_detected")
 
-    def cancel(self, response_id: str | None, reason: EndReason) -> None:
-        """Stop that response, or (None) the one that answers. Raises `NoResponse`."""
+    def cancel(self, response_id: str, reason: EndedBy) -> None:
+        """Stop that response, or (empty) the one that answers. Raises `NoResponse`."""
         for running in self._running.values():
-            meant = running.in_conversation if response_id is None else running.id == response_id
+            meant = running.id == response_id if response_id else running.in_conversation
             if meant and not running.cancelled:
                 running.cancel(reason)
                 return
@@ -201,7 +202,7 @@ class Responses:
         items = self._items if asked.given is None else self._given(asked.given)
         return _order_of(items, settings)
 
-    def _given(self, given: Iterable[ConversationItem | str]) -> tuple[ConversationItem, ...]:
+    def _given(self, given: Iterable[Item | str]) -> tuple[Item, ...]:
         """The input of a response that does not answer the conversation; as bounded as that."""
         items = ItemList(max_items=self._config.max_parts, max_bytes=self._config.max_body_bytes)
         for number, each in enumerate(given):
@@ -282,7 +283,7 @@ class Responses:
     async def _tell_deltas(self, running: RunningResponse, event: Event) -> None:
         """Tell what has been made unless the response was cancelled meanwhile."""
         await self._telling.tell_if(
-            lambda: running.cancelled is None, lambda: self._deltas(running, event)
+            lambda: not running.cancelled, lambda: self._deltas(running, event)
         )
 
     def _deltas(self, running: RunningResponse, event: Event) -> list[ConversationEvent]:
@@ -310,9 +311,9 @@ class Responses:
         """Let the message of a response begin."""
         return running.begun(self._insert(running, running.item))
 
-    def _insert(self, running: RunningResponse, item: ConversationItem) -> str | None:
+    def _insert(self, running: RunningResponse, item: Item) -> str:
         """Put an item of a response into the conversation; the id of the one before it."""
-        return self._items.insert(item) if running.in_conversation else None
+        return (self._items.insert(item) or "") if running.in_conversation else ""
 
     async def _end(self, running: RunningResponse, ends: list[ConversationEvent]) -> None:
         """Tell the last events of a response, which is then no longer being made.
@@ -327,7 +328,7 @@ class Responses:
                 self._items.replace(running.item_to_keep)
                 unfinished = running.unfinished_call
                 if unfinished is not None and self._items.discard(unfinished):
-                    return [ItemDeleted(unfinished), *ends]
+                    return [ItemRemoved(unfinished), *ends]
             return ends
 
         await self._telling.tell_if(lambda: True, last)
@@ -342,7 +343,7 @@ class Responses:
 
 
 def _order_of(
-    items: Iterable[ConversationItem], settings: ConversationSettings, *, more: bool = False
+    items: Iterable[Item], settings: ConversationSettings, *, more: bool = False
 ) -> Order:
     """What the stages are asked for. Raises `InvalidArgument` when nothing was said, and no `more`
     is to come."""

@@ -6,8 +6,20 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from antiphon.conversation import ToolCall
+from antiphon.answer import FunctionCall
 from antiphon.errors import AntiphonError
+from antiphon.live_conversation import (
+    EndedBy,
+    Item,
+    ItemPart,
+    ReplyStatus,
+    ResponseDone,
+    ResponseFunctionCall,
+    ResponseFunctionCallDelta,
+    ResponseStarted,
+    ResponseTextDelta,
+    SpokenPart,
+)
 from antiphon.segment import FinishReason
 from antiphon_gateway.calls.events import (
     AudioProduced,
@@ -22,27 +34,20 @@ from antiphon_gateway.calls.reservation import Reservation
 from antiphon_gateway.calls.segment import CallSegment
 from antiphon_gateway.conversations.events import (
     ConversationEvent,
-    EndReason,
+    ItemDone,
+    ItemStarted,
     Response,
-    ResponseAudio,
-    ResponseCall,
-    ResponseCallText,
-    ResponseCreated,
-    ResponseEnded,
-    ResponseItemBegun,
-    ResponseItemEnded,
-    ResponseStatus,
-    ResponseText,
+    ResponseSamples,
 )
-from antiphon_gateway.conversations.items import (
-    CallContent,
-    ConversationItem,
-    SpokenContent,
-    WrittenContent,
-    item_as_heard,
-    new_id,
-)
+from antiphon_gateway.conversations.items import item_as_heard, new_id
 from antiphon_gateway.conversations.settings import ConversationSettings
+
+_ENDS: Mapping[FinishReason, tuple[ReplyStatus, EndedBy]] = {
+    FinishReason.STOP: ("completed", ""),
+    FinishReason.LENGTH: ("incomplete", "max_output_tokens"),
+    FinishReason.CANCELLED: ("cancelled", ""),
+}
+"""How a response ends; a cancelled one has the reason of its cancellation."""
 
 
 class RunningResponse:
@@ -61,7 +66,7 @@ class RunningResponse:
         self.id = response_id
         self.item_id = item_id
         self.in_conversation = in_conversation
-        self.cancelled: EndReason | None = None
+        self.cancelled: EndedBy = ""
         self.heard_s: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.settings = settings
@@ -75,13 +80,13 @@ class RunningResponse:
         self._created = False
         self._index: int | None = None
         # The latest call may still be being written.
-        self._calls: list[ConversationItem] = []
+        self._calls: list[Item] = []
         self._call_index = 0
         self._complete = False
 
     # -- what happens to it ------------------------------------------------------------
 
-    def cancel(self, reason: EndReason) -> None:
+    def cancel(self, reason: EndedBy) -> None:
         """Stop it: no delta follows."""
         self.cancelled = self.cancelled or reason
         if self._segment is not None:
@@ -105,18 +110,18 @@ class RunningResponse:
     # -- what is told of it ------------------------------------------------------------
 
     @property
-    def item(self) -> ConversationItem:
+    def item(self) -> Item:
         """The message as it stands."""
         text = "".join(self._text)
         if self.settings.spoken:
             seconds = self._samples / self._sample_rate_hz if self._sample_rate_hz else 0.0
-            content: SpokenContent | WrittenContent = SpokenContent(text, seconds)
+            part: ItemPart = SpokenPart(text, seconds)
         else:
-            content = WrittenContent(text)
-        return ConversationItem(self.item_id, "assistant", (content,), self._complete)
+            part = text
+        return Item("assistant", (part,), self.item_id, self._complete)
 
     @property
-    def item_to_keep(self) -> ConversationItem:
+    def item_to_keep(self) -> Item:
         """The message as far as it was heard."""
         return self.item if self.heard_s is None else item_as_heard(self.item, self.heard_s)
 
@@ -128,15 +133,15 @@ class RunningResponse:
         ends = self._first_audio + self._samples / self._sample_rate_hz
         return max(0.0, ends - asyncio.get_running_loop().time())
 
-    def created(self) -> ResponseCreated:
+    def created(self) -> ResponseStarted:
         """Its first event; one that ends before it was made has it first of its last ones."""
         self._created = True
-        return ResponseCreated(self._response())
+        return ResponseStarted(self._response())
 
-    def begun(self, previous_item_id: str | None) -> ResponseItemBegun:
+    def begun(self, previous_item_id: str) -> ItemStarted:
         """Its message is there."""
         self._index = len(self._calls)
-        return ResponseItemBegun(self._response(), self._index, self.item, previous_item_id)
+        return self._item_started(self.item, self._index, previous_item_id)
 
     def deltas(self, event: Event) -> Sequence[ConversationEvent]:
         """What an event of the segment amounts to; its end is the method `finished`."""
@@ -145,13 +150,12 @@ class RunningResponse:
                 self._sample_rate_hz = event.sample_rate_hz
             case TextProduced(text) if text:
                 self._text.append(text)
-                spoken = self.settings.spoken
-                return [ResponseText(self.id, self._index or 0, self.item_id, text, spoken)]
+                return [ResponseTextDelta(self.id, self.item_id, text, self._index or 0)]
             case AudioProduced(samples) if len(samples):
                 if self._first_audio is None:
                     self._first_audio = asyncio.get_running_loop().time()
                 self._samples += len(samples)
-                return [ResponseAudio(self.id, self._index or 0, self.item_id, samples)]
+                return [ResponseSamples(self.id, self.item_id, samples, self._index or 0)]
         return []
 
     @property
@@ -169,7 +173,7 @@ class RunningResponse:
         return False
 
     @property
-    def latest_call(self) -> ConversationItem:
+    def latest_call(self) -> Item:
         """The item of the call that has begun last."""
         return self._calls[-1]
 
@@ -178,62 +182,60 @@ class RunningResponse:
         """The id of the item of a call that has not ended: so far it is none."""
         return next((each.id for each in self._calls[-1:] if not each.complete), None)
 
-    def begin_call(self, piece: ToolCallPiece) -> ConversationItem:
+    def begin_call(self, piece: ToolCallPiece) -> Item:
         """The item of a call that begins."""
-        content = CallContent(ToolCall(piece.id, piece.name, ""))
-        self._calls.append(
-            ConversationItem(new_id("item"), "assistant", (content,), complete=False)
-        )
+        call = FunctionCall(piece.id, piece.name, "")
+        self._calls.append(Item("assistant", (call,), new_id("item"), complete=False))
         self._call_index = len(self._calls) - (self._index is None)
         return self.latest_call
 
-    def call_begun(self, previous_item_id: str | None) -> ResponseItemBegun:
+    def call_begun(self, previous_item_id: str) -> ItemStarted:
         """The item of the latest call is there."""
-        return ResponseItemBegun(
-            self._response(), self._call_index, self.latest_call, previous_item_id
-        )
+        return self._item_started(self.latest_call, self._call_index, previous_item_id)
 
     def call_deltas(self, piece: ToolCallPiece) -> Sequence[ConversationEvent]:
         """More of the latest call, and its end if it has ended."""
         item, index = self.latest_call, self._call_index
         told: list[ConversationEvent] = []
         if piece.arguments:
-            told.append(
-                ResponseCallText(self.id, index, item.id, piece.id, piece.name, piece.arguments)
-            )
+            call = (piece.id, piece.name, piece.arguments)
+            told.append(ResponseFunctionCallDelta(self.id, item.id, *call, index))
         if piece.call is not None:
-            whole = replace(item, contents=(CallContent(piece.call),), complete=True)
+            made = FunctionCall(piece.call.id, piece.call.name, piece.call.arguments)
+            whole = replace(item, parts=(made,), complete=True)
             self._calls[-1] = whole
-            told.append(ResponseCall(self.id, index, item.id, piece.call))
-            told.append(ResponseItemEnded(self._response(), index, whole))
+            told.append(ResponseFunctionCall(self.id, item.id, made, index))
+            told.append(ItemDone(self.id, whole, index, response=self._response()))
         return told
 
     def finished(self, end: SegmentFinished) -> list[ConversationEvent]:
         """The end, or what a cancellation leaves."""
         self._complete = end.finish_reason is FinishReason.STOP
-        status, reason = {
-            FinishReason.STOP: (ResponseStatus.COMPLETED, None),
-            FinishReason.LENGTH: (ResponseStatus.INCOMPLETE, EndReason.MAX_OUTPUT_TOKENS),
-            FinishReason.CANCELLED: (ResponseStatus.CANCELLED, self.cancelled),
-        }[end.finish_reason]
+        status, reason = _ENDS[end.finish_reason]
+        if end.finish_reason is FinishReason.CANCELLED:
+            reason = self.cancelled
         return self._ended(self._response(status, reason=reason, end=end))
 
     def failed(self, error: AntiphonError) -> list[ConversationEvent]:
         """A stage has failed: the response ends, the conversation does not."""
-        return self._ended(self._response(ResponseStatus.FAILED, error=error))
+        return self._ended(self._response("failed", error=error))
 
     def given_up(self) -> list[ConversationEvent]:
         """The end of one that was cancelled before anything was asked for."""
-        return self._ended(self._response(ResponseStatus.CANCELLED, reason=self.cancelled))
+        return self._ended(self._response("cancelled", reason=self.cancelled))
 
     def _ended(self, response: Response) -> list[ConversationEvent]:
         first: list[ConversationEvent] = [] if self._created else [self.created()]
         if self._index is not None:
-            first.append(ResponseItemEnded(response, self._index, self.item))
-        return [*first, ResponseEnded(response)]
+            first.append(ItemDone(self.id, self.item, self._index, response=response))
+        return [*first, ResponseDone(response)]
+
+    def _item_started(self, item: Item, index: int, previous_item_id: str) -> ItemStarted:
+        place = (self.id, item.id, index, previous_item_id)
+        return ItemStarted(*place, response=self._response(), item=item)
 
     @property
-    def _items(self) -> tuple[ConversationItem, ...]:
+    def _items(self) -> tuple[Item, ...]:
         """The message and the calls that have ended, in their order."""
         items = [each for each in self._calls if each.complete]
         if self._index is not None:
@@ -242,22 +244,22 @@ class RunningResponse:
 
     def _response(
         self,
-        status: ResponseStatus = ResponseStatus.IN_PROGRESS,
+        status: ReplyStatus = "in_progress",
         *,
-        reason: EndReason | None = None,
+        reason: EndedBy = "",
         error: AntiphonError | None = None,
         end: SegmentFinished | None = None,
     ) -> Response:
-        over = status is not ResponseStatus.IN_PROGRESS
+        over = status != "in_progress"
         return Response(
             self.id,
-            self.settings,
-            self.in_conversation,
-            self._metadata,
             status,
-            reason,
-            error,
+            not self.in_conversation,
+            self._metadata,
             self._items if over else (),
             end.usage if end is not None else None,
-            end.reports if end is not None else {},
+            error,
+            reason,
+            settings=self.settings,
+            reports=end.reports if end is not None else {},
         )

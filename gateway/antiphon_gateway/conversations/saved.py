@@ -8,70 +8,47 @@ hears what was said.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, get_type_hints
 
 import msgspec
 
-from antiphon.conversation import ToolCall
+from antiphon.answer import FunctionCall
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
-from antiphon.sampling import SamplingRequest
-from antiphon_gateway.conversations.events import (
-    ConversationEvent,
-    Response,
-    ResponseEnded,
-    ResponseItemEnded,
-    ResponseStatus,
+from antiphon.live_conversation import (
+    CallResultPart,
+    Item,
+    ItemPart,
+    RecordedPart,
+    ResponseDone,
+    SpokenPart,
+    TimedTurns,
+    VoiceTurns,
 )
-from antiphon_gateway.conversations.items import (
-    CallContent,
-    CallOutput,
-    Content,
-    ConversationItem,
-    RecordedContent,
-    Role,
-    SpokenContent,
-    WrittenContent,
-)
-from antiphon_gateway.conversations.settings import (
-    ConversationSettings,
-    TranscriptWish,
-    TurnDetection,
-)
+from antiphon_gateway.conversations.events import ConversationEvent, ItemDone, Response
+from antiphon_gateway.conversations.items import HeardPart, item_bytes
+from antiphon_gateway.conversations.settings import ConversationSettings, SemanticTurns
 from antiphon_gateway.media.live_audio import LIVE_FORMATS
 from antiphon_gateway.media.pcm_recording import PcmRecording
 
-
-class _Written(msgspec.Struct, frozen=True, array_like=True, tag="written"):
-    text: str
-
-
-class _Recorded(msgspec.Struct, frozen=True, array_like=True, tag="recorded"):
-    pcm16: bytes
-    rate_hz: int
-    transcript: str | None
-
-
-class _Spoken(msgspec.Struct, frozen=True, array_like=True, tag="spoken"):
-    transcript: str
-    seconds: float
-
-
-class _Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
-    id: str
-    name: str
-    arguments: str
-
-
-class _Output(msgspec.Struct, frozen=True, array_like=True, tag="output"):
-    call_id: str
-    output: str
-
-
-class _Item(msgspec.Struct, frozen=True, array_like=True):
-    id: str
-    role: Role
-    complete: bool
-    contents: tuple[_Written | _Recorded | _Spoken | _Call | _Output, ...]
+_TEXT = "text"
+_PARTS: Mapping[str, type[Any]] = {
+    "recorded": RecordedPart,
+    "spoken": SpokenPart,
+    "call": FunctionCall,
+    "result": CallResultPart,
+}
+_TURNS: Mapping[str, type[Any]] = {
+    "voice": VoiceTurns,
+    "semantic": SemanticTurns,
+    "timed": TimedTurns,
+}
+_SERVED = {"model", "voices", "voice_aliases", "output_rate_hz", "hears", "takes_tools"}
+"""Settings that are the served model's."""
+_KEPT = {n: hint for n, hint in get_type_hints(ConversationSettings).items() if n not in _SERVED}
+"""Settings that are the client's, and their types."""
+_WRITTEN = {"turns", "input_format", "output_format"}
+"""Those that are saved in a form of their own."""
 
 
 class PendingResponse(msgspec.Struct, frozen=True, array_like=True):
@@ -85,27 +62,16 @@ class PendingResponse(msgspec.Struct, frozen=True, array_like=True):
     open_items: dict[str, int] = {}
 
 
-class _Settings(msgspec.Struct, frozen=True):
-    spoken: bool
-    voice: str
-    instructions: str
-    max_output_tokens: int | None
-    turns: TurnDetection | None
-    answer_every_s: float | None
-    input_format: str
-    output_format: str
-    transcript: TranscriptWish | None
-    timeline: bool
-    stopping: bool
-    sampling: dict[str, SamplingRequest]
-    tools: tuple[str, ...]
-    tool_choice: str
-    parallel_calls: bool
+class _Item(msgspec.Struct, frozen=True, array_like=True):
+    id: str
+    role: str
+    complete: bool
+    parts: tuple[list[Any], ...]
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
     model: str
-    settings: _Settings
+    settings: dict[str, Any]
     items: tuple[_Item, ...]
     pending: tuple[PendingResponse, ...]
 
@@ -114,19 +80,19 @@ class SavedConversation(msgspec.Struct, frozen=True):
     """A conversation as another gateway goes on with it."""
 
     settings: ConversationSettings
-    items: tuple[ConversationItem, ...]
+    items: tuple[Item, ...]
     pending: tuple[PendingResponse, ...]
 
 
 def save(
     settings: ConversationSettings,
-    items: Iterable[ConversationItem],
+    items: Iterable[Item],
     pending: Iterable[PendingResponse],
     most_bytes: int,
 ) -> bytes | None:
     """At most so many bytes; None if the texts alone are more, or cannot be written in UTF-8."""
     kept = tuple(items)
-    if sum(each.size_bytes - _recorded_bytes(each) for each in kept) > most_bytes:
+    if sum(item_bytes(each) - _recorded_bytes(each) for each in kept) > most_bytes:
         return None
     saved = _Saved(settings.model, _settings(settings), (), tuple(pending))
     try:
@@ -150,36 +116,20 @@ def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
     try:
         saved = msgspec.msgpack.decode(data, type=_Saved)
     except msgspec.DecodeError as error:
-        raise InvalidArgument(
-            "token: another version of the gateway has made it", field="token"
-        ) from error
+        raise _another_version() from error
     if saved.model != first.model:
         raise FailedPrecondition(
             f"token: the conversation is with {saved.model!r}, and {first.model!r} is served",
             field="token",
         )
-    held = saved.settings
-    settings = replace(
-        first,
-        spoken=held.spoken,
-        instructions=held.instructions,
-        max_output_tokens=held.max_output_tokens,
-        turns=held.turns,
-        answer_every_s=held.answer_every_s,
-        input_format=LIVE_FORMATS[held.input_format],
-        output_format=LIVE_FORMATS[held.output_format],
-        transcript=held.transcript if first.hears else None,
-        timeline=held.timeline,
-        stopping=held.stopping,
-        sampling=held.sampling,
-        tools=held.tools,
-        tool_choice=held.tool_choice,
-        parallel_calls=held.parallel_calls,
-    ).with_voice(held.voice)
-    items = tuple(
-        ConversationItem(each.id, each.role, tuple(map(_content, each.contents)), each.complete)
-        for each in saved.items
-    )
+    try:
+        settings = _restored_settings(saved.settings, first)
+        items = tuple(
+            Item(each.role, tuple(map(_restored_part, each.parts)), each.id, each.complete)
+            for each in saved.items
+        )
+    except (msgspec.ValidationError, LookupError, ValueError) as error:
+        raise _another_version() from error
     return SavedConversation(settings, items, saved.pending)
 
 
@@ -193,10 +143,10 @@ def with_delivered(
     for item in saved.items:
         if (response := made.get(item.id)) is None:
             items.append(item)
-        elif not any(isinstance(each, CallContent) for each in item.contents):
+        elif not any(isinstance(each, FunctionCall) for each in item.parts):
             text, seconds = delivered.get(item.id, ("", 0.0))
-            said = SpokenContent(text, seconds) if response.spoken else WrittenContent(text)
-            items.append(replace(item, contents=(said,), complete=False))
+            said = SpokenPart(text, seconds) if response.spoken else text
+            items.append(replace(item, parts=(said,), complete=False))
     return SavedConversation(saved.settings, tuple(items), saved.pending)
 
 
@@ -209,92 +159,102 @@ def lost_responses(saved: SavedConversation) -> list[ConversationEvent]:
         made = [(items[item_id], at) for item_id, at in each.open_items.items() if item_id in items]
         response = Response(
             each.id,
-            saved.settings,
-            each.in_conversation,
+            "failed",
+            not each.in_conversation,
             each.metadata,
-            ResponseStatus.FAILED,
-            error=lost,
             items=tuple(item for item, _ in made),
+            error=lost,
+            settings=saved.settings,
         )
-        ends += [ResponseItemEnded(response, at, item) for item, at in made]
-        ends.append(ResponseEnded(response))
+        ends += [ItemDone(response.id, item, at, response=response) for item, at in made]
+        ends.append(ResponseDone(response))
     return ends
 
 
-def _settings(holds: ConversationSettings) -> _Settings:
-    return _Settings(
-        holds.spoken,
-        holds.voice,
-        holds.instructions,
-        holds.max_output_tokens,
-        holds.turns,
-        holds.answer_every_s,
-        holds.input_format.name,
-        holds.output_format.name,
-        holds.transcript,
-        holds.timeline,
-        holds.stopping,
-        dict(holds.sampling),
-        holds.tools,
-        holds.tool_choice,
-        holds.parallel_calls,
-    )
+def _another_version() -> InvalidArgument:
+    return InvalidArgument("token: another version of the gateway has made it", field="token")
 
 
-def _items(items: Iterable[ConversationItem], heard: frozenset[int]) -> tuple[_Item, ...]:
+def _packed(value: object, kinds: Mapping[str, type[Any]]) -> list[Any]:
+    """A dataclass as its kind and the values of its fields."""
+    kind = next(name for name, each in kinds.items() if type(value) is each)
+    return [kind, *(getattr(value, each.name) for each in fields(kinds[kind]))]
+
+
+def _unpacked(packed: list[Any], kinds: Mapping[str, type[Any]]) -> Any:
+    kind, *values = packed
+    names = (each.name for each in fields(kinds[kind]))
+    return msgspec.convert(dict(zip(names, values, strict=True)), kinds[kind])
+
+
+def _settings(holds: ConversationSettings) -> dict[str, Any]:
+    """What the client has set, by the fields' names."""
+    return {name: getattr(holds, name) for name in _KEPT} | {
+        "turns": None if holds.turns is None else _packed(holds.turns, _TURNS),
+        "input_format": holds.input_format.name,
+        "output_format": holds.output_format.name,
+    }
+
+
+def _restored_settings(
+    held: Mapping[str, Any], first: ConversationSettings
+) -> ConversationSettings:
+    """Raises `LookupError`, `ValueError` or `msgspec.ValidationError` for another version's."""
+    if held.keys() != _KEPT.keys():
+        raise ValueError("other settings")
+    turns = held["turns"]
+    plain = {name: msgspec.convert(held[name], _KEPT[name]) for name in _KEPT.keys() - _WRITTEN}
+    voice = plain.pop("voice")
+    settings = replace(
+        first,
+        turns=None if turns is None else _unpacked(turns, _TURNS),
+        input_format=LIVE_FORMATS[held["input_format"]],
+        output_format=LIVE_FORMATS[held["output_format"]],
+        **plain,
+    ).with_voice(voice)
+    return settings if first.hears else replace(settings, transcripts=None)
+
+
+def _items(items: Iterable[Item], heard: frozenset[int]) -> tuple[_Item, ...]:
     return tuple(
-        _Item(i.id, i.role, i.complete, tuple(_saved(each, heard) for each in i.contents))
+        _Item(i.id, i.role, i.complete, tuple(_saved_part(each, heard) for each in i.parts))
         for i in items
     )
 
 
-def _recorded_bytes(item: ConversationItem) -> int:
-    return sum(len(e.audio.pcm16) for e in item.contents if isinstance(e, RecordedContent))
+def _recorded_bytes(item: Item) -> int:
+    return sum(len(e.recording.pcm16) for e in item.parts if isinstance(e, HeardPart))
 
 
-def _latest_recordings(items: Iterable[ConversationItem], room: int) -> frozenset[int]:
+def _latest_recordings(items: Iterable[Item], room: int) -> frozenset[int]:
     """The numbers of the latest recordings that have room together."""
     heard = set()
-    contents = [each for item in items for each in item.contents]
-    for content in reversed(contents):
-        if isinstance(content, RecordedContent):
+    parts = [each for item in items for each in item.parts]
+    for part in reversed(parts):
+        if isinstance(part, HeardPart):
             # What is written of it takes a few more bytes for its length and its kind.
-            room -= len(content.audio.pcm16) + 64
+            room -= len(part.recording.pcm16) + 64
             if room < 0:
                 break
-            heard.add(content.audio.number)
+            heard.add(part.recording.number)
     return frozenset(heard)
 
 
-def _saved(
-    content: Content, heard: frozenset[int]
-) -> _Written | _Recorded | _Spoken | _Call | _Output:
-    match content:
-        case WrittenContent(text):
-            return _Written(text)
-        case RecordedContent(audio, transcript):
-            if audio.number in heard:
-                return _Recorded(bytes(audio.pcm16), audio.rate_hz, transcript)
-            if transcript:
-                return _Written(transcript)
-            return _Recorded(b"", audio.rate_hz, transcript)
-        case SpokenContent(transcript, seconds):
-            return _Spoken(transcript, seconds)
-        case CallContent(call):
-            return _Call(call.id, call.name, call.arguments)
-        case CallOutput(call_id, output):
-            return _Output(call_id, output)
+def _saved_part(part: ItemPart, heard: frozenset[int]) -> list[Any]:
+    if isinstance(part, HeardPart):
+        kept = part.recording.number in heard
+        if part.transcript and not kept:
+            part = part.transcript
+        else:
+            pcm16 = bytes(part.recording.pcm16) if kept else b""
+            part = RecordedPart(pcm16, part.rate_hz, part.audio_s, part.transcript)
+    return [_TEXT, part] if isinstance(part, str) else _packed(part, _PARTS)
 
 
-def _content(saved: _Written | _Recorded | _Spoken | _Call | _Output) -> Content:
-    match saved:
-        case _Written(text):
-            return WrittenContent(text)
-        case _Recorded(pcm16, rate_hz, transcript):
-            return RecordedContent(PcmRecording(pcm16, rate_hz), transcript)
-        case _Spoken(transcript, seconds):
-            return SpokenContent(transcript, seconds)
-        case _Call(call_id, name, arguments):
-            return CallContent(ToolCall(call_id, name, arguments))
-        case _Output(call_id, output):
-            return CallOutput(call_id, output)
+def _restored_part(saved: list[Any]) -> ItemPart:
+    if saved[0] == _TEXT:
+        return msgspec.convert(saved[1], str)
+    part: ItemPart = _unpacked(saved, _PARTS)
+    if isinstance(part, RecordedPart):
+        return HeardPart.of(PcmRecording(part.pcm16, part.rate_hz), part.transcript)
+    return part

@@ -11,10 +11,28 @@ from contextlib import contextmanager
 
 from msgspec import structs
 
-from antiphon_gateway.conversations import events as told
+from antiphon.live_conversation import (
+    AudioAccepted,
+    AudioDropped,
+    CommandFailed,
+    ConversationOpened,
+    ConversationSaved,
+    Item,
+    ItemCreated,
+    ItemCut,
+    ItemRemoved,
+    ResponseDone,
+    ResponseStarted,
+    SettingsUpdated,
+    TranscriptDone,
+)
 from antiphon_gateway.conversations.event_sender import SendEvents
-from antiphon_gateway.conversations.events import ConversationEvent, ConversationSaved
-from antiphon_gateway.conversations.items import ConversationItem
+from antiphon_gateway.conversations.events import (
+    ConversationEvent,
+    ItemDone,
+    ItemStarted,
+    own_response,
+)
 from antiphon_gateway.conversations.saved import PendingResponse, save
 from antiphon_gateway.conversations.settings import ConversationSettings
 
@@ -29,7 +47,7 @@ class Saving:
     def __init__(
         self,
         send: SendEvents,
-        state: Callable[[], tuple[ConversationSettings, Iterable[ConversationItem]]],
+        state: Callable[[], tuple[ConversationSettings, Iterable[Item]]],
         seal: SealToken,
         most_bytes: int,
     ) -> None:
@@ -81,28 +99,31 @@ class Saving:
 
     def _note(self, event: ConversationEvent) -> None:
         match event:
-            case told.ResponseCreated(response):
+            case ResponseStarted(response):
                 metadata = None if response.metadata is None else dict(response.metadata)
                 self._pending[response.id] = PendingResponse(
-                    response.id, response.in_conversation, metadata, response.settings.spoken
+                    response.id,
+                    not response.out_of_band,
+                    metadata,
+                    own_response(response).settings.spoken,
                 )
-            case told.ResponseItemBegun(response, index, item):
-                self._change_open(response.id, lambda items: items | {item.id: index})
-            case told.ResponseItemEnded(response, _, item):
-                self._change_open(response.id, lambda items: _without(items, item.id))
-            case told.ResponseEnded(response):
+            case ItemStarted(response_id, item_id, index):
+                self._change_open(response_id, lambda items: items | {item_id: index})
+            case ItemDone(response_id, item):
+                self._change_open(response_id, lambda items: _without(items, item.id))
+            case ResponseDone(response):
                 self._pending.pop(response.id, None)
-            case told.AudioCommitted() | told.AudioCleared():
+            case AudioAccepted() | AudioDropped():
                 # Of the command that is being carried out, too.
                 self._audio_done = self._begun
             case (
-                told.ConversationBegun()
-                | told.SettingsChanged()
-                | told.CommandRefused()
-                | told.ItemAdded()
-                | told.ItemDeleted()
-                | told.ItemTruncated()
-                | told.TranscriptEnded()
+                ConversationOpened()
+                | SettingsUpdated()
+                | CommandFailed()
+                | ItemCreated()
+                | ItemRemoved()
+                | ItemCut()
+                | TranscriptDone()
             ):
                 pass
             case _:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from antiphon.conversation import ToolChoice
+from antiphon.live_conversation import HeldSettings, TimedTurns, VoiceTurns
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon_gateway.calls.tools import choose_tools
 from antiphon_gateway.media.live_audio import PCM16, LiveFormat
 from antiphon_gateway.outputs import AUDIO, TEXT
-from antiphon_gateway.voice_activity.endpointing import EndpointRule
 
 
 class Eagerness(enum.Enum):
@@ -32,48 +32,25 @@ EAGER_SILENCE_S = {
 """There is no model of what is meant: eagerness is a length of silence."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnDetection:
-    """Turns begin and end by the user's voice.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SemanticTurns(VoiceTurns):
+    """Turns by voice, whose silence follows from an eagerness."""
 
-    A turn has `prefix_padding_s` of what was heard before its speech. `idle_timeout_s` after an
-    answer has been played without anybody speaking the model is asked again.
-    """
-
-    threshold: float = 0.5
-    prefix_padding_s: float = 0.3
-    silence_s: float = 0.5
-    creates_response: bool = True
-    interrupts_response: bool = True
-    idle_timeout_s: float | None = None
-    eagerness: Eagerness | None = None
-
-    @property
-    def rule(self) -> EndpointRule:
-        """Where speech begins and ends."""
-        return EndpointRule(self.threshold, self.silence_s)
+    eagerness: Eagerness
 
 
 FUNCTION = "function:"
+_BY_VOICE = VoiceTurns()
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptWish:
-    """That what the user says is written down, in which language, and what else is known of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationSettings(HeldSettings):
+    """Settings of a conversation, or of one response, with what only the gateway needs of them.
 
-    language: str = ""
-    prompt: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationSettings:
-    """Settings of a conversation, or of one response. `max_output_tokens` None: no limit of theirs.
-
-    `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
-    `turns` the client ends them, or the clock: every `answer_every_s` seconds of what is heard are
-    a message, and answered, one after the other. The formats are those in which the client sends
+    `max_output_tokens` None: no limit of theirs. `output_rate_hz` is the model's. What is `spoken`
+    has its text, too, as a transcript. The formats are those in which the client sends
     and gets audio; the endpoint translates. A model that `hears` writes down what the user says if
-    there is a wish for a `transcript`; one that `takes_tools` can be offered functions.
+    `transcripts` are asked for; one that `takes_tools` can be offered functions.
     With `timeline` each response's end is followed by what each stage took for it;
     with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event
     that is none of OpenAI's.
@@ -85,24 +62,28 @@ class ConversationSettings:
     model: str
     voices: tuple[str, ...]
     output_rate_hz: int
-    spoken: bool = True
-    voice: str = ""
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
-    instructions: str = ""
     max_output_tokens: int | None = None
-    turns: TurnDetection | None = TurnDetection()
-    answer_every_s: float | None = None
+    turns: VoiceTurns | TimedTurns | None = _BY_VOICE
     input_format: LiveFormat = PCM16
     output_format: LiveFormat = PCM16
     hears: bool = True
     takes_tools: bool = True
-    transcript: TranscriptWish | None = None
     timeline: bool = False
     stopping: bool = False
-    sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
     tools: tuple[str, ...] = ()
     tool_choice: str = "auto"
     parallel_calls: bool = True
+
+    @property
+    def voice_turns(self) -> VoiceTurns | None:
+        """How turns are detected; None if they are not."""
+        return self.turns if isinstance(self.turns, VoiceTurns) else None
+
+    @property
+    def answer_every_s(self) -> float | None:
+        """Seconds of audio that are a turn; None if the clock ends none."""
+        return self.turns.answer_every_s if isinstance(self.turns, TimedTurns) else None
 
     @property
     def outputs(self) -> frozenset[str]:
@@ -131,3 +112,9 @@ class ConversationSettings:
         for the voices that they know, and an error would end some of them."""
         voice = self.voice_aliases.get(name.lower(), name.lower())
         return replace(self, voice=voice) if voice in self.voices else self
+
+
+def own_settings(settings: HeldSettings) -> ConversationSettings:
+    """The settings of a command or event of this gateway."""
+    assert isinstance(settings, ConversationSettings)
+    return settings

@@ -14,15 +14,20 @@ from dataclasses import dataclass, replace
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, NotFound, ResourceExhausted
+from antiphon.live_conversation import (
+    Item,
+    TranscriptDelta,
+    TranscriptDone,
+    TranscriptLost,
+    TranscriptOptions,
+)
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.events import SegmentFinished, TextProduced
 from antiphon_gateway.calls.order import Order
 from antiphon_gateway.calls.transcribing import transcription_order
 from antiphon_gateway.conversations.event_sender import EventSender
-from antiphon_gateway.conversations.events import TranscriptEnded, TranscriptFailed, TranscriptText
-from antiphon_gateway.conversations.items import ConversationItem, ItemList, RecordedContent
+from antiphon_gateway.conversations.items import HeardPart, ItemList
 from antiphon_gateway.conversations.responses import LogEntry, Logged
-from antiphon_gateway.conversations.settings import TranscriptWish
 from antiphon_gateway.media.audio_in import Recording
 
 MOST_WAITING = 16
@@ -35,7 +40,7 @@ class _Waiting:
 
     item_id: str
     index: int
-    wish: TranscriptWish
+    wish: TranscriptOptions
 
 
 class Transcripts:
@@ -69,14 +74,14 @@ class Transcripts:
         while self._work is not None and not self._work.done():
             await asyncio.wait([self._work])
 
-    async def begin(self, item: ConversationItem, wish: TranscriptWish) -> None:
+    async def begin(self, item: Item, wish: TranscriptOptions) -> None:
         """Have the recordings of an item written down when it is their turn."""
-        for index, content in enumerate(item.contents):
-            if not isinstance(content, RecordedContent):
+        for index, content in enumerate(item.parts):
+            if not isinstance(content, HeardPart):
                 continue
             if len(self._waiting) >= MOST_WAITING:
                 error = ResourceExhausted(f"{MOST_WAITING} recordings wait to be written down")
-                await self._telling.tell(TranscriptFailed(item.id, index, error))
+                await self._telling.tell(TranscriptLost(item.id, error, index))
                 continue
             self._waiting.append(_Waiting(item.id, index, wish))
         if self._waiting and (self._work is None or self._work.done()):
@@ -93,7 +98,7 @@ class Transcripts:
     async def _write(self, wanted: _Waiting) -> None:
         async def refuse(entry: LogEntry, error: AntiphonError) -> None:
             entry.status = error.code.name
-            await self._telling.tell(TranscriptFailed(wanted.item_id, wanted.index, error))
+            await self._telling.tell(TranscriptLost(wanted.item_id, error, wanted.index))
 
         async with self._logged(refuse) as entry:
             entry.status = "CANCELLED"
@@ -105,28 +110,28 @@ class Transcripts:
                     match event:
                         case TextProduced(text=piece) if piece:
                             text.append(piece)
-                            told = TranscriptText(wanted.item_id, wanted.index, piece)
+                            told = TranscriptDelta(wanted.item_id, piece, wanted.index)
                             await self._telling.tell(told)
                         case SegmentFinished(usage=usage):
                             said = "".join(text)
                             entry.status = "OK"
                             self._keep(wanted, said)
-                            end = TranscriptEnded(wanted.item_id, wanted.index, said, usage)
+                            end = TranscriptDone(wanted.item_id, said, usage, wanted.index)
                             await self._telling.tell(end)
 
     def _order(self, wanted: _Waiting) -> Order:
         return transcription_order(
-            Recording(f"items.{wanted.item_id}", self._recording(wanted).audio),
+            Recording(f"items.{wanted.item_id}", self._recording(wanted).recording),
             self._instruction,
             language=wanted.wish.language,
             prompt=wanted.wish.prompt,
             model_options=self._calls.fleet.accepted().options,
         )
 
-    def _recording(self, wanted: _Waiting) -> RecordedContent:
+    def _recording(self, wanted: _Waiting) -> HeardPart:
         """Raises `NotFound` when it was deleted."""
-        for content in self._items.get(wanted.item_id).contents[wanted.index :][:1]:
-            if isinstance(content, RecordedContent):
+        for content in self._items.get(wanted.item_id).parts[wanted.index :][:1]:
+            if isinstance(content, HeardPart):
                 return content
         raise NotFound(f"the item {wanted.item_id!r} is another one now, without a recording there")
 
@@ -137,6 +142,6 @@ class Transcripts:
         except NotFound:
             return
         item = self._items.get(wanted.item_id)
-        contents = list(item.contents)
-        contents[wanted.index] = replace(recording, transcript=said)
-        self._items.replace(replace(item, contents=tuple(contents)))
+        parts = list(item.parts)
+        parts[wanted.index] = replace(recording, transcript=said)
+        self._items.replace(replace(item, parts=tuple(parts)))

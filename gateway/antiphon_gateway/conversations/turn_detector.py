@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphon_gateway.conversations.events import SilenceTimedOut, SpeechStarted, SpeechStopped
+from antiphon.live_conversation import SilencePassed, SpeechBegan, SpeechEnded, VoiceTurns
 from antiphon_gateway.conversations.input_audio import InputAudioBuffer
 from antiphon_gateway.conversations.items import new_id
-from antiphon_gateway.conversations.settings import TurnDetection
 from antiphon_gateway.media.audio_out import SAMPLE_BYTES
 from antiphon_gateway.media.pcm_recording import PcmRecording
-from antiphon_gateway.voice_activity.endpointing import SpeechEdge
+from antiphon_gateway.voice_activity.endpointing import EndpointRule, SpeechEdge
 from antiphon_gateway.voice_activity.listener import VoiceListener
 from antiphon_gateway.voice_activity.vad_stream import VadStream
 
@@ -36,16 +35,14 @@ class TurnSoFar:
 class TurnHeard:
     """Speech is over, and this is what was said."""
 
-    stopped: SpeechStopped
+    stopped: SpeechEnded
     recording: PcmRecording
 
 
 class TurnDetector:
     """See the head of this file. Between turns no more is kept than the next may need."""
 
-    def __init__(
-        self, listener: VoiceListener, turns: TurnDetection | None, *, max_s: float
-    ) -> None:
+    def __init__(self, listener: VoiceListener, turns: VoiceTurns | None, *, max_s: float) -> None:
         self._listener = listener
         self._turns = turns
         self._buffer = InputAudioBuffer(max_s=max_s)
@@ -83,7 +80,7 @@ class TurnDetector:
         """What is kept."""
         return self._buffer.size_bytes
 
-    def detect(self, turns: TurnDetection | None, every_s: float | None = None) -> None:
+    def detect(self, turns: VoiceTurns | None, every_s: float | None = None) -> None:
         """How turns are detected from now on, or (without `turns`) after how many seconds they end;
         a turn that is being heard goes on without an end if that has changed."""
         self._every_s = every_s
@@ -91,7 +88,7 @@ class TurnDetector:
             self._turns = turns
             self._stop_listening()
 
-    async def append(self, pcm16: bytes, rate_hz: int) -> list[SpeechStarted | TurnHeard]:
+    async def append(self, pcm16: bytes, rate_hz: int) -> list[SpeechBegan | TurnHeard]:
         """Take more audio, and what became of speech in it. Raises what the buffer raises."""
         if self._turns is None:
             self._buffer.append(pcm16, rate_hz)
@@ -101,14 +98,16 @@ class TurnDetector:
         heard = self._make_room(self._turns, pcm16, rate_hz)
         self._buffer.append(pcm16, rate_hz)
         if self._ear is None:
-            self._ear = VadStream(rate_hz, self._turns.rule)
+            self._ear = VadStream(
+                rate_hz, EndpointRule(self._turns.threshold, self._turns.silence_s)
+            )
             self._ear_start = self._buffer.end - len(pcm16) // 2
         for edge in await self._listener.listen(self._ear, pcm16):
             heard.append(self._started(edge) if edge.begins else self._ended(self._at(edge)))
         self._trim()
         return heard
 
-    async def append_silence(self, seconds: float) -> list[SpeechStarted | TurnHeard]:
+    async def append_silence(self, seconds: float) -> list[SpeechBegan | TurnHeard]:
         """Take so much silence, as if it had come. Raises what the buffer raises."""
         rate_hz = self._buffer.rate_hz
         return await self.append(bytes(round(seconds * rate_hz) * SAMPLE_BYTES), rate_hz)
@@ -137,18 +136,18 @@ class TurnDetector:
         self._number += 1
         self._forget_speech()
 
-    def time_out(self) -> tuple[SilenceTimedOut, PcmRecording] | None:
+    def time_out(self) -> tuple[SilencePassed, PcmRecording] | None:
         """The silence so far becomes a message; None when nothing has been heard at all."""
         if self._buffer.end == self._buffer.start:
             return None
         start_s = self._buffer.seconds(self._buffer.start)
         end_s = self._buffer.seconds(self._buffer.end)
         item_id, recording = self.commit()
-        return SilenceTimedOut(item_id, start_s, end_s), recording
+        return SilencePassed(item_id, start_s, end_s), recording
 
     def _make_room(
-        self, turns: TurnDetection, pcm16: bytes, rate_hz: int
-    ) -> list[SpeechStarted | TurnHeard]:
+        self, turns: VoiceTurns, pcm16: bytes, rate_hz: int
+    ) -> list[SpeechBegan | TurnHeard]:
         """End a turn that has become as long as a recording may be, and audio of another rate."""
         if self._buffer.rate_hz not in (0, rate_hz):
             self._buffer.clear()
@@ -164,20 +163,20 @@ class TurnDetector:
         assert self._ear is not None
         return self._ear_start + self._ear.samples_at(edge.frame)
 
-    def _started(self, edge: SpeechEdge) -> SpeechStarted:
+    def _started(self, edge: SpeechEdge) -> SpeechBegan:
         assert self._turns is not None
         padding = round(self._turns.prefix_padding_s * self._buffer.rate_hz)
         self._buffer.drop_before(self._at(edge) - padding)
         self._speech_id = new_id("item")
         self._number += 1
-        return SpeechStarted(self._speech_id, self._buffer.seconds(self._buffer.start))
+        return SpeechBegan(self._speech_id, self._buffer.seconds(self._buffer.start))
 
     def _ended(self, position: int) -> TurnHeard:
         # What the ear hears now may be the next turn already.
         item_id, self._speech_id = self._speech_id, ""
         recording = self._buffer.take(self._number, position)
         end_s = self._buffer.seconds(self._buffer.start)
-        return TurnHeard(SpeechStopped(item_id, end_s), recording)
+        return TurnHeard(SpeechEnded(item_id, end_s), recording)
 
     def _forget_speech(self) -> str:
         """Nobody speaks any more; the id of what was being said."""

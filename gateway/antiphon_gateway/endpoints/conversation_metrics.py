@@ -5,13 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from antiphon_gateway.conversations.events import (
-    AudioCommitted,
-    CommandRefused,
-    ConversationEvent,
-    ResponseAudio,
-    ResponseEnded,
-)
+from antiphon.live_conversation import AudioAccepted, CommandFailed, ResponseDone
+from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
 from antiphon_gateway.metrics import Metrics
 
 
@@ -33,13 +28,13 @@ class ConversationMetrics:
         """Count it."""
         metrics, api = self._metrics, self._api
         match event:
-            case AudioCommitted():
+            case AudioAccepted():
                 metrics.turns.labels(api).inc()
                 self._spoken_at = self._clock()
-            case ResponseAudio() if self._spoken_at is not None:
+            case ResponseSamples() if self._spoken_at is not None:
                 metrics.turn_ttfa.labels(api).observe(self._clock() - self._spoken_at)
                 self._spoken_at = None
-            case ResponseEnded(response):
-                metrics.responses.labels(api, response.status.value).inc()
-            case CommandRefused(error):
+            case ResponseDone(response):
+                metrics.responses.labels(api, response.status).inc()
+            case CommandFailed(error):
                 metrics.conversation_refusals.labels(api, error.code.value).inc()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from antiphon.answer import Usage
 from antiphon.v1 import usage_pb2
-from antiphon_gateway.calls.events import SegmentUsage
 
 
-def write_usage(usage: SegmentUsage) -> usage_pb2.Usage:
+def write_usage(usage: Usage) -> usage_pb2.Usage:
     """The message."""
     return usage_pb2.Usage(
         prompt_tokens=usage.prompt_tokens,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import InvalidArgument, NotFound, ResourceExhausted
+from antiphon.live_conversation import Item, SpokenPart
 from antiphon_gateway.conversations.items import (
     CONTENT_BYTES,
     ITEM_BYTES,
-    ConversationItem,
     ItemList,
-    SpokenContent,
-    WrittenContent,
+    cut_part,
     item_as_heard,
     messages_of,
 )
@@ -19,8 +18,8 @@ from antiphon_gateway.conversations.items import (
 STORY = "Once upon a time there was a small voice in a box"
 
 
-def item(name: str, text: str = "") -> ConversationItem:
-    return ConversationItem(name, "user", (WrittenContent(text),))
+def item(name: str, text: str = "") -> Item:
+    return Item("user", (text,), name)
 
 
 def test_items_are_bounded_in_number_and_bytes() -> None:
@@ -73,9 +72,9 @@ def test_empty_items_say_nothing() -> None:
 def test_what_was_heard_is_estimated(
     seconds: float, end_s: float, complete: bool, heard: str
 ) -> None:
-    content = SpokenContent(STORY, seconds).cut(end_s, complete=complete)
+    content = cut_part(SpokenPart(STORY, seconds), end_s, complete=complete)
     assert content.transcript == heard
-    assert content.seconds == min(seconds, end_s)
+    assert content.audio_s == min(seconds, end_s)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +90,9 @@ def test_what_was_heard_is_estimated(
     ],
 )
 def test_item_is_cut_as_far_as_its_own_state_says(complete: bool, end_s: float, heard: str) -> None:
-    spoken = ConversationItem("a", "assistant", (SpokenContent(STORY, 0.5),), complete)
+    spoken = Item("assistant", (SpokenPart(STORY, 0.5),), "a", complete)
     cut = item_as_heard(spoken, end_s)
-    assert cut.contents == (SpokenContent(heard, min(end_s, 0.5)),)
+    assert cut.parts == (SpokenPart(heard, min(end_s, 0.5)),)
     assert (cut.id, cut.role, cut.complete) == ("a", "assistant", complete)
 
 

@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from open_files import no_more_files
 
-from antiphon.conversation import ToolCall
+from antiphon.answer import FunctionCall
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.sampling import SamplingRequest
-from antiphon_gateway.conversations.events import (
-    AudioCommitted,
-    ConversationEvent,
+from antiphon.live_conversation import (
+    AudioAccepted,
+    CallResultPart,
     ConversationSaved,
+    Item,
+    SpokenPart,
+    TimedTurns,
+    TranscriptOptions,
+    VoiceTurns,
 )
-from antiphon_gateway.conversations.items import (
-    CallContent,
-    CallOutput,
-    ConversationItem,
-    RecordedContent,
-    SpokenContent,
-    WrittenContent,
-)
+from antiphon.sampling import SamplingRequest
+from antiphon_gateway.conversations.events import ConversationEvent
+from antiphon_gateway.conversations.items import HeardPart
 from antiphon_gateway.conversations.saved import PendingResponse, restore, save, with_delivered
 from antiphon_gateway.conversations.saving import Saving
 from antiphon_gateway.conversations.seal import Seal
-from antiphon_gateway.conversations.settings import (
-    ConversationSettings,
-    TranscriptWish,
-    TurnDetection,
-)
+from antiphon_gateway.conversations.settings import ConversationSettings, Eagerness, SemanticTurns
 from antiphon_gateway.media.live_audio import A_LAW, MU_LAW
 from antiphon_gateway.media.pcm_recording import PcmRecording
 
-FIRST = ConversationSettings("model", ("ethan", "chelsie"), 24_000, voice="ethan")
+FIRST = ConversationSettings(
+    model="model", voices=("ethan", "chelsie"), output_rate_hz=24_000, voice="ethan"
+)
 HELD = ConversationSettings(
-    "model",
-    ("ethan", "chelsie"),
-    24_000,
+    model="model",
+    voices=("ethan", "chelsie"),
+    output_rate_hz=24_000,
     spoken=False,
     voice="chelsie",
     instructions="Be brief.",
     max_output_tokens=7,
-    turns=TurnDetection(threshold=0.4, idle_timeout_s=3.0),
-    answer_every_s=2.0,
+    turns=VoiceTurns(threshold=0.4, idle_timeout_s=3.0),
     input_format=MU_LAW,
     output_format=A_LAW,
-    transcript=TranscriptWish("en", "names"),
+    transcripts=TranscriptOptions("en", "names"),
     timeline=True,
     stopping=True,
     sampling={"thinker": SamplingRequest(temperature=0.5, stop=("end",))},
@@ -62,18 +58,20 @@ SERVED = {"model", "voices", "voice_aliases", "output_rate_hz", "hears", "takes_
 ROOM = 1 << 16
 
 
-def said(number: int, samples: int, transcript: str | None = None) -> ConversationItem:
+def said(number: int, samples: int, transcript: str | None = None) -> Item:
     audio = PcmRecording(bytes(2 * samples), 24_000)
-    return ConversationItem(f"said_{number}", "user", (RecordedContent(audio, transcript),))
+    return Item("user", (HeardPart.of(audio, transcript),), f"said_{number}")
 
 
 def test_all_settings_of_the_client_are_kept() -> None:
     for field in fields(ConversationSettings):
         if field.name not in SERVED:
             assert getattr(HELD, field.name) != getattr(FIRST, field.name), field.name
-    data = save(HELD, (), (), ROOM)
-    assert data is not None
-    assert restore(data, FIRST).settings == HELD
+    for turns in (HELD.turns, TimedTurns(2.0), None, SemanticTurns(eagerness=Eagerness.LOW)):
+        held = replace(HELD, turns=turns)
+        data = save(held, (), (), ROOM)
+        assert data is not None
+        assert restore(data, FIRST).settings == held
 
 
 async def test_audio_that_was_committed_is_not_to_be_sent_again() -> None:
@@ -86,7 +84,7 @@ async def test_audio_that_was_committed_is_not_to_be_sent_again() -> None:
     with saving.command(counted=True):
         pass
     with saving.command(counted=True):
-        await saving.send([AudioCommitted("said", None)])
+        await saving.send([AudioAccepted("said")])
         # What comes of this command is not all there yet.
         assert len(told) == 1
     with saving.command(counted=True):
@@ -99,10 +97,10 @@ async def test_audio_that_was_committed_is_not_to_be_sent_again() -> None:
 
 def test_items_keep_ids_texts_and_whether_they_are_complete() -> None:
     items = (
-        ConversationItem("a", "system", (WrittenContent("x"),)),
-        ConversationItem("b", "assistant", (SpokenContent("y", 1.5),), complete=False),
-        ConversationItem("c", "assistant", (CallContent(ToolCall("1", "f", "{}")),)),
-        ConversationItem("d", "tool", (CallOutput("1", "z"),)),
+        Item("system", ("x",), "a"),
+        Item("assistant", (SpokenPart("y", 1.5),), "b", complete=False),
+        Item("assistant", (FunctionCall("1", "f", "{}"),), "c"),
+        Item("tool", (CallResultPart("1", "z"),), "d"),
     )
     data = save(HELD, items, (), ROOM)
     assert data is not None
@@ -114,37 +112,37 @@ def test_the_latest_recordings_stay_as_far_as_they_fit() -> None:
     data = save(FIRST, items, (), 2700)
     assert data is not None
     assert len(data) <= 2700
-    kept = [each.contents[0] for each in restore(data, FIRST).items]
-    assert kept[1] == WrittenContent("words")
-    sizes = [len(e.audio.pcm16) for e in kept if isinstance(e, RecordedContent)]
+    kept = [each.parts[0] for each in restore(data, FIRST).items]
+    assert kept[1] == "words"
+    sizes = [len(e.recording.pcm16) for e in kept if isinstance(e, HeardPart)]
     assert sizes == [0, 1800, 200]
     assert save(FIRST, items, (), 200) is None
 
 
 def test_text_that_is_no_unicode_cannot_be_saved() -> None:
-    item = ConversationItem("a", "user", (WrittenContent("\ud800"),))
+    item = Item("user", ("\ud800",), "a")
     assert save(FIRST, (item,), (), ROOM) is None
 
 
 def test_an_answer_that_was_being_made_is_as_long_as_the_client_has_it() -> None:
-    call = CallContent(ToolCall("1", "f", ""))
+    call = FunctionCall("1", "f", "")
     items = (
-        ConversationItem("a", "assistant", (SpokenContent(""),), complete=False),
-        ConversationItem("b", "assistant", (call,), complete=False),
+        Item("assistant", (SpokenPart(""),), "a", complete=False),
+        Item("assistant", (call,), "b", complete=False),
     )
     pending = PendingResponse("r", True, None, True, {"a": 0, "b": 1})
     data = save(FIRST, items, (pending,), ROOM)
     assert data is not None
     kept = with_delivered(restore(data, FIRST), {"a": ("Once", 0.5), "other": ("?", 1.0)})
-    heard = (SpokenContent("Once", 0.5),)
-    assert kept.items == (ConversationItem("a", "assistant", heard, complete=False),)
+    heard = (SpokenPart("Once", 0.5),)
+    assert kept.items == (Item("assistant", heard, "a", complete=False),)
 
 
 def test_another_model_and_other_bytes_are_refused() -> None:
     data = save(FIRST, (), (), ROOM)
     assert data is not None
     with pytest.raises(FailedPrecondition, match="'model'"):
-        restore(data, ConversationSettings("other", (), 0))
+        restore(data, ConversationSettings(model="other", voices=(), output_rate_hz=0))
     with pytest.raises(InvalidArgument, match="another version"):
         restore(b"\x91\x01", FIRST)
 

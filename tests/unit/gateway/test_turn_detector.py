@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import soxr
 
-from antiphon_gateway.conversations.events import SpeechStarted
-from antiphon_gateway.conversations.settings import TurnDetection
+from antiphon.live_conversation import SpeechBegan, VoiceTurns
 from antiphon_gateway.conversations.turn_detector import UNDECIDED_S, TurnDetector, TurnHeard
 from antiphon_gateway.voice_activity.listener import VoiceListener
 
@@ -37,7 +36,7 @@ def sentence(rate_hz: int) -> bytes:
 
 async def heard_in(
     hearing: TurnDetector, pcm16: bytes, rate_hz: int
-) -> list[SpeechStarted | TurnHeard]:
+) -> list[SpeechBegan | TurnHeard]:
     """What comes of audio that is sent in pieces of 0.1 s."""
     size = 2 * (rate_hz // 10)
     found = []
@@ -49,13 +48,13 @@ async def heard_in(
 @pytest.mark.parametrize(
     ("turns", "kept_s"),
     [
-        (TurnDetection(idle_timeout_s=IDLE_S), IDLE_S),
-        (TurnDetection(prefix_padding_s=6.0, idle_timeout_s=IDLE_S), 6.0 + UNDECIDED_S),
-        (TurnDetection(prefix_padding_s=0.5), 0.5 + UNDECIDED_S),
+        (VoiceTurns(idle_timeout_s=IDLE_S), IDLE_S),
+        (VoiceTurns(prefix_padding_s=6.0, idle_timeout_s=IDLE_S), 6.0 + UNDECIDED_S),
+        (VoiceTurns(prefix_padding_s=0.5), 0.5 + UNDECIDED_S),
     ],
 )
 async def test_silence_that_times_out_is_recorded_for_as_long_as_it_lasted(
-    listener: VoiceListener, turns: TurnDetection, kept_s: float
+    listener: VoiceListener, turns: VoiceTurns, kept_s: float
 ) -> None:
     hearing = TurnDetector(listener, turns, max_s=60.0)
     assert await heard_in(hearing, silence(8.0, 24_000), 24_000) == []
@@ -71,7 +70,7 @@ async def test_silence_that_times_out_is_recorded_for_as_long_as_it_lasted(
 async def test_silence_after_a_change_of_rate_is_what_was_heard_since(
     listener: VoiceListener,
 ) -> None:
-    hearing = TurnDetector(listener, TurnDetection(idle_timeout_s=IDLE_S), max_s=60.0)
+    hearing = TurnDetector(listener, VoiceTurns(idle_timeout_s=IDLE_S), max_s=60.0)
     await heard_in(hearing, silence(2.0, 24_000), 24_000)
     await heard_in(hearing, silence(1.5, 8_000), 8_000)
     timed_out = hearing.time_out()
@@ -84,12 +83,12 @@ async def test_silence_after_a_change_of_rate_is_what_was_heard_since(
 async def test_turns_are_where_they_were_spoken_whatever_the_rate_was_before(
     listener: VoiceListener,
 ) -> None:
-    hearing = TurnDetector(listener, TurnDetection(), max_s=60.0)
+    hearing = TurnDetector(listener, VoiceTurns(), max_s=60.0)
     begun_s, first_s = 0.0, 0.0
     for rate_hz in (16_000, 8_000, 24_000):
         said = sentence(rate_hz)
         started, ended = await heard_in(hearing, said, rate_hz)
-        assert isinstance(started, SpeechStarted)
+        assert isinstance(started, SpeechBegan)
         assert isinstance(ended, TurnHeard)
         # Resamplers round, and the network sees another sound: a frame is 32 ms.
         first_s = first_s or started.start_s

@@ -167,11 +167,11 @@ class _Served:
 
     async def _take(self, data: bytes) -> None:
         """Carry out one command; what is wrong with it is told, and the conversation goes on."""
-        reference = None
+        reference = ""
         try:
             asked = await _read(data, self._config)
             del data
-            reference = checked_name(asked.reference, "reference") or None
+            reference = checked_name(asked.reference, "reference")
             holds = self._live.settings
             size = asked.ByteSize()
             command = (

@@ -1,21 +1,14 @@
-"""Items of a conversation as `converse.proto` has them, both ways. Pure."""
+"""Items of a conversation that a client writes over gRPC. Pure."""
 
 from __future__ import annotations
 
-from antiphon.conversation import FUNCTION_NAME, ToolCall
+from antiphon.answer import FunctionCall
+from antiphon.conversation import FUNCTION_NAME, Role
 from antiphon.errors import InvalidArgument
+from antiphon.live_conversation import CallResultPart, Item, ItemPart, SpokenPart
 from antiphon.v1 import converse_pb2, functions_pb2
 from antiphon_gateway.calls.tools import read_arguments
-from antiphon_gateway.conversations.items import (
-    CallContent,
-    CallOutput,
-    Content,
-    ConversationItem,
-    RecordedContent,
-    Role,
-    SpokenContent,
-    WrittenContent,
-)
+from antiphon_gateway.conversations.items import ROLES, HeardPart
 from antiphon_gateway.media.audio_out import SAMPLE_BYTES
 from antiphon_gateway.media.live_audio import PCM16, LiveFormat, bare_samples
 from antiphon_gateway.media.pcm_recording import PcmRecording
@@ -27,36 +20,29 @@ MOST_CONTENTS = 256
 USUAL_RATE_HZ = 24_000
 LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
 
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
 
-
-def read_item(item: converse_pb2.ConversationItem, field: str) -> ConversationItem:
+def read_item(item: converse_pb2.ConversationItem, field: str) -> Item:
     """An item that a client writes; its id may be empty. Raises `InvalidArgument`."""
-    role = _ROLES.get(item.role)
+    role = ROLES.get(item.role)
     if role is None:
         raise InvalidArgument(
-            f"{field}.role: must be {', '.join(_ROLES)}, is {item.role!r}", field=f"{field}.role"
+            f"{field}.role: must be {', '.join(ROLES)}, is {item.role!r}", field=f"{field}.role"
         )
     if not 1 <= len(item.contents) <= MOST_CONTENTS:
         raise InvalidArgument(
             f"{field}.contents: must have 1 to {MOST_CONTENTS} parts, has {len(item.contents)}",
             field=f"{field}.contents",
         )
-    contents = tuple(
+    parts = tuple(
         _read_content(each, role, f"{field}.contents[{index}]")
         for index, each in enumerate(item.contents)
     )
-    if len(contents) > 1 and any(isinstance(each, CallContent | CallOutput) for each in contents):
+    if len(parts) > 1 and any(isinstance(each, FunctionCall | CallResultPart) for each in parts):
         raise InvalidArgument(
             f"{field}.contents: a call, or what came of it, is an item of its own",
             field=f"{field}.contents",
         )
-    return ConversationItem(checked_name(item.id, f"{field}.id"), role, contents)
+    return Item(role, parts, checked_name(item.id, f"{field}.id"))
 
 
 def checked_name(name: str, field: str) -> str:
@@ -93,74 +79,39 @@ def read_whole(data: bytes, rate_hz: int, field: str) -> PcmRecording:
     return read_samples(bare_samples(data, sent, f"{field}.pcm16"), rate_hz, field)
 
 
-def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> Content:
+def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> ItemPart:
     kind = content.WhichOneof("content")
     match kind, role:
         case "text", ("system" | "user" | "assistant"):
-            return WrittenContent(content.text)
+            return content.text
         case "recorded", "user":
             recorded = content.recorded
             recording = read_whole(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
-            return RecordedContent(recording)
+            return HeardPart.of(recording)
         case "spoken", "assistant":
-            return SpokenContent(content.spoken.transcript)
+            return SpokenPart(content.spoken.transcript)
         case "call", "assistant":
-            return CallContent(_read_call(content.call, f"{field}.call"))
+            return _read_call(content.call, f"{field}.call")
         case "result", "tool":
             result = content.result
-            return CallOutput(_call_id(result.call_id, f"{field}.result.call_id"), result.output)
+            return CallResultPart(
+                _call_id(result.call_id, f"{field}.result.call_id"), result.output
+            )
         case None, _:
             raise InvalidArgument(f"{field}: is empty", field=field)
     raise InvalidArgument(f"{field}: {kind} does not go into an item of {role}", field=field)
 
 
-def _read_call(call: functions_pb2.FunctionCall, field: str) -> ToolCall:
+def _read_call(call: functions_pb2.FunctionCall, field: str) -> FunctionCall:
     if FUNCTION_NAME.fullmatch(call.name) is None:
         raise InvalidArgument(
             f"{field}.name: must be 1 to 64 letters, digits, _ or -", field=f"{field}.name"
         )
     arguments = read_arguments(call.arguments, f"{field}.arguments")
-    return ToolCall(_call_id(call.id, f"{field}.id"), call.name, arguments)
+    return FunctionCall(_call_id(call.id, f"{field}.id"), call.name, arguments)
 
 
 def _call_id(call_id: str, field: str) -> str:
     if not call_id:
         raise InvalidArgument(f"{field}: is empty", field=field)
     return checked_name(call_id, field)
-
-
-def write_call(call: ToolCall) -> functions_pb2.FunctionCall:
-    """The message of a call."""
-    return functions_pb2.FunctionCall(id=call.id, name=call.name, arguments=call.arguments)
-
-
-def write_item(item: ConversationItem, *, samples: bool = False) -> converse_pb2.ConversationItem:
-    """The message of an item; with the samples of its recordings only if they are asked for."""
-    return converse_pb2.ConversationItem(
-        id=item.id,
-        role=item.role,
-        contents=[_write_content(each, samples=samples) for each in item.contents],
-        complete=item.complete,
-    )
-
-
-def _write_content(content: Content, *, samples: bool) -> converse_pb2.ItemContent:
-    match content:
-        case WrittenContent(text):
-            return converse_pb2.ItemContent(text=text)
-        case SpokenContent(transcript, seconds):
-            spoken = converse_pb2.SpokenAudio(transcript=transcript, audio_s=seconds)
-            return converse_pb2.ItemContent(spoken=spoken)
-        case RecordedContent(audio, transcript):
-            recorded = converse_pb2.RecordedAudio(
-                pcm16=bytes(audio.pcm16) if samples else b"",
-                rate_hz=audio.rate_hz,
-                audio_s=audio.seconds,
-                transcript=transcript,
-            )
-            return converse_pb2.ItemContent(recorded=recorded)
-        case CallContent(call):
-            return converse_pb2.ItemContent(call=write_call(call))
-        case CallOutput(call_id, output):
-            result = converse_pb2.CallResult(call_id=call_id, output=output)
-            return converse_pb2.ItemContent(result=result)

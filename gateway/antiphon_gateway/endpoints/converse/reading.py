@@ -6,10 +6,21 @@ import math
 from collections.abc import Sequence
 
 from antiphon.errors import InvalidArgument
+from antiphon.live_conversation import (
+    AppendAudio,
+    CancelResponse,
+    ChangeSettings,
+    ClearAudio,
+    Command,
+    CommitAudio,
+    CreateItem,
+    CreateResponse,
+    DeleteItem,
+    Item,
+    RetrieveItem,
+    TruncateItem,
+)
 from antiphon.v1 import converse_pb2
-from antiphon_gateway.conversations import commands
-from antiphon_gateway.conversations.commands import Command
-from antiphon_gateway.conversations.items import ConversationItem
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.converse.items import (
     USUAL_RATE_HZ,
@@ -52,61 +63,61 @@ def read_command(
     match request.WhichOneof("command"):
         case "change_settings":
             asked = request.change_settings.settings
-            return commands.ChangeSettings(with_settings(holds, asked))
+            return ChangeSettings(with_settings(holds, asked))
         case "append_audio":
             recorded = appended.take(request.append_audio)
-            return commands.AppendAudio(bytes(recorded.pcm16), recorded.rate_hz)
+            return AppendAudio(bytes(recorded.pcm16), recorded.rate_hz)
         case "commit_audio":
             appended.forget()
-            return commands.CommitAudio()
+            return CommitAudio()
         case "clear_audio":
             appended.forget()
-            return commands.ClearAudio()
+            return ClearAudio()
         case "create_item":
             created = request.create_item
             after = created.after if created.HasField("after") else None
-            return commands.CreateItem(read_item(created.item, "create_item.item"), after)
+            return CreateItem(read_item(created.item, "create_item.item"), after)
         case "delete_item":
-            return commands.DeleteItem(request.delete_item.item_id)
+            return DeleteItem(request.delete_item.item_id)
         case "retrieve_item":
-            return commands.RetrieveItem(request.retrieve_item.item_id)
+            return RetrieveItem(request.retrieve_item.item_id)
         case "truncate_item":
             return _truncate(request.truncate_item)
         case "create_response":
             return _create_response(request.create_response, holds)
         case "cancel_response":
-            return commands.CancelResponse(request.cancel_response.response_id or None)
+            return CancelResponse(request.cancel_response.response_id)
         case "open":
             raise InvalidArgument("open: the conversation is open already", field="open")
         case _:
             raise InvalidArgument("command: is empty, or of a later version", field="command")
 
 
-def _truncate(cut: converse_pb2.TruncateItem) -> commands.TruncateItem:
+def _truncate(cut: converse_pb2.TruncateItem) -> TruncateItem:
     if not 0 <= cut.heard_s < math.inf:
         raise InvalidArgument(
             "truncate_item.heard_s: must be a number of seconds from 0",
             field="truncate_item.heard_s",
         )
-    return commands.TruncateItem(cut.item_id, 0, cut.heard_s)
+    return TruncateItem(cut.item_id, cut.heard_s)
 
 
 def _create_response(
     asked: converse_pb2.CreateResponse, holds: ConversationSettings
-) -> commands.CreateResponse:
+) -> CreateResponse:
     given = tuple(
         _read_input(each, f"create_response.input[{index}]")
         for index, each in enumerate(asked.input)
     )
-    return commands.CreateResponse(
+    return CreateResponse(
         settings=with_settings(holds, asked.settings),
-        in_conversation=not asked.out_of_band,
+        out_of_band=asked.out_of_band,
         given=given or None,
         metadata=_checked_metadata(dict(asked.metadata)),
     )
 
 
-def _read_input(each: converse_pb2.ResponseInput, field: str) -> ConversationItem | str:
+def _read_input(each: converse_pb2.ResponseInput, field: str) -> Item | str:
     match each.WhichOneof("input"):
         case "item":
             return read_item(each.item, f"{field}.item")

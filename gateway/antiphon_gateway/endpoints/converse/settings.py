@@ -1,4 +1,4 @@
-"""Settings of a conversation as `converse.proto` has them, both ways. Pure."""
+"""Settings that a client asks for over gRPC, and the functions that hold. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from dataclasses import replace
 import msgspec
 
 from antiphon.errors import InvalidArgument
-from antiphon.v1 import converse_pb2, functions_pb2
-from antiphon.wire.convert import sampling_from_proto, sampling_to_proto
+from antiphon.live_conversation import TimedTurns, TranscriptOptions, VoiceTurns
+from antiphon.v1 import converse_pb2
+from antiphon.wire.convert import sampling_from_proto
 from antiphon_gateway.calls.tools import read_function_texts
-from antiphon_gateway.conversations.settings import (
-    FUNCTION,
-    ConversationSettings,
-    TranscriptWish,
-    TurnDetection,
-)
+from antiphon_gateway.conversations.settings import FUNCTION, ConversationSettings
 
 MOST_STAGES = 16
 _RANGES = {
@@ -48,18 +44,17 @@ def with_settings(
         changed = _with_functions(changed, asked.functions)
     match asked.WhichOneof("transcription"):
         case "no_transcripts":
-            changed = replace(changed, transcript=None)
+            changed = replace(changed, transcripts=None)
         case "transcripts" if holds.hears:
-            wish = TranscriptWish(asked.transcripts.language, asked.transcripts.prompt)
-            changed = replace(changed, transcript=wish)
+            wish = TranscriptOptions(asked.transcripts.language, asked.transcripts.prompt)
+            changed = replace(changed, transcripts=wish)
     match asked.WhichOneof("turns"):
         case "manual_turns":
-            changed = replace(changed, turns=None, answer_every_s=None)
+            changed = replace(changed, turns=None)
         case "voice_turns":
-            turns = _read_turns(asked.voice_turns)
-            changed = replace(changed, turns=turns, answer_every_s=None)
+            changed = replace(changed, turns=_read_turns(asked.voice_turns))
         case "timed_turns":
-            changed = replace(changed, turns=None, answer_every_s=asked.timed_turns.answer_every_s)
+            changed = replace(changed, turns=TimedTurns(asked.timed_turns.answer_every_s))
     return changed
 
 
@@ -82,20 +77,22 @@ def _with_functions(
     return changed
 
 
-def _write_functions(holds: ConversationSettings) -> converse_pb2.OfferedFunctions:
+def write_functions(
+    holds: ConversationSettings, settings: converse_pb2.ConversationSettings
+) -> None:
+    """Add the functions that are offered to a message of settings."""
+    if not holds.tools:
+        return
     named = holds.tool_choice.startswith(FUNCTION)
-    choice = functions_pb2.FunctionChoice(
-        mode="required" if named else holds.tool_choice,
-        name=holds.tool_choice.removeprefix(FUNCTION) if named else "",
-        one_call=not holds.parallel_calls,
-    )
-    texts = [
-        msgspec.json.encode(msgspec.json.decode(each)["function"]).decode() for each in holds.tools
-    ]
-    return converse_pb2.OfferedFunctions(functions=texts, choice=choice)
+    settings.functions.choice.mode = "required" if named else holds.tool_choice
+    settings.functions.choice.name = holds.tool_choice.removeprefix(FUNCTION) if named else ""
+    settings.functions.choice.one_call = not holds.parallel_calls
+    for each in holds.tools:
+        function = msgspec.json.encode(msgspec.json.decode(each)["function"]).decode()
+        settings.functions.functions.append(function)
 
 
-def _read_turns(asked: converse_pb2.VoiceTurns) -> TurnDetection:
+def _read_turns(asked: converse_pb2.VoiceTurns) -> VoiceTurns:
     given = {field.name: value for field, value in asked.ListFields()}
     for name, value in given.items():
         least, most = _RANGES.get(name, (0.0, 1.0))
@@ -105,34 +102,4 @@ def _read_turns(asked: converse_pb2.VoiceTurns) -> TurnDetection:
             raise InvalidArgument(
                 f"{field}: {value:g} is out of range; give {least:g} to {most:g}", field=field
             )
-    return TurnDetection(**given)
-
-
-def _write_turns(holds: TurnDetection) -> converse_pb2.VoiceTurns:
-    return converse_pb2.VoiceTurns(
-        threshold=holds.threshold,
-        prefix_padding_s=holds.prefix_padding_s,
-        silence_s=holds.silence_s,
-        creates_response=holds.creates_response,
-        interrupts_response=holds.interrupts_response,
-        idle_timeout_s=holds.idle_timeout_s,
-    )
-
-
-def write_settings(holds: ConversationSettings) -> converse_pb2.ConversationSettings:
-    """The message of all settings."""
-    turns, wish, every_s = holds.turns, holds.transcript, holds.answer_every_s
-    return converse_pb2.ConversationSettings(
-        functions=_write_functions(holds) if holds.tools else None,
-        manual_turns=converse_pb2.ManualTurns() if turns is None and every_s is None else None,
-        timed_turns=None if every_s is None else converse_pb2.TimedTurns(answer_every_s=every_s),
-        no_transcripts=converse_pb2.NoTranscripts() if wish is None else None,
-        transcripts=None
-        if wish is None
-        else converse_pb2.Transcripts(language=wish.language, prompt=wish.prompt),
-        voice_turns=None if turns is None else _write_turns(turns),
-        instructions=holds.instructions,
-        spoken=holds.spoken,
-        voice=holds.voice,
-        sampling={stage: sampling_to_proto(each) for stage, each in holds.sampling.items()},
-    )
+    return VoiceTurns(**given)

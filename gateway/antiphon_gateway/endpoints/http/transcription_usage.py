@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antiphon_gateway.calls.events import SegmentUsage
+from antiphon.answer import Usage
 
 
 class InputTokenDetails(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class DurationUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
     seconds: float
 
 
-def transcription_usage(usage: SegmentUsage) -> TokensUsage:
+def transcription_usage(usage: Usage) -> TokensUsage:
     """Tokens that were read and written."""
     read, heard = usage.prompt_tokens, usage.prompt_audio_tokens
     return TokensUsage(

@@ -53,7 +53,7 @@ class RealtimeCall:
         self._report_ignored = report_ignored
         self._send_json = send
         self._watch = endpoint.watch()
-        self._events = ServerEvents(endpoint.config.max_retrieved_bytes)
+        self._events = ServerEvents(settings, endpoint.config.max_retrieved_bytes)
         self._appended = AppendedBytes()
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]
@@ -78,7 +78,7 @@ class RealtimeCall:
             except Cancelled:
                 raise
             except AntiphonError as stopped:
-                await self._conversation.refuse(stopped, None)
+                await self._conversation.refuse(stopped, "")
                 raise
 
     async def _take(self, data: str) -> None:
@@ -94,7 +94,7 @@ class RealtimeCall:
                 else read_event(data, ignored)
             )
         except AntiphonError as error:
-            await self._conversation.refuse(error, event_id_of(data))
+            await self._conversation.refuse(error, event_id_of(data) or "")
             return
         finally:
             self._report_ignored(ignored)
@@ -105,11 +105,11 @@ class RealtimeCall:
         except Cancelled:
             raise
         except AntiphonError as error:
-            await self._conversation.refuse(error, event.event_id)
+            await self._conversation.refuse(error, event.event_id or "")
         except Exception:
             log.exception("a realtime event broke")
             mistake = Internal("the gateway made a mistake; its log has more")
-            await self._conversation.refuse(mistake, event.event_id)
+            await self._conversation.refuse(mistake, event.event_id or "")
 
     async def _handle(self, event: ClientEvent, size: int) -> None:
         settings = self._conversation.settings

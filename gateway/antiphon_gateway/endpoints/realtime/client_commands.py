@@ -5,8 +5,19 @@ from __future__ import annotations
 from typing import assert_never
 
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.conversations import commands
-from antiphon_gateway.conversations.commands import Command
+from antiphon.live_conversation import (
+    AppendAudio,
+    CancelResponse,
+    ChangeSettings,
+    ClearAudio,
+    Command,
+    CommitAudio,
+    CreateItem,
+    CreateResponse,
+    DeleteItem,
+    RetrieveItem,
+    TruncateItem,
+)
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.realtime import client_events as client
 from antiphon_gateway.endpoints.realtime.client_events import ClientEvent
@@ -53,30 +64,30 @@ def read_command(
     """
     match event:
         case client.SessionUpdate(session=asked):
-            return commands.ChangeSettings(updated(settings, asked))
+            return ChangeSettings(updated(settings, asked))
         case client.AudioAppend(audio=audio):
             sent = settings.input_format
             pcm16 = appended.take(audio, sent)
-            return commands.AppendAudio(pcm16, sent.rate_hz) if pcm16 else None
+            return AppendAudio(pcm16, sent.rate_hz) if pcm16 else None
         case client.AudioCommit():
             appended.forget()
-            return commands.CommitAudio()
+            return CommitAudio()
         case client.AudioClear():
             appended.forget()
-            return commands.ClearAudio()
+            return ClearAudio()
         case client.ItemCreate(item=given, previous_item_id=after):
-            return commands.CreateItem(read_item(given, settings.input_format), after)
+            return CreateItem(read_item(given, settings.input_format), after)
         case client.ItemRetrieve(item_id=item_id):
-            return commands.RetrieveItem(item_id)
+            return RetrieveItem(item_id)
         case client.ItemDelete(item_id=item_id):
-            return commands.DeleteItem(item_id)
+            return DeleteItem(item_id)
         case client.ItemTruncate():
-            end_s = event.audio_end_ms / 1000
-            return commands.TruncateItem(event.item_id, event.content_index, end_s)
+            heard_s = event.audio_end_ms / 1000
+            return TruncateItem(event.item_id, heard_s, event.content_index)
         case client.ResponseCreate(response=response):
             return _create_response(response or client.ResponseSettings(), settings)
         case client.ResponseCancel(response_id=response_id):
-            return commands.CancelResponse(response_id)
+            return CancelResponse(response_id or "")
         case client.OutputClear():
             return None
         case _:
@@ -85,7 +96,7 @@ def read_command(
 
 def _create_response(
     asked: client.ResponseSettings, settings: ConversationSettings
-) -> commands.CreateResponse:
+) -> CreateResponse:
     if len(asked.metadata or {}) > client.MOST_METADATA:
         raise InvalidArgument(
             f"response.metadata: at most {client.MOST_METADATA} entries",
@@ -104,9 +115,9 @@ def _create_response(
             else read_item(each, settings.input_format)
             for each in asked.input
         )
-    return commands.CreateResponse(
+    return CreateResponse(
         settings=for_response(settings, asked),
-        in_conversation=asked.conversation != "none",
+        out_of_band=asked.conversation == "none",
         given=given,
         metadata=asked.metadata,
     )

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.conversation import FUNCTION_NAME, ToolCall
+from antiphon.answer import FunctionCall
+from antiphon.conversation import FUNCTION_NAME, Role
 from antiphon.errors import Internal, InvalidArgument, NotImplementedYet
+from antiphon.live_conversation import CallResultPart, Item, ItemPart, RecordedPart, SpokenPart
 from antiphon_gateway.calls.tools import read_arguments
-from antiphon_gateway.conversations.items import (
-    CallContent,
-    CallOutput,
-    Content,
-    ConversationItem,
-    RecordedContent,
-    Role,
-    SpokenContent,
-    WrittenContent,
-)
+from antiphon_gateway.conversations.items import HeardPart
 from antiphon_gateway.endpoints.realtime.client_events import ContentPart, ItemGiven
 from antiphon_gateway.media.audio_out import to_base64
 from antiphon_gateway.media.data_url import decoded_base64
@@ -30,7 +23,7 @@ MOST_CONTENTS = 256
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
-def read_item(given: ItemGiven, sent: LiveFormat) -> ConversationItem:
+def read_item(given: ItemGiven, sent: LiveFormat) -> Item:
     """An item that a client writes, its audio in the format in which it is `sent`; its id is empty
     if it brings none.
 
@@ -61,7 +54,7 @@ def read_item(given: ItemGiven, sent: LiveFormat) -> ConversationItem:
     )
     if not contents:
         raise InvalidArgument("item.content: is empty", field="item.content")
-    return ConversationItem(given.id or "", role, contents)
+    return Item(role, contents, given.id or "")
 
 
 def _check_id(given: ItemGiven) -> None:
@@ -71,7 +64,7 @@ def _check_id(given: ItemGiven) -> None:
         )
 
 
-def _read_call(given: ItemGiven) -> ConversationItem:
+def _read_call(given: ItemGiven) -> Item:
     """A call that an earlier answer made, or what came of one."""
     _check_id(given)
     if given.call_id is None or not 1 <= len(given.call_id) <= MOST_ID_CHARS:
@@ -79,28 +72,28 @@ def _read_call(given: ItemGiven) -> ConversationItem:
             f"item.call_id: must have 1 to {MOST_ID_CHARS} characters", field="item.call_id"
         )
     if given.type == "function_call_output":
-        output = CallOutput(given.call_id, given.output or "")
-        return ConversationItem(given.id or "", "tool", (output,))
+        output = CallResultPart(given.call_id, given.output or "")
+        return Item("tool", (output,), given.id or "")
     if FUNCTION_NAME.fullmatch(given.name or "") is None:
         raise InvalidArgument(
             "item.name: must be 1 to 64 letters, digits, _ or -", field="item.name"
         )
     arguments = read_arguments(given.arguments or "", "item.arguments")
-    call = ToolCall(given.call_id, given.name or "", arguments)
-    return ConversationItem(given.id or "", "assistant", (CallContent(call),))
+    call = FunctionCall(given.call_id, given.name or "", arguments)
+    return Item("assistant", (call,), given.id or "")
 
 
-def _content(part: ContentPart, role: Role, sent: LiveFormat, field: str) -> Content:
+def _content(part: ContentPart, role: Role, sent: LiveFormat, field: str) -> ItemPart:
     match role, part.type:
         case (("user" | "system"), ("input_text" | "text")):
-            return WrittenContent(part.text or "")
+            return part.text or ""
         case "user", ("input_audio" | "audio"):
             pcm16 = pcm16_from_base64(part.audio or "", sent, f"{field}.audio")
-            return RecordedContent(PcmRecording(pcm16, sent.rate_hz))
+            return HeardPart.of(PcmRecording(pcm16, sent.rate_hz))
         case "assistant", ("output_text" | "text" | "input_text"):
-            return WrittenContent(part.text or "")
+            return part.text or ""
         case "assistant", ("output_audio" | "audio"):
-            return SpokenContent(part.transcript or "")
+            return SpokenPart(part.transcript or "")
     raise NotImplementedYet(
         f"{field}.type: {part.type!r} is not supported in an item of {role}", field=f"{field}.type"
     )
@@ -116,46 +109,44 @@ def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
     return sent.pcm16(data[: len(data) - len(data) % sent.sample_bytes])
 
 
-def item_json(
-    item: ConversationItem, *, status: str = "", audio: LiveFormat | None = None
-) -> dict[str, Any]:
+def item_json(item: Item, *, status: str = "", audio: LiveFormat | None = None) -> dict[str, Any]:
     """An item as events tell it; its recordings only if their format is given, in `audio`."""
     head = {
         "id": item.id,
         "object": "realtime.item",
         "status": status or ("completed" if item.complete else "incomplete"),
     }
-    match item.contents:
-        case (CallContent(call),):
+    match item.parts:
+        case (FunctionCall() as call,):
             named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
             return head | {"type": "function_call"} | named
-        case (CallOutput(call_id, output),):
+        case (CallResultPart(call_id, output),):
             return head | {"type": "function_call_output", "call_id": call_id, "output": output}
     return head | {
         "type": "message",
         "role": item.role,
-        "content": [_content_json(each, item.role, audio=audio) for each in item.contents],
+        "content": [_content_json(each, item.role, audio=audio) for each in item.parts],
     }
 
 
-def part_json(item: ConversationItem) -> dict[str, Any]:
+def part_json(item: Item) -> dict[str, Any]:
     """The one part of an item that a response makes, as `content_part` events tell it."""
-    (content,) = item.contents
-    if isinstance(content, SpokenContent):
+    (content,) = item.parts
+    if isinstance(content, SpokenPart):
         return {"type": "audio", "transcript": content.transcript}
     return _content_json(content, "user", audio=None) | {"type": "text"}
 
 
-def _content_json(content: Content, role: Role, *, audio: LiveFormat | None) -> dict[str, Any]:
+def _content_json(content: ItemPart, role: str, *, audio: LiveFormat | None) -> dict[str, Any]:
     match content:
-        case WrittenContent(text):
+        case str(text):
             return {"type": "output_text" if role == "assistant" else "input_text", "text": text}
-        case SpokenContent(transcript):
+        case SpokenPart(transcript):
             return {"type": "output_audio", "transcript": transcript}
-        case CallContent() | CallOutput():
+        case FunctionCall() | CallResultPart():
             raise Internal("a call is an item, and no part of one")
-        case RecordedContent(recording, transcript):
+        case RecordedPart(transcript=transcript):
             told: dict[str, Any] = {"type": "input_audio", "transcript": transcript}
-            if audio is None:
+            if audio is None or not isinstance(content, HeardPart):
                 return told
-            return told | {"audio": to_base64(recoded(recording, audio))}
+            return told | {"audio": to_base64(recoded(content.recording, audio))}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from antiphon.answer import Usage
 from antiphon.errors import AntiphonError
-from antiphon_gateway.calls.events import SegmentUsage
 from antiphon_gateway.conversations.events import Response
 from antiphon_gateway.endpoints.http.errors import api_code
 from antiphon_gateway.endpoints.realtime.item_json import item_json
@@ -22,10 +22,10 @@ def response_json(response: Response, conversation_id: str) -> dict[str, Any]:
     return {
         "object": "realtime.response",
         "id": response.id,
-        "status": response.status.value,
+        "status": response.status,
         "status_details": _details(response),
         "output": [item_json(item) for item in response.items],
-        "conversation_id": conversation_id if response.in_conversation else None,
+        "conversation_id": conversation_id if not response.out_of_band else None,
         "output_modalities": modalities_json(settings),
         "max_output_tokens": max_tokens_json(settings),
         "audio": {
@@ -39,9 +39,9 @@ def response_json(response: Response, conversation_id: str) -> dict[str, Any]:
 def _details(response: Response) -> dict[str, Any] | None:
     """Why it is not whole."""
     if response.error is not None:
-        return {"type": response.status.value, "error": _error(response.error)}
-    if response.reason is not None:
-        return {"type": response.status.value, "reason": response.reason.value}
+        return {"type": response.status, "error": _error(response.error)}
+    if response.reason:
+        return {"type": response.status, "reason": response.reason}
     return None
 
 
@@ -53,7 +53,7 @@ def _error(error: AntiphonError) -> dict[str, Any]:
     }
 
 
-def _usage(usage: SegmentUsage) -> dict[str, Any]:
+def _usage(usage: Usage) -> dict[str, Any]:
     """Tokens as the API counts them: a codec frame is an audio token."""
     output = usage.completion_tokens + usage.completion_audio_frames
     return {

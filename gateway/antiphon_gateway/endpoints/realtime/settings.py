@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.errors import InvalidArgument, told
-from antiphon_gateway.conversations.settings import ConversationSettings, TranscriptWish
+from antiphon.live_conversation import TimedTurns, TranscriptOptions
+from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.http.voice import voice_name
 from antiphon_gateway.endpoints.realtime.beta_fields import response_of_today, session_of_today
 from antiphon_gateway.endpoints.realtime.client_events import (
@@ -34,11 +35,12 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
             field="session.type",
         )
     asked = session_of_today(asked)
+    by_voice, every_s = holds.voice_turns, holds.answer_every_s
     changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "session")
     if asked.audio is not None:
         changed = _with_audio(changed, asked.audio, "session")
         if asked.audio.input is not None and asked.audio.input.turn_detection is not UNSET:
-            changed = replace(changed, turns=read_turns(asked.audio.input.turn_detection))
+            by_voice = read_turns(asked.audio.input.turn_detection)
     changed = with_tools(changed, asked, "session")
     if asked.instructions is not UNSET:
         changed = replace(changed, instructions=asked.instructions or "")
@@ -47,14 +49,14 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
         stopping = changed.stopping if own.stopping is None else own.stopping
         changed = replace(changed, timeline=timeline, stopping=stopping)
         if own.answer_every_s is not UNSET:
-            changed = replace(changed, answer_every_s=own.answer_every_s)
-    if changed.answer_every_s is not None and changed.turns is not None:
+            every_s = own.answer_every_s
+    if every_s is not None and by_voice is not None:
         raise InvalidArgument(
             "session.antiphon.answer_every_s: turns end by the clock or by voice; set "
             "session.audio.input.turn_detection to null, or this",
             field="session.antiphon.answer_every_s",
         )
-    return changed
+    return replace(changed, turns=by_voice if every_s is None else TimedTurns(every_s))
 
 
 def for_response(holds: ConversationSettings, asked: ResponseSettings) -> ConversationSettings:
@@ -84,7 +86,7 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
                 "format": format_json(holds.input_format),
                 "noise_reduction": None,
                 "transcription": _transcription_json(holds),
-                "turn_detection": turns_json(holds.turns),
+                "turn_detection": turns_json(holds.voice_turns),
             },
             "output": {
                 "format": format_json(holds.output_format),
@@ -141,8 +143,8 @@ def _with_audio(
         holds = replace(holds, input_format=_format(asked.input.format, field))
     if asked.input is not None and asked.input.transcription is not UNSET and holds.hears:
         wish = asked.input.transcription
-        wanted = None if wish is None else TranscriptWish(wish.language or "", wish.prompt or "")
-        holds = replace(holds, transcript=wanted)
+        wanted = None if wish is None else TranscriptOptions(wish.language or "", wish.prompt or "")
+        holds = replace(holds, transcripts=wanted)
     if asked.output is not None and asked.output.format is not None:
         field = f"{where}.audio.output.format"
         holds = replace(holds, output_format=_format(asked.output.format, field))
@@ -159,7 +161,7 @@ def format_json(holds: LiveFormat) -> dict[str, Any]:
 
 def _transcription_json(holds: ConversationSettings) -> dict[str, Any] | None:
     """What holds, which is the served model's."""
-    wish = holds.transcript
+    wish = holds.transcripts
     if wish is None:
         return None
     told = TranscriptionSettings(holds.model, wish.language or None, wish.prompt)

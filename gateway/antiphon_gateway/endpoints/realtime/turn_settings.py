@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.conversations.settings import EAGER_SILENCE_S, Eagerness, TurnDetection
+from antiphon.live_conversation import VoiceTurns
+from antiphon_gateway.conversations.settings import EAGER_SILENCE_S, Eagerness, SemanticTurns
 from antiphon_gateway.endpoints.realtime.client_events import TurnSettings
 
 FIELD = "session.audio.input.turn_detection"
@@ -14,7 +15,7 @@ LEAST_SILENCE_MS, MOST_SILENCE_MS = 32.0, 60_000.0
 LEAST_IDLE_MS, MOST_IDLE_MS = 100.0, 120_000.0
 
 
-def read_turns(asked: TurnSettings | None) -> TurnDetection | None:
+def read_turns(asked: TurnSettings | None) -> VoiceTurns | None:
     """What is to hold. Raises `InvalidArgument` with the field."""
     if asked is None:
         return None
@@ -23,7 +24,7 @@ def read_turns(asked: TurnSettings | None) -> TurnDetection | None:
     if asked.type == "semantic_vad":
         eagerness = _eagerness(asked.eagerness)
         silence_s = EAGER_SILENCE_S[eagerness]
-        return TurnDetection(
+        return SemanticTurns(
             silence_s=silence_s,
             creates_response=creates,
             interrupts_response=interrupts,
@@ -36,7 +37,7 @@ def read_turns(asked: TurnSettings | None) -> TurnDetection | None:
             field=f"{FIELD}.type",
         )
     idle_ms = _within(asked.idle_timeout_ms, 0.0, LEAST_IDLE_MS, MOST_IDLE_MS, "idle_timeout_ms")
-    return TurnDetection(
+    return VoiceTurns(
         threshold=_within(asked.threshold, 0.5, 0.0, 1.0, "threshold"),
         prefix_padding_s=_within(
             asked.prefix_padding_ms, 300.0, 0.0, MOST_PADDING_MS, "prefix_padding_ms"
@@ -56,7 +57,7 @@ def read_turns(asked: TurnSettings | None) -> TurnDetection | None:
     )
 
 
-def turns_json(holds: TurnDetection | None) -> dict[str, Any] | None:
+def turns_json(holds: VoiceTurns | None) -> dict[str, Any] | None:
     """What holds. For `semantic_vad` that is a length of silence, which is told, too."""
     if holds is None:
         return None
@@ -65,7 +66,7 @@ def turns_json(holds: TurnDetection | None) -> dict[str, Any] | None:
         "create_response": holds.creates_response,
         "interrupt_response": holds.interrupts_response,
     }
-    if holds.eagerness is not None:
+    if isinstance(holds, SemanticTurns):
         return {"type": "semantic_vad", "eagerness": holds.eagerness.value, **told}
     idle_s = holds.idle_timeout_s
     return {

@@ -1,0 +1,251 @@
+"""Conversations over gRPC: one table from the messages of `converse.proto` to the values of
+`antiphon.live_conversation`, read by the client and written by the gateway.
+
+A value and its message have the same field names, so a new event is a row in `EVENTS`. The client
+reads what it does not know as None; a field that a message lacks takes the value's default.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, MutableMapping, MutableSequence
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from antiphon import live_conversation as talk
+from antiphon.answer import FunctionCall, Usage
+from antiphon.errors import DataLoss
+from antiphon.v1 import converse_pb2
+from antiphon.wire.convert import (
+    error_from_proto,
+    error_to_proto,
+    sampling_from_proto,
+    sampling_to_proto,
+)
+
+EVENTS: Mapping[str, type[Any]] = {
+    "begun": talk.ConversationOpened,
+    "settings_changed": talk.SettingsUpdated,
+    "refused": talk.CommandFailed,
+    "audio_committed": talk.AudioAccepted,
+    "audio_cleared": talk.AudioDropped,
+    "speech_started": talk.SpeechBegan,
+    "speech_stopped": talk.SpeechEnded,
+    "silence_timed_out": talk.SilencePassed,
+    "server_stopping": talk.ServerStopping,
+    "saved": talk.ConversationSaved,
+    "item_added": talk.ItemCreated,
+    "item_retrieved": talk.ItemFetched,
+    "item_deleted": talk.ItemRemoved,
+    "item_truncated": talk.ItemCut,
+    "transcript_text": talk.TranscriptDelta,
+    "transcript_ended": talk.TranscriptDone,
+    "transcript_failed": talk.TranscriptLost,
+    "response_created": talk.ResponseStarted,
+    "response_item_begun": talk.ResponseItemStarted,
+    "response_text": talk.ResponseTextDelta,
+    "response_audio": talk.ResponseAudioDelta,
+    "response_call_text": talk.ResponseFunctionCallDelta,
+    "response_call": talk.ResponseFunctionCall,
+    "response_item_ended": talk.ResponseItemDone,
+    "response_ended": talk.ResponseDone,
+}
+"""Events by their fields of `ConverseResponse`."""
+PARTS: Mapping[str, type[Any]] = {
+    "text": str,
+    "recorded": talk.RecordedPart,
+    "spoken": talk.SpokenPart,
+    "call": FunctionCall,
+    "result": talk.CallResultPart,
+}
+"""Parts of an item by their fields of `ItemContent`."""
+_KINDS: Mapping[str, type[Any]] = {
+    "ConversationItem": talk.Item,
+    "ConversationResponse": talk.ConversationReply,
+    "FunctionCall": FunctionCall,
+    "Usage": Usage,
+}
+"""Values within others, by their messages."""
+_RENAMED = {"parts": "contents"}
+
+
+def event_to_proto(event: object) -> converse_pb2.ConverseResponse:
+    """The message of an event, which may be of a subclass of one of `EVENTS`."""
+    message = converse_pb2.ConverseResponse()
+    field = _row(EVENTS, event)
+    _write(event, EVENTS[field], getattr(message, field))
+    return message
+
+
+def event_from_proto(
+    message: converse_pb2.ConverseResponse,
+) -> talk.TalkEvent | talk.ConversationSaved | None:
+    """The event of a message; None for one that this version does not know.
+
+    Raises `DataLoss` for one that cannot be understood.
+    """
+    field = message.WhichOneof("event")
+    if field is None:
+        return None
+    event: talk.TalkEvent | talk.ConversationSaved = _read(getattr(message, field), EVENTS[field])
+    return event
+
+
+def settings_to_proto(held: talk.HeldSettings) -> converse_pb2.ConversationSettings:
+    """The message of all settings."""
+    message = converse_pb2.ConversationSettings(
+        instructions=held.instructions,
+        spoken=held.spoken,
+        voice=held.voice,
+        sampling={stage: sampling_to_proto(each) for stage, each in held.sampling.items()},
+    )
+    match held.turns:
+        case talk.VoiceTurns():
+            _write(held.turns, talk.VoiceTurns, message.voice_turns)
+        case talk.TimedTurns():
+            _write(held.turns, talk.TimedTurns, message.timed_turns)
+        case None:
+            message.manual_turns.SetInParent()
+    if held.transcripts is None:
+        message.no_transcripts.SetInParent()
+    else:
+        _write(held.transcripts, talk.TranscriptOptions, message.transcripts)
+    return message
+
+
+def settings_from_proto(message: converse_pb2.ConversationSettings) -> talk.HeldSettings:
+    """The settings of a message that has all of them."""
+    turns: talk.VoiceTurns | talk.TimedTurns | None = None
+    if message.HasField("voice_turns"):
+        turns = _read(message.voice_turns, talk.VoiceTurns)
+    elif message.HasField("timed_turns"):
+        turns = _read(message.timed_turns, talk.TimedTurns)
+    return talk.HeldSettings(
+        instructions=message.instructions,
+        spoken=message.spoken,
+        voice=message.voice,
+        sampling={stage: sampling_from_proto(each) for stage, each in message.sampling.items()},
+        turns=turns,
+        transcripts=_read(message.transcripts, talk.TranscriptOptions)
+        if message.HasField("transcripts")
+        else None,
+    )
+
+
+def _row(table: Mapping[str, type[Any]], value: object) -> str:
+    """The field of the oneof that is for that value."""
+    return next(field for field, kind in table.items() if isinstance(value, kind))
+
+
+class _Shared(NamedTuple):
+    """A field that a value and its message share."""
+
+    value_name: str
+    name: str
+    described: FieldDescriptor
+    optional: bool
+
+
+@functools.cache
+def _shared(kind: Any, descriptor: Descriptor) -> tuple[_Shared, ...]:
+    """A value's fields that a message has, too."""
+    shared = []
+    for field in fields(kind):
+        name = _RENAMED.get(field.name, field.name)
+        if (described := descriptor.fields_by_name.get(name)) is not None:
+            optional = field.default is not MISSING or field.default_factory is not MISSING
+            shared.append(_Shared(field.name, name, described, optional))
+    return tuple(shared)
+
+
+def _write(value: object, kind: Any, message: Any) -> None:
+    """Fill a message with the fields of a value of that kind."""
+    message.SetInParent()
+    for value_name, name, described, _ in _shared(kind, message.DESCRIPTOR):
+        match getattr(value, value_name):
+            case None:
+                pass
+            case tuple(several):
+                target = getattr(message, name)
+                for each in several:
+                    if described.message_type is None:
+                        target.append(each)
+                    else:
+                        _write_message(each, target.add())
+            case Mapping() as named:
+                getattr(message, name).update(named)
+            case str(word) if described.enum_type is not None:
+                numbers = described.enum_type.values_by_name
+                full = f"{_prefix(described.enum_type)}{word.upper() or _UNSPECIFIED}"
+                setattr(message, name, numbers[full].number)
+            case other if described.message_type is not None:
+                _write_message(other, getattr(message, name))
+            case plain:
+                setattr(message, name, plain)
+
+
+def _write_message(value: Any, message: Any) -> None:
+    match message.DESCRIPTOR.name:
+        case "SessionError":
+            message.CopyFrom(error_to_proto(value))
+        case "ConversationSettings":
+            message.CopyFrom(settings_to_proto(value))
+        case "ItemContent" if isinstance(value, str):
+            message.text = value
+        case "ItemContent":
+            field = _row(PARTS, value)
+            _write(value, PARTS[field], getattr(message, field))
+        case name:
+            _write(value, _KINDS[name], message)
+
+
+def _read(message: Any, kind: Any) -> Any:
+    """The value of that kind that a message carries."""
+    values: dict[str, Any] = {}
+    for value_name, name, described, optional in _shared(kind, message.DESCRIPTOR):
+        if optional and described.has_presence and not message.HasField(name):
+            continue
+        match getattr(message, name):
+            case MutableMapping() as named:
+                values[value_name] = dict(named)
+            case MutableSequence() as several:
+                values[value_name] = tuple(_read_one(each, described) for each in several)
+            case number if described.enum_type is not None:
+                word = _word(described.enum_type, number)
+                if not (word or optional):
+                    raise DataLoss(f"a response has an unknown {name} ({number})")
+                values[value_name] = word
+            case one:
+                values[value_name] = _read_one(one, described)
+    return kind(**values)
+
+
+def _read_one(value: Any, described: FieldDescriptor) -> Any:
+    if described.message_type is None:
+        return value
+    match described.message_type.name:
+        case "SessionError":
+            return error_from_proto(value)
+        case "ConversationSettings":
+            return settings_from_proto(value)
+        case "ItemContent":
+            # A part of a later version is text without any.
+            field = value.WhichOneof("content") or "text"
+            return value.text if field == "text" else _read(getattr(value, field), PARTS[field])
+        case name:
+            return _read(value, _KINDS[name])
+
+
+_UNSPECIFIED = "UNSPECIFIED"
+
+
+def _prefix(enum: EnumDescriptor) -> str:
+    return enum.values[0].name.removesuffix(_UNSPECIFIED)
+
+
+def _word(enum: EnumDescriptor, number: int) -> str:
+    """A constant without its enum's name, in lower case; empty for an unknown one."""
+    known = enum.values_by_number.get(number) if number else None
+    return known.name.removeprefix(_prefix(enum)).lower() if known is not None else ""
