@@ -10,7 +10,7 @@ import torch
 from tts_asking import Recorded
 
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
-from antiphon_gateway.media.audio_in import AudioLimits, decode_recordings
+from antiphon_gateway.media.audio_in import AudioLimits, decode_recording
 from antiphon_gateway.media.audio_in import Recording as AudioFile
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
@@ -31,8 +31,8 @@ async def test_recording_gives_the_recorded_frames_and_vector(
     recording: Recording, encoder: ReferenceEncoder, recorded: Recorded
 ) -> None:
     file = AudioFile("options.reference_audio", recorded.wav(recording))
-    (samples,) = await decode_recordings(
-        [file], MediaDecoder(1), rate_hz=SAMPLE_RATE_HZ, limits=LIMITS
+    samples = await decode_recording(
+        file, MediaDecoder(1), rate_hz=SAMPLE_RATE_HZ, left_s=LIMITS.all_s, limits=LIMITS
     )
     frames = recorded.arrays[f"{recording.name}/codes"]
     assert encoder.frames(samples).tolist() == frames.tolist()

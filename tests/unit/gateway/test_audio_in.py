@@ -12,7 +12,7 @@ import soundfile
 import soxr
 
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from antiphon_gateway.media.audio_in import AudioLimits, Recording, decode_recording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_gateway.media.resampling import resampled_length
 
@@ -33,7 +33,9 @@ async def test_audio_of_a_low_rate_is_refused_before_anything_is_made_of_it() ->
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
     with pytest.raises(InvalidArgument, match="600"):
-        await decode_recordings([recording], DECODER, rate_hz=RATE_HZ, limits=limits)
+        await decode_recording(
+            recording, DECODER, rate_hz=RATE_HZ, left_s=limits.all_s, limits=limits
+        )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak - before < 1 << 20
@@ -45,7 +47,9 @@ async def test_audio_read_block_by_block_is_what_it_is_at_once(rate_hz: int, cha
     samples = np.random.default_rng(5).uniform(-1, 1, (200_001, channels)).astype(np.float32)
     limits = AudioLimits(recordings=1, each_s=600.0, all_s=600.0)
     recording = Recording("wav", wav(samples, rate_hz, "FLOAT"))
-    (got,) = await decode_recordings([recording], DECODER, rate_hz=RATE_HZ, limits=limits)
+    got = await decode_recording(
+        recording, DECODER, rate_hz=RATE_HZ, left_s=limits.all_s, limits=limits
+    )
     plain = soxr.resample(samples.mean(axis=1, dtype=np.float32), rate_hz, RATE_HZ)
     wanted = np.pad(plain, (0, resampled_length(200_001, rate_hz, RATE_HZ) - len(plain)))
     np.testing.assert_array_equal(got, wanted)

@@ -8,7 +8,7 @@ import pytest
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.conversations.errors import NoAudio
 from antiphon_gateway.conversations.input_audio import InputAudioBuffer
-from antiphon_gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from antiphon_gateway.media.audio_in import AudioLimits, Recording, decode_recording
 from antiphon_gateway.media.audio_out import wav_file
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_gateway.media.pcm_recording import PcmRecording
@@ -58,7 +58,10 @@ async def test_samples_are_read_as_a_file_of_them_is(rate_hz: int) -> None:
     limits = AudioLimits(recordings=2, each_s=60.0, all_s=60.0)
     plainly, as_file = PcmRecording(pcm16, rate_hz), wav_file(pcm16, rate_hz)
     both = [Recording("it", plainly), Recording("it", as_file)]
-    plain, file = await decode_recordings(both, MediaDecoder(1), rate_hz=16_000, limits=limits)
+    plain, file = [
+        await decode_recording(each, MediaDecoder(1), rate_hz=16_000, left_s=60.0, limits=limits)
+        for each in both
+    ]
     np.testing.assert_array_equal(plain, file)
 
 
