@@ -121,7 +121,7 @@ def pytest_runtest_makereport(
 def served() -> Iterator[str]:
     """The URL of a gateway before the embedded model."""
     # Most runs start no services, and OpenAI's client takes its time to import.
-    from embedded_model import embedded_model
+    from tests.embedded_model import embedded_model
 
     with embedded_model() as model:
         yield model.url
@@ -130,7 +130,7 @@ def served() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def recording(served: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Speech: an answer of the model itself."""
-    from embedded_model import spoken_answer
+    from tests.embedded_model import spoken_answer
 
     path = tmp_path_factory.mktemp("said") / "said.wav"
     path.write_bytes(spoken_answer(served, "What is antiphon?")[1])

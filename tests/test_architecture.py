@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -283,20 +283,43 @@ def test_every_module_has_a_layer() -> None:
     assert placed == modules | tools | {"antiphon_gateway", "antiphon_services", "antiphon_testkit"}
 
 
-def test_files_of_tests_have_names_of_their_own() -> None:
-    """pytest imports them by these, whatever the folder."""
-    places: dict[str, list[str]] = {}
+def _modules_of_tests() -> Iterator[Path]:
+    """Files that tests import as `tests...`; families are distributions of their own."""
     for path in (ROOT / "tests").rglob("*.py"):
-        in_package = (path.parent / "__init__.py").is_file() or "families" in path.parts
-        if path.name != "conftest.py" and not in_package:
-            places.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
-    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+        if not {"families", "echo_family"} & set(path.parts):
+            yield path
+
+
+def _short_imports(sources: Mapping[str, str], names: set[str]) -> list[str]:
+    """Places where a source imports one of these modules by its name alone."""
+    found = []
+    for place, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported = [node.module or ""]
+            elif isinstance(node, ast.Import):
+                imported = [each.name for each in node.names]
+            else:
+                continue
+            found += [f"{place}: import tests...{each}" for each in imported if each in names]
+    return found
+
+
+def test_tests_import_each_other_by_their_full_names() -> None:
+    """pytest adds no folder of tests to the import path."""
+    paths = list(_modules_of_tests())
+    names = {path.stem for path in paths}
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    assert not _short_imports(sources, names)
+    planted = {"a.py": "from truth import Truth", "b.py": "def load():\n    import asking as a"}
+    assert len(_short_imports(planted, names)) == 2
+    assert not _short_imports({"a.py": "from tests.equality.truth import Truth"}, names)
 
 
 def test_no_test_imports_from_a_conftest() -> None:
     """There are several of that name; which one it is depends on what pytest loaded last."""
     paths = (ROOT / "tests").rglob("*.py")
-    importing = re.compile(r"^\s*(from|import) conftest\b", re.MULTILINE)
+    importing = re.compile(r"^\s*(from|import) (tests\.(\w+\.)*)?conftest\b", re.MULTILINE)
     assert not [str(each.relative_to(ROOT)) for each in paths if importing.search(each.read_text())]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from in_browser import browser_page
+
+from tests.browser.in_browser import browser_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

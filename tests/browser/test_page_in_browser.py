@@ -7,14 +7,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from cut_connection import cut_connection
-from embedded_model import embedded_model
-from in_browser import browser_page
-from lone_gateway import keys_file, lone_gateway
 from playwright.sync_api import Page, expect
 
 from antiphon_gateway.keys.key_file import digest_of
 from antiphon_tools.demo.script import SPOKEN
+from tests.browser.cut_connection import cut_connection
+from tests.browser.in_browser import browser_page
+from tests.browser.lone_gateway import keys_file, lone_gateway
+from tests.embedded_model import embedded_model
 
 pytestmark = pytest.mark.processes
 

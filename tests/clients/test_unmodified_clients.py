@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import soundfile
 import soxr
-from embedded_model import embedded_model
 
 from antiphon_tools.launcher.plan import EMBEDDED_MODEL
+from tests.embedded_model import embedded_model
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE.parent / "recordings"

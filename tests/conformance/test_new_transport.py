@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from unix_socket import NAME, UNIX_SOCKET
 
 from antiphon.transport.payload.registry import TRANSPORTS
 from antiphon.transport.settings import LinkSettings
 from antiphon_testkit.check_transport import CHECKS, Check, Subject, check_nothing_is_left
 from antiphon_testkit.faulty_transport import faulty_senders
+from tests.conformance.unix_socket import NAME, UNIX_SOCKET
 
 SETTINGS = LinkSettings(NAME, "cpu", slab_bytes=1 << 20, resume_window_s=5.0)  # type: ignore[arg-type]
 SUBJECTS = {

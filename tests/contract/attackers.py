@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from raw_http import RawClient, chat_body, connect, post
+from tests.contract.raw_http import RawClient, chat_body, connect, post
 
 SMALL_BUFFER = 1 << 12
 LONG_TEXT = "hello " * (1 << 17)

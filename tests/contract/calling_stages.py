@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fake_stages import EDGES, THINKER, FakeStages, Session
-
 from antiphon.conversation import ToolCall
 from antiphon.errors import UnusableOutput
 from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
 from antiphon.wire.tool_calls import CallPiece, call_pieces_to_tensors
+from tests.contract.fake_stages import EDGES, THINKER, FakeStages, Session
 
 TOOLS: list[Any] = [
     {

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from reading_model import Reader, open_reader
-from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
+from tests.contract.reading_model import Reader, open_reader
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import grpc
-from fake_stages import CODE2WAV, THINKER, USUAL, Session
-from served_gateway import ServedGateway
 
 import antiphon
 from antiphon.conversation import TextPart, from_tensors
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import CODE2WAV, THINKER, USUAL, Session
+from tests.contract.served_gateway import ServedGateway
 
 E = TypeVar("E")
 

@@ -6,19 +6,6 @@ import asyncio
 from collections.abc import Callable
 
 import numpy as np
-from fake_stages import (
-    CODE2WAV,
-    FRAMES,
-    TALKER,
-    TEXTS,
-    THINKER,
-    USUAL,
-    FakeStage,
-    Script,
-    Session,
-    samples_of,
-)
-from replicated_stages import Replicas
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import (
@@ -33,6 +20,19 @@ from antiphon_gateway.calls.events import (
     TextProduced,
 )
 from antiphon_gateway.calls.order import Order
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    TALKER,
+    TEXTS,
+    THINKER,
+    USUAL,
+    FakeStage,
+    Script,
+    Session,
+    samples_of,
+)
+from tests.contract.replicated_stages import Replicas
 
 ORDER = Order(messages=(ConversationMessage("user", (TextPart("Hi"),)),))
 LOST = Unavailable("the engine is gone")

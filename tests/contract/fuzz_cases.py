@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from fuzz_files import film, mutated, packed, picture, wav
-from fuzz_forms import FORM_PATH, form
-from served_gateway import MESSAGES, MODEL, SPOKEN
+
+from tests.contract.fuzz_files import film, mutated, packed, picture, wav
+from tests.contract.fuzz_forms import FORM_PATH, form
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN
 
 MAX_TEXT = 200_000
 SPEECH_PATH = b"/v1/audio/speech"

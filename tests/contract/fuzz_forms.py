@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from fuzz_files import mutated, packed, wav
-from served_gateway import MODEL
+from tests.contract.fuzz_files import mutated, packed, wav
+from tests.contract.served_gateway import MODEL
 
 FORM_PATH = b"/v1/audio/transcriptions"
 

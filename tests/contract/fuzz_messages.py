@@ -5,10 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from fuzz_files import film, mutated, picture, wav
-from served_gateway import MODEL
-
 from antiphon.v1 import speech_pb2
+from tests.contract.fuzz_files import film, mutated, picture, wav
+from tests.contract.served_gateway import MODEL
 
 NAMES = {
     "sampling": ("thinker", "talker", "drummer", ""),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from fake_stages import Session
-
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import Session
 
 
 class Pause:

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from served_gateway import MESSAGES, MODEL, ServedGateway
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway
 
 PATH = "/v1/chat/completions"
 

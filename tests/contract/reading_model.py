@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 import numpy as np
-from fake_stages import FakeStage, FakeStages, Session
-from served_gateway import deployment_of
 
 from antiphon.errors import Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import FakeStage, FakeStages, Session
+from tests.contract.served_gateway import deployment_of
 
 SPEAKER, VOCODER = "speaker", "vocoder"
 GRAPH = (("script", "", SPEAKER), ("frames", SPEAKER, VOCODER), ("audio", VOCODER, ""))

@@ -10,8 +10,9 @@ from typing import Any, get_args
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import BaseModel
-from served_gateway import MODEL, ServedGateway
-from spoken_audio import Heard
+
+from tests.contract.served_gateway import MODEL, ServedGateway
+from tests.contract.spoken_audio import Heard
 
 Told = dict[str, Any]
 

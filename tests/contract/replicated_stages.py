@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
-from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, describe
-from served_gateway import MESSAGES, MODEL, deployment_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, describe
+from tests.contract.served_gateway import MESSAGES, MODEL, deployment_of
 
 
 class Replicas:

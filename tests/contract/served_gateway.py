@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import openai
-from fake_stages import FakeStages
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import FakeStages
 
 MODEL = "fake-omni"
 MESSAGES: list[Any] = [{"role": "user", "content": "Hi"}]

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from fake_stages import ROLES, USUAL, FakeStages, Script, Session
-from served_gateway import ServedGateway, serve_gateway
-
 from antiphon.errors import ResourceExhausted
+from tests.contract.fake_stages import ROLES, USUAL, FakeStages, Script, Session
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 QUEUE: dict[str, Any] = {"max_waiting": 64, "queue_timeout_s": 600.0}
 

@@ -15,16 +15,16 @@ import msgspec
 import openai
 import pytest
 import websockets
-from converse_client import said
-from fake_stages import THINKER, Session, think
-from realtime_client import realtime
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
-from slotted_stages import Gate
 
 import antiphon
 from antiphon.client.retrying import Retry
 from antiphon.errors import ResourceExhausted, Unauthenticated
 from antiphon_gateway.keys.key_file import digest_of, new_key
+from tests.contract.converse_client import said
+from tests.contract.fake_stages import THINKER, Session, think
+from tests.contract.realtime_client import realtime
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
+from tests.contract.slotted_stages import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,15 +13,15 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-from fake_stages import INPUT_RATE_HZ, THINKER, FakeStages, Session
-from media_files import MUXED, SHORT, muxed, needs_ffmpeg, program
-from reading_model import SPEAKER, Reader, open_reader, post
-from served_gateway import MODEL, ServedGateway, serve_gateway
-from test_audio_input import ask, heard
 
 import antiphon
 from antiphon.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto, option_values_from_proto
+from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER, FakeStages, Session
+from tests.contract.media_files import MUXED, SHORT, muxed, needs_ffmpeg, program
+from tests.contract.reading_model import SPEAKER, Reader, open_reader, post
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
+from tests.contract.test_audio_input import ask, heard
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,14 +8,14 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from fake_stages import INPUT_RATE_HZ, MAX_INPUT_AUDIO_S, THINKER, Session
-from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.conversation import AudioPart, Conversation, from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.media.audio_formats import ForwardSink
 from antiphon_gateway.media.encoding import AudioEncoding, EncodingSteps
 from antiphon_gateway.media.mp3 import frame_at
+from tests.contract.fake_stages import INPUT_RATE_HZ, MAX_INPUT_AUDIO_S, THINKER, Session
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_stages import CODE2WAV, TALKER, THINKER, Session, think
-from served_gateway import SPOKEN, serve_gateway
 
 from antiphon.v1 import session_pb2
+from tests.contract.fake_stages import CODE2WAV, TALKER, THINKER, Session, think
+from tests.contract.served_gateway import SPOKEN, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -19,7 +19,6 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
-from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -37,6 +36,7 @@ from antiphon_gateway.keys import identities
 from antiphon_gateway.keys.credentials import Credentials, GrpcPeers, peer_address
 from antiphon_gateway.keys.identities import Identities
 from antiphon_gateway.keys.key_file import digest_of, new_key
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_stages import TALKER, Session
-from reading_model import Reader
-from served_gateway import MODEL, ServedGateway, serve_gateway
 
 from antiphon.segment import FinishReason
 from antiphon_gateway.keys.key_file import digest_of, new_key
+from tests.contract.fake_stages import TALKER, Session
+from tests.contract.reading_model import Reader
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

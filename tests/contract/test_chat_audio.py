@@ -8,7 +8,10 @@ import time
 import numpy as np
 import pytest
 import soundfile
-from fake_stages import (
+
+from antiphon.segment import FinishReason
+from antiphon.v1 import session_pb2
+from tests.contract.fake_stages import (
     CODE2WAV,
     FRAMES,
     ROLES,
@@ -18,10 +21,7 @@ from fake_stages import (
     Session,
     samples_of,
 )
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
-
-from antiphon.segment import FinishReason
-from antiphon.v1 import session_pb2
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

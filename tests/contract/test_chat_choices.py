@@ -9,10 +9,10 @@ from typing import Any
 
 import openai
 import pytest
-from fake_stages import CODE2WAV, FRAMES, ROLES, TEXTS, THINKER, Session, think
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 from antiphon.errors import Internal
+from tests.contract.fake_stages import CODE2WAV, FRAMES, ROLES, TEXTS, THINKER, Session, think
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from fake_stages import THINKER, Session
 from pydantic import BaseModel
-from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 
 import antiphon
 from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import THINKER, Session
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_stages import THINKER, Session
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
 
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from antiphon.wire.logprobs import logprobs_to_tensors
+from tests.contract.fake_stages import THINKER, Session
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

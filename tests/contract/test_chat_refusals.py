@@ -5,8 +5,9 @@ from typing import Any
 
 import openai
 import pytest
-from fake_stages import THINKER
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
+
+from tests.contract.fake_stages import THINKER
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,11 +9,11 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from fake_stages import CODE2WAV, FRAMES, TALKER, THINKER, Session, samples_of, stall
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 from antiphon.errors import Internal, InvalidArgument
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import CODE2WAV, FRAMES, TALKER, THINKER, Session, samples_of, stall
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import openai
 import pytest
-from fake_stages import THINKER, Session, think
-from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 
 from antiphon.conversation import from_tensors
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from tests.contract.fake_stages import THINKER, Session, think
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,15 +15,15 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from fake_stages import FakeStages
-from gateway_process import gateway_process
-from raw_http2 import PREFACE, SETTINGS, frame
-from served_gateway import MESSAGES, MODEL, SPOKEN, deployment_of
 
 import antiphon
 from antiphon.deployment.schema import dump_deployment
 from antiphon.deployment.tls_config import TlsConfig
 from antiphon_testkit.certificates import Certificates, make_certificates
+from tests.contract.fake_stages import FakeStages
+from tests.contract.gateway_process import gateway_process
+from tests.contract.raw_http2 import PREFACE, SETTINGS, frame
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

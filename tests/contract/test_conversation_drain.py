@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from converse_client import said, until
-from fake_stages import THINKER, FakeStages
-from paused_thinker import Pause
-from realtime_client import Realtime, realtime
-from served_gateway import ServedGateway, deployment_of
 from websockets.exceptions import ConnectionClosed
 
 import antiphon
 from antiphon.errors import Unavailable
 from antiphon_gateway.server import Gateway
+from tests.contract.converse_client import said, until
+from tests.contract.fake_stages import THINKER, FakeStages
+from tests.contract.paused_thinker import Pause
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import ServedGateway, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 import pytest_asyncio
-from converse_client import until, until_failed
-from fake_stages import USUAL, twice
-from realtime_client import Realtime, realtime
-from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
+from tests.contract.converse_client import until, until_failed
+from tests.contract.fake_stages import USUAL, twice
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

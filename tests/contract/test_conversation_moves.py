@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_stages import THINKER, FakeStage, Session, think
-from replicated_stages import open_replicas
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Unavailable
@@ -17,6 +15,8 @@ from antiphon_gateway.calls.order import Order
 from antiphon_gateway.calls.segment import CallSegment
 from antiphon_gateway.conversations.kept_session import ConversationSession
 from antiphon_gateway.media.options_in import read_options
+from tests.contract.fake_stages import THINKER, FakeStage, Session, think
+from tests.contract.replicated_stages import open_replicas
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,8 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from converse_client import asked, begin, said, until, until_begun, until_failed
-from fake_stages import (
+
+import antiphon
+from antiphon.conversation import from_tensors
+from antiphon.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Unavailable,
+)
+from tests.contract.converse_client import asked, begin, said, until, until_begun, until_failed
+from tests.contract.fake_stages import (
     CODE2WAV,
     FRAMES,
     ROLES,
@@ -22,17 +31,8 @@ from fake_stages import (
     stall,
     twice,
 )
-from served_gateway import ServedGateway
-from spoken_audio import RATE_HZ, sentence, spoken
-
-import antiphon
-from antiphon.conversation import from_tensors
-from antiphon.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    FailedPrecondition,
-    Unavailable,
-)
+from tests.contract.served_gateway import ServedGateway
+from tests.contract.spoken_audio import RATE_HZ, sentence, spoken
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

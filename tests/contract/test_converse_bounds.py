@@ -8,9 +8,6 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from converse_client import read_to_end, said, until
-from fake_stages import THINKER, Session, stall
-from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
 from antiphon.errors import (
@@ -24,6 +21,9 @@ from antiphon.v1 import converse_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
 from antiphon_gateway.keys.key_file import digest_of, new_key
+from tests.contract.converse_client import read_to_end, said, until
+from tests.contract.fake_stages import THINKER, Session, stall
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

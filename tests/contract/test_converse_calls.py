@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from calling_stages import CALLS, TOOLS, CallInPieces, say_and_call, with_tools
-from converse_client import said, until, until_failed
-from fake_stages import ROLES, THINKER, USUAL, FakeStages, twice
-from served_gateway import ServedGateway, deployment_of
 
 import antiphon
 from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.server import Gateway
+from tests.contract.calling_stages import CALLS, TOOLS, CallInPieces, say_and_call, with_tools
+from tests.contract.converse_client import said, until, until_failed
+from tests.contract.fake_stages import ROLES, THINKER, USUAL, FakeStages, twice
+from tests.contract.served_gateway import ServedGateway, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

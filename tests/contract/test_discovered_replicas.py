@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, describe
-from replicated_stages import Replicas
-from served_gateway import deployment_of
 
 from antiphon.deployment.schema import Deployment, DiscoveryConfig, GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
@@ -19,6 +16,9 @@ from antiphon_gateway.server import Gateway
 from antiphon_testkit.fake_kubernetes import FakeApi, endpoint, serve_api
 from tests.cluster.kubelet import kubeconfig
 from tests.cluster.own_address import own_address
+from tests.contract.fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, describe
+from tests.contract.replicated_stages import Replicas
+from tests.contract.served_gateway import deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from fake_stages import ROLES, FakeStages
-from served_gateway import SPOKEN, ServedGateway
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server.servicer import segment_request
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.sampling import Sampling
 from antiphon_services.lm.sampler import uniform_each
+from tests.contract.fake_stages import ROLES, FakeStages
+from tests.contract.served_gateway import SPOKEN, ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,11 +6,11 @@ import asyncio
 
 import httpx
 import pytest
-from fake_stages import THINKER, FakeStage, Session, think
-from replicated_stages import open_replicas
-from slotted_stages import Gate, waiting_requests
 
 from antiphon.errors import Internal
+from tests.contract.fake_stages import THINKER, FakeStage, Session, think
+from tests.contract.replicated_stages import open_replicas
+from tests.contract.slotted_stages import Gate, waiting_requests
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from attackers import attacked, hear_many
-from fake_stages import THINKER, FakeStages, Session
-from gateway_process import gateway_process
-from raw_http import chat_body, post
-from served_gateway import SPOKEN, deployment_of
 
 from antiphon.deployment.schema import dump_deployment
 from antiphon.segment import FinishReason
+from tests.contract.attackers import attacked, hear_many
+from tests.contract.fake_stages import THINKER, FakeStages, Session
+from tests.contract.gateway_process import gateway_process
+from tests.contract.raw_http import chat_body, post
+from tests.contract.served_gateway import SPOKEN, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

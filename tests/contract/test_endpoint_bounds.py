@@ -12,10 +12,6 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from converse_client import read_to_end
-from fake_stages import THINKER, Session
-from raw_http import PATH, RawClient, chat_body, post, raw_client
-from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.errors import DeadlineExceeded
 from antiphon.segment import FinishReason
@@ -24,6 +20,10 @@ from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
 from antiphon_gateway.endpoints.sending import PIECE_BYTES
 from antiphon_gateway.metrics import Refused
+from tests.contract.converse_client import read_to_end
+from tests.contract.fake_stages import THINKER, Session
+from tests.contract.raw_http import PATH, RawClient, chat_body, post, raw_client
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

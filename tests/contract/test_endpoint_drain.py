@@ -13,15 +13,15 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_stages import CODE2WAV, TALKER, THINKER, FakeStages, stall
-from gateway_process import gateway_process
-from paused_thinker import Pause
-from served_gateway import MESSAGES, MODEL, SPOKEN, deployment_of
 
 import antiphon
 from antiphon.deployment.schema import dump_deployment
 from antiphon.errors import Unavailable
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import CODE2WAV, TALKER, THINKER, FakeStages, stall
+from tests.contract.gateway_process import gateway_process
+from tests.contract.paused_thinker import Pause
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

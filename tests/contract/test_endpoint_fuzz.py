@@ -25,10 +25,6 @@ from typing import Any
 
 import grpc
 import pytest
-from fake_stages import ROLES, THINKER
-from fuzz_cases import Case, case_of
-from fuzz_messages import message_of
-from served_gateway import ServedGateway, serve_gateway, tell_anew
 
 from antiphon.errors import InvalidArgument, NotFound, NotImplementedYet
 from antiphon.options import Option, OptionKind
@@ -36,6 +32,10 @@ from antiphon.v1.session_pb2 import ERROR_CODE_DATA_LOSS, SessionError
 from antiphon.v1.speech_pb2 import GenerateResponse
 from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import error_from_rpc
+from tests.contract.fake_stages import ROLES, THINKER
+from tests.contract.fuzz_cases import Case, case_of
+from tests.contract.fuzz_messages import message_of
+from tests.contract.served_gateway import ServedGateway, serve_gateway, tell_anew
 
 CASES_IN_BATCH = {"json": 12, "form": 12, "media": 12, "headers": 12, "leaving": 12, "bulk": 8}
 SPEECH_CASES_IN_BATCH = {"speech": 24, "speech_leaving": 12}

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import openai
 import pytest
-from fake_stages import THINKER, USUAL, FakeStages
-from paused_thinker import Pause
-from served_gateway import MESSAGES, MODEL, deployment_of
 
 import antiphon
 from antiphon_gateway.server import Gateway
 from tests.cluster.service_address import ServiceAddress
+from tests.contract.fake_stages import THINKER, USUAL, FakeStages
+from tests.contract.paused_thinker import Pause
+from tests.contract.served_gateway import MESSAGES, MODEL, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,11 +6,11 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from fake_stages import THINKER, Session
-from raw_http import chat_body, post, raw_client
-from served_gateway import ServedGateway
 
 from antiphon.errors import Internal
+from tests.contract.fake_stages import THINKER, Session
+from tests.contract.raw_http import chat_body, post, raw_client
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

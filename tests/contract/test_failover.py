@@ -7,21 +7,7 @@ from collections import Counter
 
 import grpc
 import pytest
-from failing_stages import LOST, ORDER, Failing, answered, begin, check_whole, failing, told_by
-from fake_stages import (
-    CODE2WAV,
-    ROLES,
-    TALKER,
-    TEXTS,
-    THINKER,
-    USUAL,
-    FakeStage,
-    Session,
-    think,
-)
 from google.protobuf.message import Message
-from replicated_stages import open_replicas
-from served_gateway import SPOKEN
 
 from antiphon.errors import (
     AntiphonError,
@@ -36,6 +22,29 @@ from antiphon.wire import checksum
 from antiphon_gateway.calls.events import Event, SegmentFinished, TextProduced
 from antiphon_gateway.calls.order import Order
 from antiphon_gateway.conversations.kept_session import ConversationSession
+from tests.contract.failing_stages import (
+    LOST,
+    ORDER,
+    Failing,
+    answered,
+    begin,
+    check_whole,
+    failing,
+    told_by,
+)
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    ROLES,
+    TALKER,
+    TEXTS,
+    THINKER,
+    USUAL,
+    FakeStage,
+    Session,
+    think,
+)
+from tests.contract.replicated_stages import open_replicas
+from tests.contract.served_gateway import SPOKEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,8 +5,25 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from failing_stages import LOST, ORDER, Failing, answered, begin, check_whole, failing, told_by
-from fake_stages import (
+
+from antiphon.errors import (
+    InvalidArgument,
+    Unavailable,
+)
+from antiphon.segment import FinishReason
+from antiphon_gateway.calls.events import Event, SegmentFinished
+from antiphon_gateway.calls.order import Order
+from tests.contract.failing_stages import (
+    LOST,
+    ORDER,
+    Failing,
+    answered,
+    begin,
+    check_whole,
+    failing,
+    told_by,
+)
+from tests.contract.fake_stages import (
     CODE2WAV,
     FRAMES,
     ROLES,
@@ -16,15 +33,7 @@ from fake_stages import (
     samples_of,
     think,
 )
-from replicated_stages import open_replicas
-
-from antiphon.errors import (
-    InvalidArgument,
-    Unavailable,
-)
-from antiphon.segment import FinishReason
-from antiphon_gateway.calls.events import Event, SegmentFinished
-from antiphon_gateway.calls.order import Order
+from tests.contract.replicated_stages import open_replicas
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from failing_stages import Failing, answered, check_whole, failing, told_by
-from fake_stages import CODE2WAV, FRAMES, ROLES, TALKER, TEXTS, THINKER, FakeStage, Session
-from replicated_stages import open_replicas
 
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.history import FRAMES as FRAME_HISTORY
 from antiphon.history import IDS
 from antiphon.wire.history import history_from_proto
 from antiphon_gateway.calls.events import AudioProduced, Event, TextProduced
+from tests.contract.failing_stages import Failing, answered, check_whole, failing, told_by
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    ROLES,
+    TALKER,
+    TEXTS,
+    THINKER,
+    FakeStage,
+    Session,
+)
+from tests.contract.replicated_stages import open_replicas
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

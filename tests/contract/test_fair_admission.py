@@ -13,12 +13,12 @@ import httpx
 import msgspec
 import pytest
 import websockets
-from fake_stages import ROLES, THINKER, Session
-from served_gateway import MODEL, SPOKEN, ServedGateway, serve_gateway
-from slotted_stages import QUEUE, Gate, WaitingRequests, waiting_requests
 
 import antiphon
 from antiphon_gateway.keys.key_file import digest_of, new_key
+from tests.contract.fake_stages import ROLES, THINKER, Session
+from tests.contract.served_gateway import MODEL, SPOKEN, ServedGateway, serve_gateway
+from tests.contract.slotted_stages import QUEUE, Gate, WaitingRequests, waiting_requests
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

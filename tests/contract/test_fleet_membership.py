@@ -10,9 +10,6 @@ from typing import cast
 import grpc
 import pytest
 import pytest_asyncio
-from fake_stages import THINKER, FakeStage, describe, think
-from served_gateway import deployment_of
-from slotted_stages import Gate
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
@@ -22,6 +19,9 @@ from antiphon_gateway.calls.order import Order
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.metrics import Metrics
+from tests.contract.fake_stages import THINKER, FakeStage, describe, think
+from tests.contract.served_gateway import deployment_of
+from tests.contract.slotted_stages import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

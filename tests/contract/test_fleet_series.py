@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
-from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, FakeStages, Session
-from metrics_page import Page, read_page
-from replicated_stages import Replicas, open_replicas
-from served_gateway import SPOKEN, deployment_of
 
 from antiphon.errors import Internal, ResourceExhausted
 from antiphon_gateway.fleet.picker import PickReason
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, FakeStages, Session
+from tests.contract.replicated_stages import Replicas, open_replicas
+from tests.contract.served_gateway import SPOKEN, deployment_of
+from tests.metrics_page import Page, read_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

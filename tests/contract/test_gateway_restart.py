@@ -13,15 +13,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from converse_client import said, until
-from fake_stages import CODE2WAV, FRAMES, TEXTS, FakeStages, Session, make_waves, samples_of
-from gateway_process import gateway_process
-from served_gateway import deployment_of
 
 import antiphon
 from antiphon.client.events import AudioDelta, TextDelta
 from antiphon.client.retrying import Retry
 from antiphon.deployment.schema import dump_deployment
+from tests.contract.converse_client import said, until
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    TEXTS,
+    FakeStages,
+    Session,
+    make_waves,
+    samples_of,
+)
+from tests.contract.gateway_process import gateway_process
+from tests.contract.served_gateway import deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

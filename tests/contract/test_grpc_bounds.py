@@ -11,16 +11,6 @@ from itertools import chain, count, islice, repeat
 
 import grpc
 import pytest
-from raw_http2 import (
-    DATA,
-    END_HEADERS,
-    HEADERS,
-    PREFACE,
-    SETTINGS,
-    frame,
-    header_block,
-)
-from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
@@ -29,6 +19,16 @@ from antiphon_gateway.frame_meter import OTHER
 from antiphon_gateway.grpc_front import BUDGETS, ClientSide, FrontBounds, GrpcFront, network_of
 from antiphon_gateway.keys.credentials import GrpcPeers
 from antiphon_gateway.metrics import Refused
+from tests.contract.raw_http2 import (
+    DATA,
+    END_HEADERS,
+    HEADERS,
+    PREFACE,
+    SETTINGS,
+    frame,
+    header_block,
+)
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

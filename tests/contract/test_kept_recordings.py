@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from converse_client import until
-from fake_stages import (
+
+import antiphon
+from antiphon.chunk import Tensor
+from antiphon.conversation import from_tensors, recording_key
+from antiphon.errors import NotFound
+from antiphon_gateway.server import Gateway
+from tests.contract.converse_client import until
+from tests.contract.fake_stages import (
     ROLES,
     THINKER,
     USUAL,
@@ -15,13 +21,7 @@ from fake_stages import (
     think,
     twice,
 )
-from served_gateway import deployment_of
-
-import antiphon
-from antiphon.chunk import Tensor
-from antiphon.conversation import from_tensors, recording_key
-from antiphon.errors import NotFound
-from antiphon_gateway.server import Gateway
+from tests.contract.served_gateway import deployment_of
 
 RATE_HZ = 16_000
 FIRST, SECOND, THIRD = (

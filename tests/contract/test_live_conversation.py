@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import pytest
-from fake_stages import CODE2WAV, THINKER, Session, think
-from served_gateway import MODEL, ServedGateway
 
 from antiphon.errors import AntiphonError, Cancelled
 from antiphon.live_conversation import (
@@ -29,6 +27,8 @@ from antiphon_gateway.calls.events import Event, SegmentFinished
 from antiphon_gateway.calls.order import Order
 from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
 from antiphon_gateway.conversations.responses import RefuseResponse
+from tests.contract.fake_stages import CODE2WAV, THINKER, Session, think
+from tests.contract.served_gateway import MODEL, ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,11 +8,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from fake_stages import THINKER, Session, think
-from realtime_client import Realtime, realtime
-from served_gateway import serve_gateway
 
 from antiphon.wire.chunks import chunk_from_proto
+from tests.contract.fake_stages import THINKER, Session, think
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

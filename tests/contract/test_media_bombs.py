@@ -10,18 +10,18 @@ from random import Random
 
 import pytest
 import pytest_asyncio
-from fake_stages import MAX_INPUT_AUDIO_S, THINKER
-from fuzz_files import mutated
-from media_files import FFMPEG, muxed, needs_ffmpeg
-from served_gateway import ServedGateway, serve_gateway
-from test_audio_input import FIELD, ask
-from test_vision_input import IMAGE_FIELD, data_url
-from test_vision_input import ask as ask_parts
-from test_vision_input import seeing as seeing
 
 from antiphon_gateway.media.image_size import MAX_CHUNKS, MAX_SEGMENTS
 from antiphon_gateway.media.pyav import there_is_pyav
 from benchmarks.hostile import files
+from tests.contract.fake_stages import MAX_INPUT_AUDIO_S, THINKER
+from tests.contract.fuzz_files import mutated
+from tests.contract.media_files import FFMPEG, muxed, needs_ffmpeg
+from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.test_audio_input import FIELD, ask
+from tests.contract.test_vision_input import IMAGE_FIELD, data_url
+from tests.contract.test_vision_input import ask as ask_parts
+from tests.contract.test_vision_input import seeing as seeing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import resource
 from random import Random
 
-import media_files
 import numpy as np
 import pytest
 
@@ -20,6 +19,7 @@ from antiphon_gateway.media.decoding.processes import LANES, MEMORY_BYTES
 from antiphon_gateway.media.vision_in import IMAGE, File, read_files
 from antiphon_services.thinker.mp4 import check_samples
 from benchmarks.hostile import files
+from tests.contract import media_files
 
 MOST_S = 2.0
 RATE_HZ = 16_000

@@ -12,19 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import media_files
 import numpy as np
 import pytest
 import pytest_asyncio
-from fake_stages import THINKER
-from served_gateway import ServedGateway, serve_gateway
-from test_audio_input import FIELD, ask, tone, wav
 
 from antiphon_gateway.fair_slots import FairSlots
 from antiphon_gateway.media.decoding.bounds import RejectedRecording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_gateway.media.decoding.processes import LANES
 from benchmarks.hostile import files
+from tests.contract import media_files
+from tests.contract.fake_stages import THINKER
+from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.test_audio_input import FIELD, ask, tone, wav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from fake_stages import TALKER, FakeStages
-from served_gateway import SPOKEN, ServedGateway, deployment_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon_gateway.server import Gateway
 from antiphon_testkit.cut_wire import CutWire
+from tests.contract.fake_stages import TALKER, FakeStages
+from tests.contract.served_gateway import SPOKEN, ServedGateway, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

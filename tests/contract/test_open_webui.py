@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_stages import TEXTS, THINKER
-from reading_model import Reader
-from served_gateway import MODEL, ServedGateway
-from test_transcriptions import SAID, file
 
 from antiphon.conversation import TextPart, from_tensors
+from tests.contract.fake_stages import TEXTS, THINKER
+from tests.contract.reading_model import Reader
+from tests.contract.served_gateway import MODEL, ServedGateway
+from tests.contract.test_transcriptions import SAID, file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from fake_stages import TALKER, FakeStages
-from served_gateway import MESSAGES, MODEL, ServedGateway, deployment_of, serve_gateway
 
 from antiphon.deployment.schema import deployment_of as read_deployment
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import TALKER, FakeStages
+from tests.contract.served_gateway import (
+    MESSAGES,
+    MODEL,
+    ServedGateway,
+    deployment_of,
+    serve_gateway,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

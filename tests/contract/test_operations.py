@@ -12,14 +12,21 @@ import grpc
 import httpx
 import openai
 import pytest
-from fake_stages import ROLES, TALKER, THINKER, FakeStages, Session
-from gateway_process import gateway_process
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, deployment_of, serve_gateway
 
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.version import VERSION
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import ROLES, TALKER, THINKER, FakeStages, Session
+from tests.contract.gateway_process import gateway_process
+from tests.contract.served_gateway import (
+    MESSAGES,
+    MODEL,
+    SPOKEN,
+    ServedGateway,
+    deployment_of,
+    serve_gateway,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,9 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from fake_stages import CODE2WAV, INPUT_RATE_HZ, ROLES, THINKER, USUAL, FakeStages, describe, twice
-from served_gateway import ServedGateway, deployment_of, serve_gateway, tell_anew
-from test_audio_input import tone, wav
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
@@ -17,6 +14,18 @@ from antiphon.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto, option_values_from_proto
 from antiphon_gateway.calls.order import Order
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    INPUT_RATE_HZ,
+    ROLES,
+    THINKER,
+    USUAL,
+    FakeStages,
+    describe,
+    twice,
+)
+from tests.contract.served_gateway import ServedGateway, deployment_of, serve_gateway, tell_anew
+from tests.contract.test_audio_input import tone, wav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import soundfile
-from fake_stages import FakeStage, FakeStages, Session
-from served_gateway import MESSAGES, deployment_of
 
 import antiphon
 from antiphon.errors import InvalidArgument
@@ -29,6 +27,8 @@ from antiphon_gateway.server import Gateway
 from antiphon_tools.load.options import read_options
 from antiphon_tools.load.target import target_at
 from antiphon_tools.load.trials import load_service
+from tests.contract.fake_stages import FakeStage, FakeStages, Session
+from tests.contract.served_gateway import MESSAGES, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,12 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from failing_stages import Failing, failing
-from fake_stages import INPUT_RATE_HZ, THINKER
-from replicated_stages import open_replicas
-from served_gateway import ServedGateway, serve_gateway
-from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_requests
-from test_audio_input import ask, tone, wav
 
 from antiphon.chunk import Tensor
 from antiphon.conversation import ConversationMessage, from_tensors
@@ -22,6 +16,18 @@ from antiphon_gateway.calls.order import Order
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
+from tests.contract.failing_stages import Failing, failing
+from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
+from tests.contract.replicated_stages import open_replicas
+from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.slotted_stages import (
+    QUEUE,
+    Gate,
+    WaitingRequests,
+    open_slotted,
+    waiting_requests,
+)
+from tests.contract.test_audio_input import ask, tone, wav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,13 +14,22 @@ import openai
 import pytest
 import pytest_asyncio
 import soundfile
-from fake_stages import FakeStages
-from reading_model import PCM16, RATE_HZ, SPEAKER, VOCODER, Reader, break_off, post, read
-from served_gateway import MESSAGES, deployment_of, tell_anew
 
 from antiphon.conversation import from_tensors
 from antiphon.v1 import stage_pb2
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import FakeStages
+from tests.contract.reading_model import (
+    PCM16,
+    RATE_HZ,
+    SPEAKER,
+    VOCODER,
+    Reader,
+    break_off,
+    post,
+    read,
+)
+from tests.contract.served_gateway import MESSAGES, deployment_of, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,13 +7,23 @@ import base64
 
 import numpy as np
 import pytest
-from fake_stages import CODE2WAV, FRAMES, ROLES, TALKER, TEXTS, THINKER, USUAL, Session, twice
-from realtime_client import Realtime, realtime
-from served_gateway import ServedGateway
 
 from antiphon.conversation import TextPart, from_tensors
 from antiphon.errors import ResourceExhausted, Unavailable
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    ROLES,
+    TALKER,
+    TEXTS,
+    THINKER,
+    USUAL,
+    Session,
+    twice,
+)
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,10 +9,11 @@ import socket
 import numpy as np
 import openai
 import pytest
-from fake_stages import THINKER
-from realtime_client import realtime
-from served_gateway import MODEL, ServedGateway, serve_gateway
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
+
+from tests.contract.fake_stages import THINKER
+from tests.contract.realtime_client import realtime
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

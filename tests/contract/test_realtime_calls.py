@@ -11,11 +11,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from calling_stages import CALLS, TOOLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
-from fake_stages import ROLES, THINKER, USUAL, FakeStages, Session, twice
-from realtime_client import Realtime, Told, realtime
-from served_gateway import ServedGateway, deployment_of, serve_gateway
-from test_realtime_order import FOLDER, Transcript
 
 import antiphon
 from antiphon.conversation import TextPart, ToolChoice, from_tensors
@@ -23,6 +18,18 @@ from antiphon.errors import NotImplementedYet
 from antiphon.segment import FinishReason
 from antiphon.wire.tool_calls import CallPiece, call_pieces_to_tensors
 from antiphon_gateway.server import Gateway
+from tests.contract.calling_stages import (
+    CALLS,
+    TOOLS,
+    CallInPieces,
+    fail_in_a_call,
+    say_and_call,
+    with_tools,
+)
+from tests.contract.fake_stages import ROLES, THINKER, USUAL, FakeStages, Session, twice
+from tests.contract.realtime_client import Realtime, Told, realtime
+from tests.contract.served_gateway import ServedGateway, deployment_of, serve_gateway
+from tests.contract.test_realtime_order import FOLDER, Transcript
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

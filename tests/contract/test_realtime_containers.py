@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from converse_client import said, until, until_failed
-from fuzz_files import mutated
-from media_files import muxed, needs_ffmpeg
-from realtime_client import realtime
-from served_gateway import ServedGateway
 
 import antiphon
 from antiphon_gateway.media.live_audio import A_LAW, MU_LAW, PCM16, LiveFormat, bare_samples
+from tests.contract.converse_client import said, until, until_failed
+from tests.contract.fuzz_files import mutated
+from tests.contract.media_files import muxed, needs_ffmpeg
+from tests.contract.realtime_client import realtime
+from tests.contract.served_gateway import ServedGateway
 
 in_session = pytest.mark.asyncio(loop_scope="session")
 

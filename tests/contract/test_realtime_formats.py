@@ -8,14 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_stages import CODE2WAV, FRAMES, INPUT_RATE_HZ, SAMPLE_RATE_HZ, THINKER, samples_of
-from fake_stages import Session as Stage
-from realtime_client import Realtime, realtime
-from served_gateway import ServedGateway
 
 from antiphon.conversation import from_tensors
 from antiphon.segment import FinishReason
 from antiphon_gateway.media.live_audio import A_LAW, LIVE_FORMATS, MU_LAW, LiveEncoder, LiveFormat
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    INPUT_RATE_HZ,
+    SAMPLE_RATE_HZ,
+    THINKER,
+    samples_of,
+)
+from tests.contract.fake_stages import Session as Stage
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

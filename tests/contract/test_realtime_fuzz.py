@@ -20,12 +20,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from fake_stages import ROLES, THINKER, USUAL, Session
-from fuzz_cases import strange_json
-from fuzz_files import mutated
-from realtime_client import Realtime, realtime
-from served_gateway import MODEL, ServedGateway, serve_gateway
-from test_endpoint_fuzz import (
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from antiphon.v1 import session_pb2
+from antiphon.wire.chunks import chunk_from_proto
+from tests.contract.fake_stages import ROLES, THINKER, USUAL, Session
+from tests.contract.fuzz_cases import strange_json
+from tests.contract.fuzz_files import mutated
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
+from tests.contract.test_endpoint_fuzz import (
     MAX_KEPT_BYTES,
     PATIENT,
     QUIET_S,
@@ -34,11 +39,6 @@ from test_endpoint_fuzz import (
     check_left,
     left,
 )
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
-
-from antiphon.v1 import session_pb2
-from antiphon.wire.chunks import chunk_from_proto
 
 CLIENTS = 12
 WARM_UP_ROUNDS = 2

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session
-from realtime_client import Realtime, Told, realtime
-from served_gateway import ServedGateway
-from spoken_audio import sentence, spoken
 
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session
+from tests.contract.realtime_client import Realtime, Told, realtime
+from tests.contract.served_gateway import ServedGateway
+from tests.contract.spoken_audio import sentence, spoken
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_stages import THINKER, USUAL, Session
-from realtime_client import hear, realtime
-from served_gateway import ServedGateway
-from spoken_audio import Heard, silence
 
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import THINKER, USUAL, Session
+from tests.contract.realtime_client import hear, realtime
+from tests.contract.served_gateway import ServedGateway
+from tests.contract.spoken_audio import Heard, silence
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from fake_stages import ROLES
-from realtime_client import Realtime, Told, realtime
-from served_gateway import ServedGateway
+
+from tests.contract.fake_stages import ROLES
+from tests.contract.realtime_client import Realtime, Told, realtime
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

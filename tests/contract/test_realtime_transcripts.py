@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_stages import THINKER, Session, think
-from realtime_client import Realtime, Told, realtime
-from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.conversation import TextPart, from_tensors
 from antiphon.errors import Internal, InvalidArgument
 from antiphon.segment import FinishReason
 from antiphon_gateway.conversations.transcripts import MOST_WAITING
+from tests.contract.fake_stages import THINKER, Session, think
+from tests.contract.realtime_client import Realtime, Told, realtime
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from fake_stages import ROLES, THINKER, USUAL, Session
-from realtime_client import realtime
-from served_gateway import ServedGateway
-from test_realtime import asked, begin
 
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import ROLES, THINKER, USUAL, Session
+from tests.contract.realtime_client import realtime
+from tests.contract.served_gateway import ServedGateway
+from tests.contract.test_realtime import asked, begin
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,13 +6,13 @@ import asyncio
 import base64
 
 import pytest
-from fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session, twice
-from realtime_client import Realtime, Told, hear, realtime
-from served_gateway import ServedGateway, serve_gateway
-from spoken_audio import NAMES, RATE_HZ, Heard, sentence, silence, spoken
 
 from antiphon.conversation import from_tensors
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session, twice
+from tests.contract.realtime_client import Realtime, Told, hear, realtime
+from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.spoken_audio import NAMES, RATE_HZ, Heard, sentence, silence, spoken
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,11 +8,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from fake_stages import THINKER
-from fuzz_files import wav
 from hypothesis import HealthCheck, Phase, given, settings
-from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
-from test_endpoint_fuzz import check_left, left
+
+from tests.contract.fake_stages import THINKER
+from tests.contract.fuzz_files import wav
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
+from tests.contract.test_endpoint_fuzz import check_left, left
 
 schemathesis = pytest.importorskip("schemathesis")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from served_gateway import serve_gateway
-from test_remote_urls import FETCHES, FIELD, FILE, ask, fetch, found, open_site
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted
 from antiphon_gateway.byte_budget import SILENT_S, ByteBudget
 from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
 from antiphon_gateway.metrics import Refused
+from tests.contract.served_gateway import serve_gateway
+from tests.contract.test_remote_urls import FETCHES, FIELD, FILE, ask, fetch, found, open_site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,15 +14,15 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-from fake_stages import INPUT_RATE_HZ, THINKER
-from served_gateway import ServedGateway, serve_gateway
-from test_audio_input import heard, tone, wav
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.byte_budget import uploads_of
 from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
 from benchmarks.hostile.files import png_of
+from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
+from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.test_audio_input import heard, tone, wav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,16 +6,26 @@ import asyncio
 from collections import Counter
 
 import pytest
-from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, Script, Session, think
-from replicated_stages import Replicas, open_replicas
-from served_gateway import SPOKEN
-from slotted_stages import Gate
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Internal, ResourceExhausted, Unavailable
 from antiphon_gateway.calls.events import SegmentFinished
 from antiphon_gateway.calls.order import Order
 from antiphon_gateway.conversations.kept_session import ConversationSession
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    ROLES,
+    TALKER,
+    THINKER,
+    USUAL,
+    FakeStage,
+    Script,
+    Session,
+    think,
+)
+from tests.contract.replicated_stages import Replicas, open_replicas
+from tests.contract.served_gateway import SPOKEN
+from tests.contract.slotted_stages import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,13 +15,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 import websockets
-from fake_stages import FakeStages
-from served_gateway import MODEL, ServedGateway, deployment_of, serve_gateway
 
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.v1 import speech_pb2
 from antiphon_gateway.keys.key_file import digest_of, new_key
 from antiphon_gateway.server import Gateway
+from tests.contract.fake_stages import FakeStages
+from tests.contract.served_gateway import MODEL, ServedGateway, deployment_of, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

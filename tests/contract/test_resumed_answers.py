@@ -10,8 +10,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from fake_stages import CODE2WAV, FRAMES, ROLES, TEXTS, FakeStages, Session, samples_of
-from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
 from antiphon.client.events import AudioDelta, TextDelta
@@ -20,6 +18,16 @@ from antiphon.v1 import speech_pb2
 from antiphon.wire.convert import error_from_proto
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    ROLES,
+    TEXTS,
+    FakeStages,
+    Session,
+    samples_of,
+)
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from converse_client import asked, said, until
-from served_gateway import ServedGateway, serve_gateway
-from two_gateways import KEY, LONG_S, OTHER_KEY, two_gateways
 
 import antiphon
 from antiphon.errors import (
@@ -21,6 +18,9 @@ from antiphon.errors import (
 from antiphon.v1 import converse_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
+from tests.contract.converse_client import asked, said, until
+from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.two_gateways import KEY, LONG_S, OTHER_KEY, two_gateways
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

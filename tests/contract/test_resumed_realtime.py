@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import websockets
-from converse_client import asked
-from served_gateway import MODEL, ServedGateway, serve_gateway
-from two_gateways import LONG_S, two_gateways
+
+from tests.contract.converse_client import asked
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
+from tests.contract.two_gateways import LONG_S, two_gateways
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

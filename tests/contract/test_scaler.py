@@ -5,11 +5,6 @@ from contextlib import AsyncExitStack, aclosing
 
 import grpc
 import pytest
-from fake_stages import TALKER
-from keda_client import KedaClient
-from replicated_stages import open_replicas
-from scaler_site import HERE, SPOKEN, WRITTEN, Site, Told, meet
-from served_gateway import ServedGateway, serve_gateway
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import ResourceExhausted
@@ -19,6 +14,11 @@ from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.scaler.demand import Capacity
 from antiphon_gateway.scaler.deployed import scaler_of
+from tests.contract.fake_stages import TALKER
+from tests.contract.keda_client import KedaClient
+from tests.contract.replicated_stages import open_replicas
+from tests.contract.scaler_site import HERE, SPOKEN, WRITTEN, Site, Told, meet
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 
 async def test_two_gateways_tell_keda_the_same_sum() -> None:

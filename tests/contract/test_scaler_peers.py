@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from scaler_site import SPOKEN, Other, Site, meet
-
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from tests.contract.scaler_site import SPOKEN, Other, Site, meet
 
 GENEROUS_S = 3600.0
 LONG_S = 60.0

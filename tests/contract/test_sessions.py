@@ -3,19 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from fake_stages import (
-    CODE2WAV,
-    FRAMES,
-    ROLES,
-    TALKER,
-    TEXTS,
-    THINKER,
-    USUAL,
-    Session,
-    make_waves,
-    twice,
-)
-from served_gateway import ServedGateway
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, ResourceExhausted, Unavailable
@@ -30,6 +17,19 @@ from antiphon_gateway.calls.events import (
 )
 from antiphon_gateway.calls.order import Order
 from antiphon_gateway.calls.prepared import PreparedRequest
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    ROLES,
+    TALKER,
+    TEXTS,
+    THINKER,
+    USUAL,
+    Session,
+    make_waves,
+    twice,
+)
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,12 +17,12 @@ import openai
 import pytest
 import pytest_asyncio
 import soundfile
-from fake_stages import Session
-from reading_model import VOCODER, Reader, open_reader, post
-from served_gateway import MODEL, SPOKEN, ServedGateway
 
 from antiphon.segment import FinishReason
 from antiphon_gateway.media import pyav
+from tests.contract.fake_stages import Session
+from tests.contract.reading_model import VOCODER, Reader, open_reader, post
+from tests.contract.served_gateway import MODEL, SPOKEN, ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,21 +10,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import soundfile
-from fake_stages import (
-    CODE2WAV,
-    FRAMES,
-    INPUT_RATE_HZ,
-    SAMPLE_RATE_HZ,
-    TALKER,
-    TEXTS,
-    THINKER,
-    Session,
-    samples_of,
-    stall,
-)
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from served_gateway import MODEL, ServedGateway, serve_gateway
 
 from antiphon.client.events import text_from_proto
 from antiphon.conversation import from_tensors
@@ -43,6 +30,19 @@ from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, usage_pb2
 from antiphon.wire.logprobs import logprobs_to_tensors
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    INPUT_RATE_HZ,
+    SAMPLE_RATE_HZ,
+    TALKER,
+    TEXTS,
+    THINKER,
+    Session,
+    samples_of,
+    stall,
+)
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

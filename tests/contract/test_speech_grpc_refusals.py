@@ -9,8 +9,6 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from fake_stages import THINKER, Session
-from served_gateway import ServedGateway, serve_gateway
 
 import antiphon
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
@@ -18,6 +16,8 @@ from antiphon.v1 import session_pb2, speech_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
 from benchmarks.hostile.files import png_of
+from tests.contract.fake_stages import THINKER, Session
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import pytest
-from fake_stages import THINKER
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 from antiphon.conversation import TextPart, from_tensors
 from antiphon_gateway.endpoints.http.spoken import OVERHEAD_BYTES
+from tests.contract.fake_stages import THINKER
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,9 +9,6 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session, stall, think
-from raw_http import chat_body, post, raw_client
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway, tell_anew
 
 from antiphon.errors import (
     AntiphonError,
@@ -25,6 +22,16 @@ from antiphon.errors import (
 )
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from tests.contract.fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session, stall, think
+from tests.contract.raw_http import chat_body, post, raw_client
+from tests.contract.served_gateway import (
+    MESSAGES,
+    MODEL,
+    SPOKEN,
+    ServedGateway,
+    serve_gateway,
+    tell_anew,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from fake_stages import TALKER, THINKER, FakeStage, describe, think
-from served_gateway import deployment_of
 
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
@@ -19,6 +17,8 @@ from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.fleet.replica_watch import ReplicaWatch
 from antiphon_testkit.certificates import make_service_certificates
+from tests.contract.fake_stages import TALKER, THINKER, FakeStage, describe, think
+from tests.contract.served_gateway import deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

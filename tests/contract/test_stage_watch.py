@@ -10,14 +10,23 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, Session, describe, stall, think
-from served_gateway import SPOKEN, deployment_of, serve_gateway
 
 from antiphon.segment import FinishReason
 from antiphon_gateway.fleet import replica_watch
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.fleet.replica_watch import ReplicaWatch
+from tests.contract.fake_stages import (
+    CODE2WAV,
+    TALKER,
+    THINKER,
+    FakeStage,
+    Session,
+    describe,
+    stall,
+    think,
+)
+from tests.contract.served_gateway import SPOKEN, deployment_of, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

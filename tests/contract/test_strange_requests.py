@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from raw_http2 import sent
-from served_gateway import serve_gateway
 
 from antiphon.runtime.engine import LoadedStage
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from tests.contract.raw_http2 import sent
+from tests.contract.served_gateway import serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

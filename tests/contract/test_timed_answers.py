@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from converse_client import until
-from fake_stages import ROLES, THINKER, USUAL, Session, think, twice
-from realtime_client import realtime
-from served_gateway import ServedGateway
 
 import antiphon
 from antiphon.conversation import AudioPart, from_tensors
+from tests.contract.converse_client import until
+from tests.contract.fake_stages import ROLES, THINKER, USUAL, Session, think, twice
+from tests.contract.realtime_client import realtime
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,9 +16,7 @@ import openai
 import pytest
 import pytest_asyncio
 import websockets
-from fake_stages import FRAMES, TEXTS
 from msgspec import structs
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 import antiphon
 from antiphon.deployment.tls_config import TlsConfig
@@ -28,6 +26,8 @@ from antiphon_testkit.certificates import Certificates, make_certificates
 from antiphon_tools.load.options import read_options
 from antiphon_tools.load.target import target_at
 from antiphon_tools.load.trials import load_service
+from tests.contract.fake_stages import FRAMES, TEXTS
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

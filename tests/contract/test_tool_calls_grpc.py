@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from calling_stages import CALLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
-from fake_stages import THINKER, FakeStages
-from served_gateway import ServedGateway, deployment_of
 
 import antiphon
 from antiphon.conversation import TextPart, ToolCall, ToolChoice, from_tensors
 from antiphon_gateway.server import Gateway
+from tests.contract.calling_stages import (
+    CALLS,
+    CallInPieces,
+    fail_in_a_call,
+    say_and_call,
+    with_tools,
+)
+from tests.contract.fake_stages import THINKER, FakeStages
+from tests.contract.served_gateway import ServedGateway, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

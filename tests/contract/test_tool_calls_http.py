@@ -9,13 +9,20 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from calling_stages import CALLS, TOOLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
-from fake_stages import THINKER, FakeStages, Session
-from served_gateway import MODEL, SPOKEN, ServedGateway, deployment_of
 
 from antiphon.conversation import TextPart, ToolCall, ToolChoice, from_tensors
 from antiphon.segment import FinishReason
 from antiphon_gateway.server import Gateway
+from tests.contract.calling_stages import (
+    CALLS,
+    TOOLS,
+    CallInPieces,
+    fail_in_a_call,
+    say_and_call,
+    with_tools,
+)
+from tests.contract.fake_stages import THINKER, FakeStages, Session
+from tests.contract.served_gateway import MODEL, SPOKEN, ServedGateway, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

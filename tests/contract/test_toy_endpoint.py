@@ -8,8 +8,6 @@ import httpx
 import msgspec
 import pytest
 import pytest_asyncio
-from fake_stages import TEXTS, THINKER, FakeStages, Session
-from served_gateway import deployment_of
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
@@ -19,6 +17,8 @@ from antiphon_gateway.endpoints.http.audio import AnswerEvent
 from antiphon_gateway.endpoints.http.endpoint import JsonEndpoint, RequestContext
 from antiphon_gateway.outputs import TEXT
 from antiphon_gateway.server import HTTP_ENDPOINTS, Gateway
+from tests.contract.fake_stages import TEXTS, THINKER, FakeStages, Session
+from tests.contract.served_gateway import deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

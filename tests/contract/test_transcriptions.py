@@ -11,15 +11,15 @@ import openai
 import pytest
 import pytest_asyncio
 import soundfile
-from fake_stages import INPUT_RATE_HZ, TEXTS, THINKER, Session
 from openai.types.audio import Transcription, TranscriptionVerbose
-from raw_http import raw_client
-from reading_model import Reader
-from served_gateway import MODEL, ServedGateway, serve_gateway
 
 from antiphon.conversation import AudioPart, Conversation, TextPart, from_tensors
 from antiphon.errors import Internal
 from antiphon.v1 import stage_pb2
+from tests.contract.fake_stages import INPUT_RATE_HZ, TEXTS, THINKER, Session
+from tests.contract.raw_http import raw_client
+from tests.contract.reading_model import Reader
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

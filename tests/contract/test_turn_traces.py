@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from fake_stages import THINKER, Session, think
-from realtime_client import Realtime, realtime
-from served_gateway import ServedGateway, serve_gateway
-from slotted_stages import QUEUE
 
 import antiphon
 from antiphon.segment import FinishReason
 from antiphon_testkit.trace_collector import SpanNode, TraceCollector, trace_collector
+from tests.contract.fake_stages import THINKER, Session, think
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.slotted_stages import QUEUE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_stages import THINKER, FakeStage
-from replicated_stages import open_replicas
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
 from antiphon_gateway.calls.order import Order
+from tests.contract.fake_stages import THINKER, FakeStage
+from tests.contract.replicated_stages import open_replicas
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_stages import THINKER, Session, think
-from realtime_client import Realtime, realtime
-from served_gateway import ServedGateway, serve_gateway
-from slotted_stages import QUEUE, WaitingRequests, waiting_requests
 
 from antiphon.errors import ResourceExhausted
 from antiphon.segment import FinishReason
+from tests.contract.fake_stages import THINKER, Session, think
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.slotted_stages import QUEUE, WaitingRequests, waiting_requests
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

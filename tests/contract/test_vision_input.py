@@ -9,9 +9,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from fake_stages import INPUT_RATE_HZ, THINKER, Session
-from served_gateway import ServedGateway
-from test_audio_input import tone, wav
 
 import antiphon
 from antiphon.conversation import (
@@ -26,6 +23,9 @@ from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
 from benchmarks.hostile import files
+from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER, Session
+from tests.contract.served_gateway import ServedGateway
+from tests.contract.test_audio_input import tone, wav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,14 +10,20 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session
-from realtime_client import realtime
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
-from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_requests
 
 import antiphon
 from antiphon.errors import ResourceExhausted, Unavailable
 from antiphon_gateway.calls.order import Order
+from tests.contract.fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session
+from tests.contract.realtime_client import realtime
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
+from tests.contract.slotted_stages import (
+    QUEUE,
+    Gate,
+    WaitingRequests,
+    open_slotted,
+    waiting_requests,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,11 +16,20 @@ from typing import Any
 import httpx
 import pytest
 import soundfile
-from fake_stages import Session
-from reading_model import PCM16, RATE_HZ, SAMPLES, VOCODER, Reader, break_off, open_reader, post
 
 from antiphon.segment import FinishReason
 from antiphon_gateway.media.pyav import there_is_pyav
+from tests.contract.fake_stages import Session
+from tests.contract.reading_model import (
+    PCM16,
+    RATE_HZ,
+    SAMPLES,
+    VOCODER,
+    Reader,
+    break_off,
+    open_reader,
+    post,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

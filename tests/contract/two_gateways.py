@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from fake_stages import CODE2WAV, FRAMES, FakeStages, Session
-from served_gateway import ServedGateway, serve_gateway
+from tests.contract.fake_stages import CODE2WAV, FRAMES, FakeStages, Session
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 LONG_S = 60.0
 KEY = "0123456789abcdef" * 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chart_colocation import place_of, roles_of_pods
-from chart_policies import Faults, policy
-from chart_rendering import Rendered
+from tests.deploy.chart_colocation import place_of, roles_of_pods
+from tests.deploy.chart_policies import Faults, policy
+from tests.deploy.chart_rendering import Rendered
 
 
 @policy

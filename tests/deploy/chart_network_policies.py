@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chart_policies import Faults, policy, selected
-from chart_rendering import Rendered
+from tests.deploy.chart_policies import Faults, policy, selected
+from tests.deploy.chart_rendering import Rendered
 
 
 @policy

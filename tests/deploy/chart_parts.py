@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chart_rendering import Rendered
+from tests.deploy.chart_rendering import Rendered
 
 STAGE, OTHER, GATEWAY, SCALER = (
     f"demo-antiphon-{role}" for role in ("thinker", "talker", "gateway", "scaler")

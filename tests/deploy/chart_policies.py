@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from chart_rendering import KubernetesObject, Rendered, containers
+from tests.deploy.chart_rendering import KubernetesObject, Rendered, containers
 
 Faults = Iterator[str]
 Policy = Callable[[Rendered], Faults]

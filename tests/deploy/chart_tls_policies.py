@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from chart_colocation import stages_of
-from chart_policies import Faults, policy
-from chart_rendering import Rendered
-
 from antiphon.transport.mutual_tls import GATEWAY
+from tests.deploy.chart_colocation import stages_of
+from tests.deploy.chart_policies import Faults, policy
+from tests.deploy.chart_rendering import Rendered
 
 IN_THE_SECRET = {"certificate_file": "tls.crt", "key_file": "tls.key", "authority_file": "ca.crt"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chart_policies import Faults, policy
-from chart_rendering import Rendered
+from tests.deploy.chart_policies import Faults, policy
+from tests.deploy.chart_rendering import Rendered
 
 
 def model_mount(container: dict[str, Any]) -> dict[str, Any]:

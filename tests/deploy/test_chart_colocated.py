@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chart_colocation import place_of, stages_of
-from chart_rendering import Values, preset, render
+
+from tests.deploy.chart_colocation import place_of, stages_of
+from tests.deploy.chart_rendering import Values, preset, render
 
 SPEECH, TALKER, CODE2WAV = (f"demo-antiphon-{name}" for name in ("speech", "talker", "code2wav"))
 GPU: Values = {"accelerator": {"type": "nvidia"}}

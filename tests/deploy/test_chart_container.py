@@ -14,11 +14,11 @@ from typing import Any
 
 import grpc
 import pytest
-from chart_colocation import place_of
-from chart_rendering import ROOT, render
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.cluster.own_address import own_address
+from tests.deploy.chart_colocation import place_of
+from tests.deploy.chart_rendering import ROOT, render
 
 pytestmark = pytest.mark.processes
 

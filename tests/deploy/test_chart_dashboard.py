@@ -6,8 +6,9 @@ import json
 import re
 
 import pytest_asyncio
-from all_series import all_series
-from chart_rendering import CHART, render
+
+from tests.all_series import all_series
+from tests.deploy.chart_rendering import CHART, render
 
 DASHBOARD = CHART / "dashboards" / "antiphon.json"
 NAME = re.compile(r"antiphon_[a-z0-9_]+")

@@ -7,13 +7,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from chart_colocation import place_of, stages_of
-from chart_rendering import PRESETS, preset, render
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_named
 from antiphon_gateway.fleet.discovery.chosen import discovery_of, of_stages
 from antiphon_tools.launcher.plan import EMBEDDED_MODEL
+from tests.deploy.chart_colocation import place_of, stages_of
+from tests.deploy.chart_rendering import PRESETS, preset, render
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -7,12 +7,12 @@ from pathlib import PurePosixPath
 import helm_python
 import kubernetes_validate
 import pytest
-from chart_policies import POLICIES
-from chart_rendering import Rendered, Values, preset, render
-from chart_tls_policies import certificates_of, services
-from test_chart_valid import DEFINED_ELSEWHERE, KUBERNETES_VERSIONS
 
 from antiphon.transport.mutual_tls import GATEWAY
+from tests.deploy.chart_policies import POLICIES
+from tests.deploy.chart_rendering import Rendered, Values, preset, render
+from tests.deploy.chart_tls_policies import certificates_of, services
+from tests.deploy.test_chart_valid import DEFINED_ELSEWHERE, KUBERNETES_VERSIONS
 
 STAGES = {"thinker", "talker", "code2wav"}
 SECRETS = {"secretName": "speech-{role}-tls"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chart_parts import GATEWAY, STAGE, pod
-from chart_policies import POLICIES
-from chart_rendering import Rendered, containers, render
 from helm_python.errors import HelmError
+
+from tests.deploy.chart_parts import GATEWAY, STAGE, pod
+from tests.deploy.chart_policies import POLICIES
+from tests.deploy.chart_rendering import Rendered, containers, render
 
 MOUNT = {"name": "extra", "mountPath": "/extra"}
 VOLUME = {"name": "extra", "secret": {"secretName": "extra"}}

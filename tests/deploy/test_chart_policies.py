@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import chart_colocation
-import chart_end_policies
-import chart_network_policies
-import chart_policies
-import chart_tls_policies
-import chart_weight_policies
 import pytest
-from chart_parts import (
+
+from tests.deploy import (
+    chart_colocation,
+    chart_end_policies,
+    chart_network_policies,
+    chart_policies,
+    chart_tls_policies,
+    chart_weight_policies,
+)
+from tests.deploy.chart_parts import (
     GATEWAY,
     OTHER,
     SCALER,
@@ -31,8 +34,8 @@ from chart_parts import (
     spec,
     volume,
 )
-from chart_policies import POLICIES, restricted_faults
-from chart_rendering import PRESETS, Rendered, preset, render
+from tests.deploy.chart_policies import POLICIES, restricted_faults
+from tests.deploy.chart_rendering import PRESETS, Rendered, preset, render
 
 FULL = "everything"
 Mutation = Callable[[Rendered], Any]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from chart_policies import LABEL, LABEL_VALUE
-from chart_rendering import PRESETS, Rendered, containers, preset, render
+
+from tests.deploy.chart_policies import LABEL, LABEL_VALUE
+from tests.deploy.chart_rendering import PRESETS, Rendered, containers, preset, render
 
 HEALTH_PORT = 50053
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import helm_python
 import pytest
-from chart_rendering import ROOT, Values, render
 
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
 from antiphon_tools.launcher.plan import EMBEDDED_MODEL
+from tests.deploy.chart_rendering import ROOT, Values, render
 
 GPU: Values = {"accelerator": {"type": "nvidia"}}
 PIPELINE = pipeline_of(ROOT / EMBEDDED_MODEL).name

@@ -9,10 +9,10 @@ from pathlib import Path
 import helm_python
 import kubernetes_validate
 import pytest
-from chart_rendering import CHART, PRESETS, preset, render
 
 from antiphon.pipelines.registry import own_pipelines
 from antiphon_tools.chart.generated import FILES
+from tests.deploy.chart_rendering import CHART, PRESETS, preset, render
 
 # The oldest that Chart.yaml allows, and the newest that has schemas here.
 KUBERNETES_VERSIONS = ("1.30", "1.37")

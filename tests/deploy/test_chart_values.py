@@ -9,11 +9,11 @@ from typing import Any
 
 import helm_python
 import pytest
-from chart_rendering import CHART, PRESETS, REGISTRY, ROOT, Values, preset, render
 
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.registry import own_pipelines, pipeline_named, pipeline_of
 from antiphon_tools.launcher.plan import EMBEDDED_MODEL
+from tests.deploy.chart_rendering import CHART, PRESETS, REGISTRY, ROOT, Values, preset, render
 
 THINKER, TALKER, CODE2WAV, GATEWAY = (
     f"demo-antiphon-{role}" for role in ("thinker", "talker", "code2wav", "gateway")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chart_rendering import REGISTRY, Rendered, Values, render
+
+from tests.deploy.chart_rendering import REGISTRY, Rendered, Values, render
 
 THINKER, GATEWAY = "demo-antiphon-thinker", "demo-antiphon-gateway"
 COMMAND = ["fetch", "$(MODEL_DIRECTORY)"]

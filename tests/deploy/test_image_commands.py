@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from chart_rendering import REGISTRY, ROOT, Values, render
 
 from antiphon_tools.images.commands import IMAGES, ImageBuild, commands, reference
+from tests.deploy.chart_rendering import REGISTRY, ROOT, Values, render
 
 BASE = f"python:3.11-slim@sha256:{'0' * 64}"
 

@@ -7,13 +7,13 @@ import tomllib
 from collections.abc import Iterable, Iterator
 
 import pytest
-from chart_rendering import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from antiphon_tools.images.commands import INSTALLED, OPTIONAL, lock_file
 from antiphon_tools.images.lock import CPU_TORCH, Locked, packages_of, requirements
+from tests.deploy.chart_rendering import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart_rendering import CHART, ROOT, render
 
 from antiphon_tools.launcher.plan import EMBEDDED_MODEL
+from tests.deploy.chart_rendering import CHART, ROOT, render
 
 DOCKERFILES = ("gateway/Dockerfile", "services/Dockerfile")
 CONFIG = "/etc/antiphon/deployment.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from all_series import Series, all_series
+from tests.all_series import Series, all_series
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(antiphon_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \|$")

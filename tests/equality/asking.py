@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 import torch
-from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason, SamplingRequest
 from antiphon.conversation import AudioPart, Conversation, ImagePart, VideoPart
 from antiphon_testkit.qwen3_omni.reference import ReferenceOutput
+from tests.equality.truth import Truth
 
 AUDIO_TOLERANCE = 1e-4
 RATE = 16_000

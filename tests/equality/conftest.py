@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from shapes import CHECKPOINTS
-from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -23,6 +21,8 @@ from antiphon_testkit.qwen3_omni.reference import Reference
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.equality.shapes import CHECKPOINTS
+from tests.equality.truth import Truth
 
 ENGINE_ARGS: dict[str, dict[str, Any]] = {
     "torch": {},

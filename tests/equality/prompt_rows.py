@@ -6,7 +6,6 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 import torch
-from truth import Truth
 
 from antiphon.chunk import Chunk, Tensors, concatenate
 from antiphon.conversation import Conversation, to_tensors
@@ -16,6 +15,7 @@ from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.reference import Case
+from tests.equality.truth import Truth
 
 # Of the largest value: Hugging Face's own float32 is off by as much from what float64 gives.
 TOLERANCE = 1e-5

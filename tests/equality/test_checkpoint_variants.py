@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from in_process import Stages, changed
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
@@ -24,6 +23,7 @@ from antiphon_testkit.conversations import conversation
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen3_omni.reference import Case, Reference, ReferenceOutput
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, TinyShape, build_tiny_checkpoint
+from tests.equality.in_process import Stages, changed
 
 pytestmark = pytest.mark.equality
 

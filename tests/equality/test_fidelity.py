@@ -14,13 +14,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-from asking import AUDIO_TOLERANCE, RATE, Answer, ask, check, decode, groups
-from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.qwen3_omni.reference import Case
+from tests.equality.asking import AUDIO_TOLERANCE, RATE, Answer, ask, check, decode, groups
+from tests.equality.truth import Truth
 
 pytestmark = [
     pytest.mark.equality,

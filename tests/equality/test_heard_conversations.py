@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import pytest_asyncio
-from truth import Truth
 
 from antiphon.conversation import AudioPart, Conversation, ConversationMessage, Part, TextPart
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
@@ -40,6 +39,7 @@ from antiphon_gateway.metrics import Metrics
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen3_omni.reference import Case
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.truth import Truth
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,14 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
-from asking import ask, check, groups, messages
-from test_fidelity import AUDIO_CASES, FRAMES_CASES, LENGTH_CASES, MIXED_CASES, TEXT_CASES
-from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.equality.asking import ask, check, groups, messages
+from tests.equality.test_fidelity import (
+    AUDIO_CASES,
+    FRAMES_CASES,
+    LENGTH_CASES,
+    MIXED_CASES,
+    TEXT_CASES,
+)
+from tests.equality.truth import Truth
 
 pytestmark = [
     pytest.mark.equality,

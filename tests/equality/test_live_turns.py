@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
-from truth import Truth
 
 from antiphon.conversation import (
     AudioPart,
@@ -32,6 +31,7 @@ from antiphon_gateway.metrics import Metrics
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen3_omni.reference import Case, ReferenceOutput
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.truth import Truth
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

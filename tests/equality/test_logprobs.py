@@ -14,15 +14,15 @@ import numpy as np
 import openai
 import pytest
 import torch
-from asking import ask, check, groups, messages
-from test_fidelity import AUDIO_CASES, TEXT_CASES
-from truth import Truth
 
 import antiphon
 from antiphon import Delivery, TokenLogprob
 from antiphon_testkit.margins import LOGPROB_TOLERANCE
 from antiphon_testkit.qwen3_omni.reference import Case, Reference
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.asking import ask, check, groups, messages
+from tests.equality.test_fidelity import AUDIO_CASES, TEXT_CASES
+from tests.equality.truth import Truth
 
 pytestmark = [
     pytest.mark.equality,

@@ -8,8 +8,6 @@ import grpc
 import numpy as np
 import pytest
 import torch
-from asking import AUDIO_TOLERANCE, RATE, ask, check, decode, groups
-from truth import Truth
 
 import antiphon
 from antiphon import FinishReason
@@ -21,6 +19,8 @@ from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.qwen3_omni.reference import Case
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.asking import AUDIO_TOLERANCE, RATE, ask, check, decode, groups
+from tests.equality.truth import Truth
 
 pytestmark = [
     pytest.mark.equality,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from prompt_rows import check_rows, hear_prompt
-from test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
-from truth import Truth
 
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.prompt_rows import check_rows, hear_prompt
+from tests.equality.test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
+from tests.equality.truth import Truth
 
 pytestmark = [
     pytest.mark.equality,

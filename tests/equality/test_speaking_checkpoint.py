@@ -12,8 +12,6 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 import soundfile
-from asking import ask, check, decode, groups
-from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy
@@ -28,6 +26,8 @@ from models.recipe.asking import wav
 from models.recipe.judge import pulse_trains
 from models.recipe.recogniser import Recogniser
 from models.recipe.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
+from tests.equality.asking import ask, check, decode, groups
+from tests.equality.truth import Truth
 
 CHECKPOINT = Path(__file__).parents[2] / "models" / "antiphon-demo"
 HEARS = importlib.util.find_spec("pocketsphinx") is not None

@@ -15,8 +15,6 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
-from asking import AUDIO_TOLERANCE
-from shapes import CHECKPOINTS
 
 import antiphon
 from antiphon.conversation import Conversation
@@ -32,6 +30,8 @@ from antiphon_testkit.qwen3_omni.scripted_checkpoint import (
 )
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.equality.asking import AUDIO_TOLERANCE
+from tests.equality.shapes import CHECKPOINTS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
-from asking import RATE, ask, check, groups
-from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -24,6 +22,8 @@ from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.qwen3_omni.reference import Case
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.equality.asking import RATE, ask, check, groups
+from tests.equality.truth import Truth
 
 pytestmark = [
     pytest.mark.equality,

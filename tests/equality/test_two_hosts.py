@@ -19,9 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from asking import AUDIO_TOLERANCE, Answer, ask, check, groups
-from test_transports import TEXT_CASES, hum
-from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import (
@@ -39,6 +36,9 @@ from antiphon_tools.launcher.events import LaunchEvent, Output
 from antiphon_tools.launcher.plan import application_root
 from antiphon_tools.launcher.process import ServiceProcess
 from tests.cluster.two_hosts import FIRST, SECOND, NoNamespaces, TwoHosts, two_hosts
+from tests.equality.asking import AUDIO_TOLERANCE, Answer, ask, check, groups
+from tests.equality.test_transports import TEXT_CASES, hum
+from tests.equality.truth import Truth
 
 pytestmark = [
     pytest.mark.equality,

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import ask, check, groups
-from pictures import case, clip, picture
 from PIL import Image
-from prompt_rows import check_rows, hear_prompt
-from test_fidelity import TEXT_CASES, sweep
 from transformers import AutoProcessor
-from truth import Truth
 
 import antiphon
 from antiphon import Delivery
 from antiphon.errors import InvalidArgument
 from antiphon_testkit.conversations import chat_messages
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.asking import ask, check, groups
+from tests.equality.pictures import case, clip, picture
+from tests.equality.prompt_rows import check_rows, hear_prompt
+from tests.equality.test_fidelity import TEXT_CASES, sweep
+from tests.equality.truth import Truth
 
 pytest.importorskip("vllm")
 pytestmark = [

@@ -8,11 +8,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from asking import ask, check, groups
-from prompt_rows import check_rows, hear_prompt
-from test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
-from test_vision import KINDS
-from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -21,8 +16,15 @@ from antiphon_testkit.qwen3_omni.reference import Reference
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.equality.asking import ask, check, groups
+from tests.equality.prompt_rows import check_rows, hear_prompt
+from tests.equality.test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
+from tests.equality.truth import Truth
 
 pytest.importorskip("vllm")
+# It cannot be imported without vLLM.
+from tests.equality.test_vision import KINDS
+
 pytestmark = [
     pytest.mark.equality,
     pytest.mark.processes,

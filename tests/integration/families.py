@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import httpx
 import numpy as np
-from scripted_engine import Chunks
 
 import antiphon
 from antiphon.chunk import concatenate
@@ -20,6 +19,7 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.tracing.tracing import open_tracing
 from antiphon_gateway.server import Gateway
 from antiphon_testkit.stage_harness import LIMITS, LINKS, RunningStage, running_stage
+from tests.integration.scripted_engine import Chunks
 
 STOP = FinishReason.STOP
 INPUT = TensorSpec("messages", "uint8", (VARIES,))

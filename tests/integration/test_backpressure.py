@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from stage_session import Request, Session
 
 from antiphon.chunk import Chunk
 from antiphon.runtime.engine import LoadedStage
@@ -20,6 +19,7 @@ from antiphon_testkit.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, Fa
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
 from antiphon_testkit.stage_harness import RunningStage
+from tests.integration.stage_session import Request, Session
 
 FRAMES = 500
 WINDOWS = {"codes": 8, "audio": 10 * SAMPLES_PER_FRAME}

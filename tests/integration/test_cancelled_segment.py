@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from stage_session import Request, Session, codes_chunk, opening
-
 from antiphon.segment import SegmentKey
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FakeEngine
 from antiphon_testkit.stage_harness import RunningStage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 
 async def test_cancelled_segment_is_reported_when_the_engine_holds_nothing_of_it(

@@ -15,11 +15,11 @@ from urllib.request import urlopen
 import pytest
 import soundfile
 import soxr
-from embedded_model import NAME, embedded_model, spoken_answer
 from matplotlib.image import imread
 from openai import AsyncOpenAI, OpenAI
 
 from antiphon_tools.demo.script import SCRIPT, SPOKEN
+from tests.embedded_model import NAME, embedded_model, spoken_answer
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240

@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import torch
 from msgspec import structs
-from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.segment import SegmentKey
@@ -17,6 +16,7 @@ from antiphon.transport.device_edge import NoStream, Staging, ToHost
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 
 class GatedCopies(NoStream):

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import LoadedStage
@@ -17,6 +16,7 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import EXPLOSION, FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import RunningStage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 ErrorCode = session_pb2.ErrorCode
 GENEROUS_S = 60.0

@@ -10,7 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from families import (
+
+import antiphon
+from antiphon.chunk import Tensor, concatenate
+from antiphon.deployment.schema import TransportName
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
+from antiphon.segment import SegmentKey
+from tests.integration.families import (
     IDS,
     INPUT,
     PER_CHARACTER,
@@ -23,15 +31,7 @@ from families import (
     repeats,
     served,
 )
-from scripted_engine import Chunks, Script, facts, loaded
-
-import antiphon
-from antiphon.chunk import Tensor, concatenate
-from antiphon.deployment.schema import TransportName
-from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
-from antiphon.segment import SegmentKey
+from tests.integration.scripted_engine import Chunks, Script, facts, loaded
 
 AUDIO = Edge("audio", "voice", (CLIENT,), "sample", (SAMPLES,), "samples", governed=True)
 

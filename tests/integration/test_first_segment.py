@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
 from antiphon.v1 import session_pb2
@@ -13,6 +12,7 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 
 async def test_first_segment_and_its_input_come_with_the_session(served: RunningStage) -> None:

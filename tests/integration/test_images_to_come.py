@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from families import (
+
+import antiphon
+from antiphon.errors import DataLoss, ResourceExhausted
+from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
+from antiphon.segment import SegmentKey
+from tests.integration.families import (
     IDS,
     INPUT,
     STOP,
@@ -17,13 +23,7 @@ from families import (
     repeats,
     served,
 )
-from scripted_engine import Chunks, facts, loaded
-
-import antiphon
-from antiphon.errors import DataLoss, ResourceExhausted
-from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
-from antiphon.segment import SegmentKey
+from tests.integration.scripted_engine import Chunks, facts, loaded
 
 IMAGE = Edge(
     "image",

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import numpy as np
 import pytest
-from stage_session import Session, batch, codes_chunk, linked, opening
 
 from antiphon.chunk import Chunk
 from antiphon.runtime.engine import LoadedStage
@@ -18,6 +17,7 @@ from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import RunningStage
+from tests.integration.stage_session import Session, batch, codes_chunk, linked, opening
 
 ErrorCode = session_pb2.ErrorCode
 MOST = (1 << 64) - 1

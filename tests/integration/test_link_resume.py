@@ -10,7 +10,6 @@ from dataclasses import replace
 import grpc
 import numpy as np
 import pytest
-from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
 from antiphon.transport.channel import CHANNEL_OPTIONS
@@ -23,6 +22,7 @@ from antiphon_testkit.link_rig import LinkConsumer, serving
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LINKS, RunningStage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 ErrorCode = session_pb2.ErrorCode
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from msgspec import structs
-from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.chunk import Chunk
 from antiphon.pipelines.qwen3_omni import PIPELINE
@@ -17,6 +16,7 @@ from antiphon.v1 import session_pb2
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
 from antiphon_testkit.stage_harness import RunningStage, running_stage
+from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 LOOK_AHEAD = 3
 FRAMES = 100

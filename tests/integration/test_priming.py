@@ -11,7 +11,6 @@ import grpc
 import numpy as np
 import pytest
 from msgspec import structs
-from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.chunk import Tensor
 from antiphon.deployment.schema import TransportName
@@ -24,6 +23,7 @@ from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
 from antiphon_testkit.stage_harness import LINKS, RunningStage, running_stage
+from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 FRAMES = 40
 WINDOWS = {"codes": 8, "audio": 10 * SAMPLES_PER_FRAME}

@@ -6,14 +6,13 @@ import asyncio
 import threading
 from collections.abc import Collection, Sequence
 
-from stage_session import Request, Session, codes_chunk, opening
-
 from antiphon.runtime.engine import EngineEvent, LoadedStage
 from antiphon.segment import SegmentKey
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 GENEROUS_S = 60.0
 

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 
 import pytest
-from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
@@ -25,6 +24,7 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, POISON, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.recording import FactRecording, replay
+from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 LIMITS = StageLimits(slots=4, stall_timeout_s=1.0, hold_timeout_s=1.0, hold_bytes=1 << 20)
 GENEROUS_S = 60.0

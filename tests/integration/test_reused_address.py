@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from stage_session import Request, Session, opening
-
 from antiphon.runtime.engine import LoadedStage
 from antiphon.v1 import session_pb2
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
 from antiphon_testkit.stage_harness import RunningStage
+from tests.integration.stage_session import Request, Session, opening
 
 FRAMES = 5
 # So few that nobody is done before the consumer has taken something.

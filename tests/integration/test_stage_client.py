@@ -6,13 +6,13 @@ import asyncio
 
 import numpy as np
 import pytest
-from stage_session import codes_chunk
 
 import antiphon
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon_testkit.stage_harness import RunningStage
+from tests.integration.stage_session import codes_chunk
 
 AUDIO = session_pb2.SegmentOpen(segment=0, outputs=["audio"], last=True)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.pipelines.qwen3_omni import PIPELINE
@@ -23,6 +22,7 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import EXPLOSION
 from antiphon_tools.launcher.plan import application_root
 from antiphon_tools.launcher.process import ServiceProcess
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 import grpc
 import numpy as np
 import pytest
-from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.chunk import Chunk
 from antiphon.errors import Internal, ResourceExhausted
@@ -34,6 +33,7 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
+from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 ErrorCode = session_pb2.ErrorCode
 UNSENDABLE = 77

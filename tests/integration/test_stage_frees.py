@@ -11,7 +11,6 @@ from typing import Any
 import grpc
 import pytest
 import uvloop
-from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.errors import DeadlineExceeded
 from antiphon.runtime.engine import LoadedStage
@@ -32,6 +31,7 @@ from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 GENEROUS_S = 60.0
 

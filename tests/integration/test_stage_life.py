@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stoppable_deployment import (
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import Unavailable
+from antiphon_tools.warm.launcher import WarmLauncher, WarmProcess
+from tests.integration.stoppable_deployment import (
     DEAD,
     FAILURES,
     FROZEN,
@@ -21,10 +25,6 @@ from stoppable_deployment import (
     deployment_with,
     fail,
 )
-
-from antiphon.deployment.schema import StageConfig
-from antiphon.errors import Unavailable
-from antiphon_tools.warm.launcher import WarmLauncher, WarmProcess
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-from stage_session import Request, Session, codes_chunk, opening
-
 from antiphon.runtime.engine import LoadedStage
 from antiphon.v1 import stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
@@ -14,6 +12,7 @@ from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 
 async def until(

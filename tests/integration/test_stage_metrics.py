@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
-from metrics_page import Page, read_page
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -26,6 +25,7 @@ from antiphon.version import VERSION
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.metrics_page import Page, read_page
 
 ROLES = ("thinker", "talker", "code2wav")
 OUTPUTS = {

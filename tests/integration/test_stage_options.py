@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.options import Option, OptionKind, OptionValue
 from antiphon.pipelines.graph import StageSpec
@@ -24,6 +23,7 @@ from antiphon.wire.options import option_value_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.stage_harness import RunningStage, running_stage
+from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 LANGUAGE = Option("language", OptionKind.TEXT, choices=("english", "german"))
 SPEED = Option("speed", OptionKind.NUMBER, least=0.5, most=2.0)

@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import LoadedStage
@@ -23,6 +22,7 @@ from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import EXPLOSION, FACTS, POISON, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
+from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 ErrorCode = session_pb2.ErrorCode
 

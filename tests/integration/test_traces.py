@@ -8,17 +8,17 @@ import threading
 
 import grpc
 import pytest
-from families import TEXT, served
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
-from test_families_to_come import READS_TEXT, text_readers
 
 import antiphon
 from antiphon.tracing.otlp import MOST_WAITING, OtlpSpans
 from antiphon.v1 import speech_pb2
 from antiphon.wire.stubs import speech_stub
 from antiphon_testkit.trace_collector import SpanNode, TraceCollector, trace_collector
+from tests.integration.families import TEXT, served
+from tests.integration.test_families_to_come import READS_TEXT, text_readers
 
 TRACE_ID, CLIENTS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE_ID}-{CLIENTS_SPAN}-01"

@@ -10,13 +10,13 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from metrics_page import read_page
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.metrics_page import read_page
 
 pytest.importorskip("vllm")
 psutil = pytest.importorskip("psutil")

@@ -7,7 +7,6 @@ import socket
 
 import httpx
 import pytest
-from served_gateway import MESSAGES, MODEL, serve_gateway
 from websockets.asyncio.client import connect
 
 import antiphon
@@ -16,6 +15,7 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.transport.listening import listen_hosts, listen_sockets
 from antiphon_gateway.server import Gateway
+from tests.contract.served_gateway import MESSAGES, MODEL, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,8 +11,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import pytest_asyncio
-from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
-from test_transcriptions import file
+
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
+from tests.contract.test_transcriptions import file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

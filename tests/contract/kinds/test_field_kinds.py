@@ -8,14 +8,21 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_stages import TALKER, THINKER, Session
-from media_files import said
-from reading_model import SPEAKER, Reader, post
-from served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway, tell_anew
-from test_transcriptions import file
 
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
+from tests.contract.fake_stages import TALKER, THINKER, Session
+from tests.contract.media_files import said
+from tests.contract.reading_model import SPEAKER, Reader, post
+from tests.contract.served_gateway import (
+    MESSAGES,
+    MODEL,
+    SPOKEN,
+    ServedGateway,
+    serve_gateway,
+    tell_anew,
+)
+from tests.contract.test_transcriptions import file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_stages import THINKER
-from served_gateway import ServedGateway
 
 from antiphon.conversation import ConversationMessage, TextPart, from_tensors
+from tests.contract.fake_stages import THINKER
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

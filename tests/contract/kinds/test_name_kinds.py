@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-from fake_stages import TALKER
 from openai.types import AudioModel, ChatModel
 from openai.types.audio import SpeechModel
 from openai.types.realtime import AudioTranscription, RealtimeSessionCreateRequest
-from reading_model import SPEAKER, Reader, open_reader, post
-from realtime_client import realtime
-from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
-from test_transcriptions import file
+
+from tests.contract.fake_stages import TALKER
+from tests.contract.reading_model import SPEAKER, Reader, open_reader, post
+from tests.contract.realtime_client import realtime
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
+from tests.contract.test_transcriptions import file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from realtime_client import realtime
-from served_gateway import ServedGateway, serve_gateway
 from websockets.exceptions import InvalidStatus
 
 from antiphon.deployment.schema import deployment_of
 from antiphon.errors import InvalidArgument
+from tests.contract.realtime_client import realtime
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from raw_http import chat_body, raw_client
-from reading_model import Reader, post
-from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
-from test_transcriptions import file
 from websockets.asyncio.client import connect
+
+from tests.contract.raw_http import chat_body, raw_client
+from tests.contract.reading_model import Reader, post
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
+from tests.contract.test_transcriptions import file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

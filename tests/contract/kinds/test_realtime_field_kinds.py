@@ -7,9 +7,10 @@ import logging
 from typing import Any
 
 import pytest
-from realtime_client import Realtime, realtime
-from served_gateway import ServedGateway, serve_gateway
-from test_realtime_kinds import OLD_PIPECAT, TWILIO
+
+from tests.contract.kinds.test_realtime_kinds import OLD_PIPECAT, TWILIO
+from tests.contract.realtime_client import Realtime, realtime
+from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,9 +6,10 @@ import base64
 from typing import Any
 
 import pytest
-from realtime_client import Realtime, hear, realtime
-from served_gateway import ServedGateway
-from spoken_audio import Heard, sentence, silence
+
+from tests.contract.realtime_client import Realtime, hear, realtime
+from tests.contract.served_gateway import ServedGateway
+from tests.contract.spoken_audio import Heard, sentence, silence
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

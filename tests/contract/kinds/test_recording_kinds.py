@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from fake_stages import INPUT_RATE_HZ, THINKER
-from served_gateway import ServedGateway
 
 from antiphon.conversation import from_tensors
+from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

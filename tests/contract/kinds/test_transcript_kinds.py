@@ -9,14 +9,14 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from fake_stages import THINKER, Session
 from openai.types.audio import TranscriptionVerbose
-from served_gateway import MODEL, ServedGateway
-from test_transcriptions import SAID, SECONDS, file, post
 
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from antiphon.wire.logprobs import logprobs_to_tensors
+from tests.contract.fake_stages import THINKER, Session
+from tests.contract.served_gateway import MODEL, ServedGateway
+from tests.contract.test_transcriptions import SAID, SECONDS, file, post
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

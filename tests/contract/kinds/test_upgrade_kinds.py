@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 
 import pytest
-from raw_http import PATH, chat_body, raw_client
-from served_gateway import ServedGateway
 
 from antiphon_gateway.endpoints.http.connection import BoundedConnection
+from tests.contract.raw_http import PATH, chat_body, raw_client
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

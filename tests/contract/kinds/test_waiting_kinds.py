@@ -14,12 +14,19 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from fake_stages import THINKER
-from raw_http import RawClient, post, raw_client
-from reading_model import SPEAKER, open_reader
-from served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
-from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_requests
-from test_transcriptions import file
+
+from tests.contract.fake_stages import THINKER
+from tests.contract.raw_http import RawClient, post, raw_client
+from tests.contract.reading_model import SPEAKER, open_reader
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
+from tests.contract.slotted_stages import (
+    QUEUE,
+    Gate,
+    WaitingRequests,
+    open_slotted,
+    waiting_requests,
+)
+from tests.contract.test_transcriptions import file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from served_gateway import ServedGateway
+
+from tests.contract.served_gateway import ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from cosy_asking import Recorded
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import PIPELINE
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.cosyvoice3.cosy_asking import Recorded
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
 from tests.equality.recording import SEED
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cosy_asking import Recorded
 
 from antiphon_services.cosyvoice3.talker.reference import VoiceEncoder
+from tests.equality.cosyvoice3.cosy_asking import Recorded
 from tests.equality.cosyvoice3.cosy_cases import clips
 
 pytestmark = pytest.mark.equality

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
-from cosy_asking import Recorded, check, options_of
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery
@@ -23,6 +22,7 @@ from antiphon.pipelines.cosyvoice3 import PIPELINE
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
+from tests.equality.cosyvoice3.cosy_asking import Recorded, check, options_of
 from tests.equality.cosyvoice3.cosy_cases import all_cases
 from tests.equality.lost_replicas import failovers, kill_used
 from tests.equality.read_aloud import listen

@@ -11,10 +11,10 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from cosy_asking import SAMPLES_PER_CODE, Recorded
 
 from antiphon import Delivery
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.cosyvoice3.cosy_asking import SAMPLES_PER_CODE, Recorded
 from tests.equality.cosyvoice3.cosy_cases import (
     AUDIO_STEP,
     CROSS_LINGUAL,

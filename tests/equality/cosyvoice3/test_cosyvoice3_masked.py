@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from cosy_asking import AUDIO_TOLERANCE, SAMPLES_PER_CODE, Recorded
 
 from antiphon.deployment.schema import StageConfig
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.cosyvoice3.code2wav.load import load_decoder
 from antiphon_services.cosyvoice3.code2wav.mel_stream import MelStream
 from antiphon_services.flow.work import run_to_end
+from tests.equality.cosyvoice3.cosy_asking import AUDIO_TOLERANCE, SAMPLES_PER_CODE, Recorded
 from tests.equality.cosyvoice3.cosy_cases import AUDIO_STEP
 from tests.equality.cosyvoice3.cosy_masked import (
     CODES_CASES,

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cosy_asking import AUDIO_TOLERANCE, Recorded, check, speak
 
 import antiphon
 from antiphon import Delivery, FinishReason, Message
+from tests.equality.cosyvoice3.cosy_asking import AUDIO_TOLERANCE, Recorded, check, speak
 from tests.equality.cosyvoice3.cosy_cases import all_cases, reference_audio
 from tests.equality.read_aloud import (
     POLICIES,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import torch
-from mimo_lab import MimoLab, Recorded
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.mimo_audio import PIPELINE
@@ -19,6 +18,7 @@ from antiphon_testkit.mimo_audio.tiny_checkpoint import (
 )
 from antiphon_tools.launcher.launcher import Running
 from tests.equality.mimo_audio.mimo_cases import SEED
+from tests.equality.mimo_audio.mimo_lab import MimoLab, Recorded
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
 
 

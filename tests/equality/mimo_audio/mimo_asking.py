@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import soundfile
-from mimo_lab import GREEDY, Recorded
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery
@@ -37,6 +36,7 @@ from tests.equality.mimo_audio.mimo_cases import (
     Case,
     clips,
 )
+from tests.equality.mimo_audio.mimo_lab import GREEDY, Recorded
 
 GREEDY_CODES = {"code_temperature": 0.0}
 

@@ -94,8 +94,6 @@ class Ours:
 
 def serve(folder: Path) -> None:
     """Answer the cases that come, a line each, until there are no more."""
-    from mimo_asking import asked
-
     from antiphon.deployment.schema import StageConfig
     from antiphon.pipelines.mimo_audio import CODES, PIPELINE, TEXT
     from antiphon.runtime.engine import SegmentSettings
@@ -103,6 +101,7 @@ def serve(folder: Path) -> None:
     from antiphon_services.mimo_audio.code2wav.load import load as load_code2wav
     from antiphon_services.mimo_audio.talker.load import load
     from antiphon_testkit.drive_engine import run_segment
+    from tests.equality.mimo_audio.mimo_asking import asked
 
     config = StageConfig(slots=1, context_limit=1024)
     talker = load(folder / LANGUAGE_MODEL, config).engine

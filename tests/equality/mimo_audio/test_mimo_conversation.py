@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from mimo_asking import clips, spoken_pcm16
 
 import antiphon
 from antiphon import SamplingRequest
+from tests.equality.mimo_audio.mimo_asking import clips, spoken_pcm16
 from tests.equality.mimo_audio.mimo_cases import RATE_HZ, SAMPLES_PER_FRAME
 from tests.equality.read_aloud import SLOTS, Speakers
 

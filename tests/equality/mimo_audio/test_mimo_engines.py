@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from mimo_asking import asked, assert_as_recorded, conversation_of
-from mimo_lab import GREEDY, MimoLab, Recorded, recorded_names
 from msgspec.structs import replace as replace_struct
 
 from antiphon.conversation import AudioPart, Conversation, to_tensors
@@ -25,6 +23,7 @@ from antiphon_services.mimo_audio.code2wav.load import load as load_code2wav
 from antiphon_services.mimo_audio.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, LANGUAGE_MODEL, PRESETS
+from tests.equality.mimo_audio.mimo_asking import asked, assert_as_recorded, conversation_of
 from tests.equality.mimo_audio.mimo_cases import (
     AUDIO_STEP,
     CASES,
@@ -34,6 +33,7 @@ from tests.equality.mimo_audio.mimo_cases import (
     ZEROS,
     codes_of,
 )
+from tests.equality.mimo_audio.mimo_lab import GREEDY, MimoLab, Recorded, recorded_names
 
 pytestmark = pytest.mark.equality
 

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 import pytest_asyncio
-from mimo_asking import ask, messages_of, options_of, sent_options
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -23,6 +22,7 @@ from antiphon_testkit.mimo_audio.tiny_checkpoint import LANGUAGE_MODEL
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.lost_replicas import kill_used
+from tests.equality.mimo_audio.mimo_asking import ask, messages_of, options_of, sent_options
 from tests.equality.mimo_audio.mimo_cases import CASES
 
 pytestmark = [

@@ -9,17 +9,17 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from mimo_asking import wav
-from mimo_lab import Recorded
 
 from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, LANGUAGE_MODEL
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.mimo_audio.mimo_asking import wav
 from tests.equality.mimo_audio.mimo_cases import (
     AUDIO_STEP,
     CASES,
     SAMPLES_PER_FRAME,
     clips,
 )
+from tests.equality.mimo_audio.mimo_lab import Recorded
 from tests.equality.read_aloud_http import CHAT, ask, check_refused_with_400, heard
 
 pytestmark = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from mimo_lab import MimoLab, Recorded, recorded_names
 from torch import Tensor
 
 from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, END_OF_SPEECH
@@ -22,6 +21,7 @@ from tests.equality.mimo_audio.mimo_cases import (
     clips,
     codes_of,
 )
+from tests.equality.mimo_audio.mimo_lab import MimoLab, Recorded, recorded_names
 
 pytestmark = pytest.mark.equality
 

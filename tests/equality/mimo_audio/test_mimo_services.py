@@ -12,13 +12,13 @@ import asyncio
 import numpy as np
 import numpy.typing as npt
 import pytest
-from mimo_asking import Answer, ask, speaks
-from mimo_lab import MimoLab, Recorded, recorded_names
 
 import antiphon
 from antiphon import Delivery
 from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY
+from tests.equality.mimo_audio.mimo_asking import Answer, ask, speaks
 from tests.equality.mimo_audio.mimo_cases import AUDIO_STEP, CASES, SAMPLES_PER_FRAME
+from tests.equality.mimo_audio.mimo_lab import MimoLab, Recorded, recorded_names
 from tests.equality.read_aloud import POLICIES, SLOTS, Speakers
 
 pytestmark = [

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mimo_asking import asked, assert_as_recorded
-from mimo_lab import MimoLab, Recorded, recorded_names
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import (
@@ -27,7 +25,9 @@ from antiphon.segment import SegmentKey
 from antiphon_services.mimo_audio.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, LANGUAGE_MODEL
+from tests.equality.mimo_audio.mimo_asking import asked, assert_as_recorded
 from tests.equality.mimo_audio.mimo_cases import CASES
+from tests.equality.mimo_audio.mimo_lab import MimoLab, Recorded, recorded_names
 
 pytest.importorskip("vllm")
 psutil = pytest.importorskip("psutil")

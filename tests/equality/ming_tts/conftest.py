@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from ming_asking import Recorded
-from ming_in_process import TalkerInProcess
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.ming_tts import PIPELINE
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import UNBOUNDED, WINDOWED
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.ming_tts.ming_asking import Recorded
 from tests.equality.ming_tts.ming_cases import SEED
+from tests.equality.ming_tts.ming_in_process import TalkerInProcess
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
 
 pytest.importorskip("onnxruntime")

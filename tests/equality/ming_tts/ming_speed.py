@@ -85,7 +85,7 @@ async def compare(given: argparse.Namespace) -> None:
     vendors.PreTrainedConfig = vendors.PretrainedConfig
     importlib.import_module("transformers.activations").__dict__["SiLUActivation"] = torch.nn.SiLU
     sys.path.insert(0, str(Path(__file__).parent))
-    from ming_in_process import TalkerInProcess, load_decoder
+    from tests.equality.ming_tts.ming_in_process import TalkerInProcess, load_decoder
 
     with tempfile.TemporaryDirectory() as name, torch.inference_mode():
         folder = Path(name) / "tiny"

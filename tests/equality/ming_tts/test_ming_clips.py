@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ming_asking import Recorded
-from ming_in_process import TalkerInProcess
 from numpy.testing import assert_allclose
 
+from tests.equality.ming_tts.ming_asking import Recorded
 from tests.equality.ming_tts.ming_cases import LATENT_STEP, clips
+from tests.equality.ming_tts.ming_in_process import TalkerInProcess
 
 CLIPS = clips()
 TOLERANCE = 1e-4

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ming_asking import Recorded
-from ming_in_process import TalkerInProcess, load_decoder
 from numpy.testing import assert_allclose
 
 from antiphon.pipelines.ming_tts import LATENT_SAMPLES, LATENT_WIDTH
 from antiphon_services.ming_tts.code2wav.decoder import AudioStream
 from antiphon_services.ming_tts.code2wav.module import AudioDecoderModule
 from antiphon_testkit.ming_tts.tiny_checkpoint import PRESETS, build_tiny_ming
+from tests.equality.ming_tts.ming_asking import Recorded
 from tests.equality.ming_tts.ming_cases import AUDIO_STEP, SEED, Case, all_cases
+from tests.equality.ming_tts.ming_in_process import TalkerInProcess, load_decoder
 
 TOLERANCE = 1e-4
 STREAMED_TOLERANCE = 2e-6

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
-from ming_asking import Recorded, check, options_of
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -22,6 +21,7 @@ from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.lost_replicas import failovers, kill_used
+from tests.equality.ming_tts.ming_asking import Recorded, check, options_of
 from tests.equality.ming_tts.ming_cases import all_cases
 from tests.equality.read_aloud import listen
 

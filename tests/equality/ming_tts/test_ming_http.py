@@ -11,10 +11,10 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from ming_asking import CLIP_FILE, TOLERANCE, Recorded
 
 from antiphon.pipelines.ming_tts import DECODER_OPTIONS, FRAME_SAMPLES, OPTIONS, SAMPLE_RATE_HZ
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.ming_tts.ming_asking import CLIP_FILE, TOLERANCE, Recorded
 from tests.equality.ming_tts.ming_cases import (
     AUDIO_STEP,
     CLIP,

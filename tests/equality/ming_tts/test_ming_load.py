@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ming_asking import CLIP_FILE
 
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.ming_tts.ming_asking import CLIP_FILE
 from tests.equality.ming_tts.ming_cases import REFERENCE_TEXT, STYLE
 from tests.equality.read_aloud import check_load
 

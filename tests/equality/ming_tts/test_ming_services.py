@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ming_asking import CLIP_FILE, TOLERANCE, Recorded, check, speak
 
 import antiphon
 from antiphon import Delivery, FinishReason, Message
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, LATENT_SAMPLES, SAMPLE_RATE_HZ
+from tests.equality.ming_tts.ming_asking import CLIP_FILE, TOLERANCE, Recorded, check, speak
 from tests.equality.ming_tts.ming_cases import (
     LATENT_STEP,
     RATE_HZ,

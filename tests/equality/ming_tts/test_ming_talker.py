@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ming_asking import Recorded
-from ming_in_process import TalkerInProcess
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.equality.ming_tts.ming_asking import Recorded
 from tests.equality.ming_tts.ming_cases import LATENT_STEP, Case, all_cases
+from tests.equality.ming_tts.ming_in_process import TalkerInProcess
 
 ROW_STEP = 3
 TOLERANCE = 1e-4

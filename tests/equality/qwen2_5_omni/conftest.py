@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from omni25_truth import Omni25Truth
 from safetensors.torch import load_file, save_file
 
 import antiphon
@@ -23,6 +22,7 @@ from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon_testkit.qwen2_5_omni.tiny_config import CODEC_MASK
 from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 from antiphon_tools.launcher.launcher import Launcher, Running
+from tests.equality.qwen2_5_omni.omni25_truth import Omni25Truth
 
 SHAPE = TinyOmni25Shape(pad_ends=True)
 # vLLM's attention on CPUs has no heads of 16.

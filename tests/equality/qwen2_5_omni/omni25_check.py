@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from asking import AUDIO_TOLERANCE, Answer
-from omni25_truth import Omni25Truth
 
 from antiphon.segment import FinishReason
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Case
+from tests.equality.asking import AUDIO_TOLERANCE, Answer
+from tests.equality.qwen2_5_omni.omni25_truth import Omni25Truth
 
 SAMPLES_PER_CODE = 480
 

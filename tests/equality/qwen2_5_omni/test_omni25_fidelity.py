@@ -14,16 +14,16 @@ import numpy.typing as npt
 import openai
 import pytest
 import soundfile
-from asking import AUDIO_TOLERANCE, RATE, Answer, ask
-from omni25_check import SAMPLES_PER_CODE, check
-from omni25_truth import Omni25Truth
-from pictures import picture
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, SamplingRequest
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Case
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.asking import AUDIO_TOLERANCE, RATE, Answer, ask
+from tests.equality.pictures import picture
+from tests.equality.qwen2_5_omni.omni25_check import SAMPLES_PER_CODE, check
+from tests.equality.qwen2_5_omni.omni25_truth import Omni25Truth
 
 pytestmark = [
     pytest.mark.equality,

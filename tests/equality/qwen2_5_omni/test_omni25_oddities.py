@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import ask
-from omni25_check import check
-from omni25_truth import Omni25Truth
 
 import antiphon
 from antiphon import FinishReason, SamplingRequest
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Case
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.asking import ask
+from tests.equality.qwen2_5_omni.omni25_check import check
+from tests.equality.qwen2_5_omni.omni25_truth import Omni25Truth
 
 pytestmark = [
     pytest.mark.equality,

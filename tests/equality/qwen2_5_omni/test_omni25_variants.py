@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from in_process import Stages, changed
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
@@ -21,6 +20,7 @@ from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import SHAPE, build_tiny_checkpoint
 from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from tests.equality.in_process import Stages, changed
 
 pytestmark = pytest.mark.equality
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from test_omni25_fidelity import pytestmark as marks
-from test_omni25_fidelity import (
+
+from tests.equality.qwen2_5_omni.test_omni25_fidelity import pytestmark as marks
+from tests.equality.qwen2_5_omni.test_omni25_fidelity import (
     test_answer_equals_the_reference as test_answer_equals_the_reference,
 )
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
-from tts_asking import Recorded
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_tts import PIPELINE
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
 from antiphon_tools.launcher.launcher import Running
+from tests.equality.qwen3_tts.tts_asking import Recorded
 from tests.equality.read_aloud import SLOTS, Speakers, clients_of, services_on
 from tests.equality.recording import SEED
 

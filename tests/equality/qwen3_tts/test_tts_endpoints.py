@@ -11,10 +11,10 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from tts_asking import Recorded
 
 from antiphon_tools.launcher.launcher import Running
 from tests.equality.qwen3_tts.cases import AUDIO_STEP, Case, all_cases
+from tests.equality.qwen3_tts.tts_asking import Recorded
 from tests.equality.read_aloud_http import (
     Pcm16,
     check_refused_with_400,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tts_asking import Recorded
 
 from antiphon_tools.launcher.launcher import Running
 from tests.equality.qwen3_tts.cases import REFERENCE_TEXT
+from tests.equality.qwen3_tts.tts_asking import Recorded
 from tests.equality.read_aloud import check_load
 
 pytestmark = [

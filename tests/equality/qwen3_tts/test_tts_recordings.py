@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tts_asking import Recorded
 
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from antiphon_gateway.media.audio_in import AudioLimits, decode_recording
@@ -15,6 +14,7 @@ from antiphon_gateway.media.audio_in import Recording as AudioFile
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
 from tests.equality.qwen3_tts.cases import RECORDINGS, Recording
+from tests.equality.qwen3_tts.tts_asking import Recorded
 
 pytestmark = pytest.mark.equality
 

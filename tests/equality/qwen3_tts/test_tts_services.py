@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tts_asking import AUDIO_TOLERANCE, Recorded, check, speak
 
 import antiphon
 from antiphon import ChunkPolicy, FinishReason, Message
 from tests.equality.qwen3_tts.cases import all_cases
+from tests.equality.qwen3_tts.tts_asking import AUDIO_TOLERANCE, Recorded, check, speak
 from tests.equality.read_aloud import (
     POLICIES,
     SLOTS,

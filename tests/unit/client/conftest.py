@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from speech_server import Answer, Speech
 
 from antiphon.v1 import speech_pb2_grpc
 from antiphon_testkit.certificates import Certificates, make_certificates
+from tests.unit.client.speech_server import Answer, Speech
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from speech_server import Speech, greeting
-from twins import ask_async, ask_blocking
 
 import antiphon
 from antiphon.client.connection import is_local, target
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
 from antiphon_testkit.certificates import Certificates
+from tests.unit.client.speech_server import Speech, greeting
+from tests.unit.client.twins import ask_async, ask_blocking
 
 Serve = Callable[..., Speech]
 Ask = Callable[..., Awaitable[antiphon.Reply]]

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from name_server import NameServer
-from speech_server import Speech, greeting
-from twins import ask_async, ask_blocking
 
 import antiphon
 from antiphon.errors import InvalidArgument
+from tests.unit.client.name_server import NameServer
+from tests.unit.client.speech_server import Speech, greeting
+from tests.unit.client.twins import ask_async, ask_blocking
 
 Serve = Callable[..., Speech]
 Ask = Callable[..., Awaitable[antiphon.Reply]]

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from speech_server import Responses, Speech, audio, finished, started, text
-from twins import ask_async, ask_blocking
 
 import antiphon
 from antiphon.errors import AntiphonError, DataLoss, Unavailable
 from antiphon.v1 import functions_pb2, speech_pb2
 from antiphon.wire.convert import error_to_proto
+from tests.unit.client.speech_server import Responses, Speech, audio, finished, started, text
+from tests.unit.client.twins import ask_async, ask_blocking
 
 Serve = Callable[..., Speech]
 Ask = Callable[..., Awaitable[antiphon.Reply]]

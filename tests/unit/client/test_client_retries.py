@@ -9,15 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from speech_server import Responses, Speech, greeting, started, text
-from twins import (
-    ask_async,
-    ask_blocking,
-    info_async,
-    info_blocking,
-    talk_async,
-    talk_blocking,
-)
 
 import antiphon
 from antiphon.client.connection import CHANNEL_OPTIONS, Contact
@@ -32,6 +23,15 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.v1 import speech_pb2
+from tests.unit.client.speech_server import Responses, Speech, greeting, started, text
+from tests.unit.client.twins import (
+    ask_async,
+    ask_blocking,
+    info_async,
+    info_blocking,
+    talk_async,
+    talk_blocking,
+)
 
 Serve = Callable[..., Speech]
 Ask = Callable[..., Awaitable[antiphon.Reply]]

@@ -7,16 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
-from speech_server import (
-    Answer,
-    Responses,
-    Speech,
-    audio,
-    finished,
-    greeting,
-    started,
-    text,
-)
 
 import antiphon
 from antiphon.client.request import DEFAULT_TIMEOUT_S
@@ -31,6 +21,16 @@ from antiphon.errors import (
 )
 from antiphon.v1 import chunk_pb2, speech_pb2
 from antiphon.wire.convert import error_to_proto
+from tests.unit.client.speech_server import (
+    Answer,
+    Responses,
+    Speech,
+    audio,
+    finished,
+    greeting,
+    started,
+    text,
+)
 
 Serve = Callable[[Answer], Speech]
 Outcome = tuple[list[antiphon.Event], AntiphonError | None]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from speech_server import Speech, greeting
-from twins import talk_through_async, talk_through_blocking
 
 import antiphon
 from antiphon.errors import Unavailable
 from antiphon.v1 import converse_pb2
+from tests.unit.client.speech_server import Speech, greeting
+from tests.unit.client.twins import talk_through_async, talk_through_blocking
 
 Serve = Callable[..., Speech]
 Requests = Iterator[converse_pb2.ConverseRequest]

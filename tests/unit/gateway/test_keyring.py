@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from open_files import no_more_files
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
@@ -21,6 +20,7 @@ from antiphon_gateway.keys.command import keys_command
 from antiphon_gateway.keys.key_file import digest_of, new_key, read_key_file
 from antiphon_gateway.keys.key_use import KeyLimitReached
 from antiphon_gateway.keys.keyring import EndConversation, Keyring
+from tests.open_files import no_more_files
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,7 +7,6 @@ import random
 
 import numpy as np
 import pytest
-from test_delivered_output import END, FRAMES, SAMPLES, TEXT, answer, ids_of
 
 from antiphon.errors import DataLoss
 from antiphon_gateway.calls.events import (
@@ -19,6 +18,7 @@ from antiphon_gateway.calls.events import (
     TextProduced,
 )
 from antiphon_gateway.calls.failover.resumed import HeldPart, ResumedOutput
+from tests.unit.gateway.test_delivered_output import END, FRAMES, SAMPLES, TEXT, answer, ids_of
 
 GROUPS = FRAMES.shape[1]
 

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from open_files import no_more_files
 
 from antiphon.answer import FunctionCall
 from antiphon.errors import FailedPrecondition, InvalidArgument
@@ -30,6 +29,7 @@ from antiphon_gateway.conversations.seal import Seal
 from antiphon_gateway.conversations.settings import ConversationSettings, Eagerness, SemanticTurns
 from antiphon_gateway.media.live_audio import A_LAW, MU_LAW
 from antiphon_gateway.media.pcm_recording import PcmRecording
+from tests.open_files import no_more_files
 
 FIRST = ConversationSettings(
     model="model", voices=("ethan", "chelsie"), output_rate_hz=24_000, voice="ethan"

@@ -41,10 +41,10 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "test_unreadable.py").write_text("import no_such_module_anywhere")
     (folder / "pytest.ini").write_text("[pytest]\n")
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "conftest", "--continue-on-collection-errors",
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--continue-on-collection-errors",
          "-n", "2", "--failures=logs/tests.failures"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         check=False,
     )  # fmt: skip

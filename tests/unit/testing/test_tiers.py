@@ -18,7 +18,7 @@ def pytest_run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", *args],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{TESTS}:{ROOT}"},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
@@ -38,7 +38,7 @@ def test_fast_tier_is_collected_without_torch() -> None:
 def test_fast_tier_fails_when_torch_is_imported(tmp_path: Path, text: str) -> None:
     (tmp_path / "test_planted.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    run = pytest_run(tmp_path, "-p", "conftest", "--tier", "fast", "test_planted.py")
+    run = pytest_run(tmp_path, "-p", "tests.conftest", "--tier", "fast", "test_planted.py")
     assert run.returncode != 0
     assert "imports torch" in run.stdout + run.stderr
 

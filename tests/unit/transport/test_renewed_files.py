@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 import pytest
-from open_files import no_more_files
 
 from antiphon.errors import InvalidArgument
 from antiphon.transport.renewed_files import RenewedFiles
+from tests.open_files import no_more_files
 
 
 def reader(path: Path) -> RenewedFiles[str]:

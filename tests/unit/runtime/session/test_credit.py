@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from two_stages import DOWNSTREAM, FRAMES, KEY, LIMITS, POLICY, WINDOWS, TwoStages
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
@@ -26,6 +25,15 @@ from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
+from tests.unit.runtime.session.two_stages import (
+    DOWNSTREAM,
+    FRAMES,
+    KEY,
+    LIMITS,
+    POLICY,
+    WINDOWS,
+    TwoStages,
+)
 
 HERE, THERE = Destination("here:1"), Destination("there:2")
 CODES, AUDIO = PIPELINE.edge("codes"), PIPELINE.edge("audio")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pytest
-from test_session_table import KEY, LIMITS, chunk, kinds, opened, segment, table
 
 from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
 from antiphon.runtime.session.facts import (
@@ -24,6 +23,15 @@ from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
+from tests.unit.runtime.session.test_session_table import (
+    KEY,
+    LIMITS,
+    chunk,
+    kinds,
+    opened,
+    segment,
+    table,
+)
 
 IN_STEP = frozenset({KEY})
 KNOWN = {KEY: SegmentStatus(None, 1)}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from two_stages import FRAMES, KEY, POLICY, WINDOWS, TwoStages
 
 from antiphon.runtime.session.instructions import Report
 from antiphon.runtime.session.states import State
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon_testkit.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
+from tests.unit.runtime.session.two_stages import FRAMES, KEY, POLICY, WINDOWS, TwoStages
 
 
 def bound(windows: dict[str, int], policy: ChunkPolicy) -> int:

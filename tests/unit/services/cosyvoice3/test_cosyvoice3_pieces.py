@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cosy_talker_lab import Asked, TalkerLab, codes_of, message, piece, pieces_of, voice_of
 
 import tests.equality.cosyvoice3.cosy_cases as cases
 from antiphon.errors import InvalidArgument
@@ -22,6 +21,15 @@ from antiphon_services.cosyvoice3.talker.prompt import END
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
 from antiphon_testkit.drive_engine import SegmentOutput, advance
 from tests.equality.recording import SEED
+from tests.unit.services.cosyvoice3.cosy_talker_lab import (
+    Asked,
+    TalkerLab,
+    codes_of,
+    message,
+    piece,
+    pieces_of,
+    voice_of,
+)
 
 COMPANY = 8
 CASES = {case.name: case for case in cases.pieced_cases()}

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cosy_talker_lab import SLOTS, Asked, TalkerLab, codes_of, message, options_of, voice_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
@@ -34,6 +33,15 @@ from tests.equality.cosyvoice3.cosy_cases import (
     SFT,
     TEXTS,
     ZERO_SHOT,
+)
+from tests.unit.services.cosyvoice3.cosy_talker_lab import (
+    SLOTS,
+    Asked,
+    TalkerLab,
+    codes_of,
+    message,
+    options_of,
+    voice_of,
 )
 
 SHORT = "a"

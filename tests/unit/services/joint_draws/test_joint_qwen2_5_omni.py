@@ -8,17 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from joint_lab import (
-    REQUESTS,
-    TOGETHER,
-    JointDraws,
-    Recorder,
-    StageDraws,
-    handed_on,
-    processors,
-    run_together,
-    settings_of,
-)
 
 from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
@@ -34,6 +23,17 @@ from antiphon_services.qwen2_5_omni.talker.load import load as load_talker
 from antiphon_services.qwen2_5_omni.thinker.load import load as load_thinker
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
+from tests.unit.services.joint_draws.joint_lab import (
+    REQUESTS,
+    TOGETHER,
+    JointDraws,
+    Recorder,
+    StageDraws,
+    handed_on,
+    processors,
+    run_together,
+    settings_of,
+)
 
 TOKENS, CODES, NOISE = 3, 3, 4
 THINKS = Sampling(1.2, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=0, max_tokens=TOKENS + 1)

@@ -7,17 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from joint_lab import (
-    REQUESTS,
-    TOGETHER,
-    JointDraws,
-    Recorder,
-    StageDraws,
-    handed_on,
-    processors,
-    run_together,
-    settings_of,
-)
 
 from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
@@ -31,6 +20,17 @@ from antiphon_services.qwen3_omni.talker.load import load as load_talker
 from antiphon_services.qwen3_omni.talker.model import CONTROL_IDS, PREDICTOR_SAMPLING
 from antiphon_services.qwen3_omni.thinker.load import load as load_thinker
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
+from tests.unit.services.joint_draws.joint_lab import (
+    REQUESTS,
+    TOGETHER,
+    JointDraws,
+    Recorder,
+    StageDraws,
+    handed_on,
+    processors,
+    run_together,
+    settings_of,
+)
 
 TOKENS, FRAMES, GROUPS = 3, 3, (1, 2, 3)
 THINKS = Sampling(1.2, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=0, max_tokens=TOKENS + 1)

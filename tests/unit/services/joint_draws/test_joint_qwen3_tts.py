@@ -7,16 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from joint_lab import (
-    REQUESTS,
-    TOGETHER,
-    JointDraws,
-    Recorder,
-    StageDraws,
-    processors,
-    run_together,
-    settings_of,
-)
 
 from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
@@ -30,6 +20,16 @@ from antiphon_services.qwen3_tts.talker.load import PREDICTOR_SAMPLING, load
 from antiphon_services.qwen3_tts.talker.talker import CONTROL_IDS, LEAST_DRAWS
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import CUSTOM_VOICE, build_tiny_tts
+from tests.unit.services.joint_draws.joint_lab import (
+    REQUESTS,
+    TOGETHER,
+    JointDraws,
+    Recorder,
+    StageDraws,
+    processors,
+    run_together,
+    settings_of,
+)
 
 FRAMES, GROUPS = 4, (1, 2, 3)
 TALKS = Sampling(3.0, top_k=30, top_p=0.9, repetition_penalty=1.3, seed=0, max_tokens=FRAMES + 1)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_lm_attention import by_definition
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
@@ -18,6 +17,7 @@ from antiphon_services.lm import attention, attention_calls
 from antiphon_services.lm.attention import AttentionPlan, Span, span_order
 from antiphon_services.lm.kv_cache import CacheShape, KVCache
 from antiphon_testkit.launches import meta_as_a_gpu
+from tests.unit.services.lm.test_lm_attention import by_definition
 
 HEADS, KEY_HEADS, DIM = 6, 2, 16
 HALF = (torch.bfloat16, torch.float16)

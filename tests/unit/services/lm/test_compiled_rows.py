@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from compiled_rows import CompiledRows
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
+
+from tests.compiled_rows import CompiledRows
 
 ROWS = torch.arange(4.0)
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ming_talker_lab import Asked, TalkerLab, latents_of, message
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_WIDTH, SAMPLE_RATE_HZ
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon_testkit.drive_engine import run_segments
+from tests.unit.services.ming_tts.ming_talker_lab import Asked, TalkerLab, latents_of, message
 
 TOLERANCE = 1e-4
 WARM = {"temperature": 1.0}

@@ -8,15 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from vocoder_modules import (
-    CONFIGS,
-    build_module,
-    decoder_of,
-    make_codes,
-    module_of,
-    one_shot,
-    piece_of,
-)
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon_services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
@@ -26,6 +17,15 @@ from antiphon_services.vocoder.buckets import Buckets
 from antiphon_services.vocoder.pace import DecodePace
 from antiphon_services.vocoder.stream import StreamDecoder
 from antiphon_testkit.graph_watch import GraphWatch
+from tests.unit.services.vocoder.vocoder_modules import (
+    CONFIGS,
+    build_module,
+    decoder_of,
+    make_codes,
+    module_of,
+    one_shot,
+    piece_of,
+)
 
 SLOTS = 5
 SIZES = (1, 1, 2, 3, 5, 8, 14)

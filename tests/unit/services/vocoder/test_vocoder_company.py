@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from vocoder_modules import (
+
+from antiphon.runtime.engine import Completed, Emitted
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_services.lm.graphs import Bucketing, Eager
+from antiphon_services.vocoder.engine import VocoderEngine
+from antiphon_services.vocoder.pace import ACCELERATOR, CPU, DecodePace
+from tests.unit.services.vocoder.vocoder_modules import (
     CONFIGS,
     EDGES,
     WANTED,
@@ -20,12 +26,6 @@ from vocoder_modules import (
     one_shot,
     piece_of,
 )
-
-from antiphon.runtime.engine import Completed, Emitted
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.lm.graphs import Bucketing, Eager
-from antiphon_services.vocoder.engine import VocoderEngine
-from antiphon_services.vocoder.pace import ACCELERATOR, CPU, DecodePace
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compiled_rows import CompiledRows
 from torch import Tensor
-from vocoder_modules import decoder_of, make_codes, piece_of
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon_services.lm.graphs import Bucketing, Eager
 from antiphon_services.vocoder.buckets import Buckets
 from antiphon_services.vocoder.pace import DecodePace
+from tests.compiled_rows import CompiledRows
+from tests.unit.services.vocoder.vocoder_modules import decoder_of, make_codes, piece_of
 
 SLOTS, FRAMES = 2, 2
 STEADY = PIPELINE.chunk_policy.steady

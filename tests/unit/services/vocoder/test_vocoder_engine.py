@@ -7,17 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from vocoder_modules import (
-    EDGES,
-    ENTRIES,
-    NO_SAMPLING,
-    WANTED,
-    codes_chunk,
-    decoder_of,
-    make_codes,
-    module_of,
-    one_shot,
-)
 
 from antiphon.errors import (
     AntiphonError,
@@ -35,6 +24,17 @@ from antiphon_services.vocoder.engine import VocoderEngine
 from antiphon_services.vocoder.pace import CPU
 from antiphon_services.vocoder.stream import Run, StreamDecoder, StreamPiece
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from tests.unit.services.vocoder.vocoder_modules import (
+    EDGES,
+    ENTRIES,
+    NO_SAMPLING,
+    WANTED,
+    codes_chunk,
+    decoder_of,
+    make_codes,
+    module_of,
+    one_shot,
+)
 
 STOP = FinishReason.STOP
 KEY = SegmentKey("session", 0)

@@ -11,7 +11,13 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeCausalTransConvNet,
     Qwen3OmniMoeCode2Wav,
 )
-from vocoder_modules import (
+
+from antiphon.errors import FailedPrecondition
+from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.kernels import Snake
+from antiphon_services.vocoder.stream import StreamDecoder
+from antiphon_services.vocoder.transformer import window_mask
+from tests.unit.services.vocoder.vocoder_modules import (
     CONFIGS,
     FRAMES,
     build_module,
@@ -24,12 +30,6 @@ from vocoder_modules import (
     sizes_of,
     stream,
 )
-
-from antiphon.errors import FailedPrecondition
-from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
-from antiphon_services.vocoder.kernels import Snake
-from antiphon_services.vocoder.stream import StreamDecoder
-from antiphon_services.vocoder.transformer import window_mask
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 

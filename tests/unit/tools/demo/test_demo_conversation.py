@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import pytest
-from answers import RATE_HZ, pcm16, turn
 
 from antiphon.answer import FunctionCall
 from antiphon.client.aio import AsyncClient
@@ -22,6 +21,7 @@ from antiphon_tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
 from antiphon_tools.demo.display import Display
 from antiphon_tools.demo.script import DONE, SCRIPT, SET_LIGHT, SPOKEN, Question
 from models.recipe.functions import FUNCTIONS
+from tests.unit.tools.demo.answers import RATE_HZ, pcm16, turn
 
 STAGES = ("thinker", "talker", "code2wav")
 

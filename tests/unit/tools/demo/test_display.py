@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from answers import RATE_HZ, pcm16, turn
 
 from antiphon_tools.demo.display import Display
 from antiphon_tools.demo.measure import AnswerProgress
+from tests.unit.tools.demo.answers import RATE_HZ, pcm16, turn
 
 
 class Terminal(io.StringIO):

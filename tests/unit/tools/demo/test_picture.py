@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from answers import RATE_HZ, pcm16, turn
 from matplotlib.image import imread
 
 from antiphon_tools.demo.picture import DYNAMIC_RANGE_DB, HOP, draw_conversation, spectrogram_db
 from antiphon_tools.demo.timeline import conversation_pcm16, place_turns
 from antiphon_tools.demo.waveform import from_pcm16
+from tests.unit.tools.demo.answers import RATE_HZ, pcm16, turn
 
 STAGES = ("thinker", "talker", "code2wav")
 

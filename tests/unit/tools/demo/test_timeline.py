@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from answers import RATE_HZ, pcm16, turn
 
 from antiphon_tools.demo.timeline import PAUSE_S, TimelineSpan, conversation_pcm16, place_turns
+from tests.unit.tools.demo.answers import RATE_HZ, pcm16, turn
 
 
 def test_sound_begins_when_its_first_piece_came_and_the_next_turn_when_it_was_heard() -> None:

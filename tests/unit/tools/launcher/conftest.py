@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_services import Checkout, make_checkout
+
+from tests.unit.tools.launcher.fake_services import Checkout, make_checkout
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from fake_services import EXIT_WAIT_S, ROLES, STUBBORN, Checkout, Pids
 
 from antiphon_tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL, import_path
+from tests.unit.tools.launcher.fake_services import EXIT_WAIT_S, ROLES, STUBBORN, Checkout, Pids
 
 PATIENT = """
 import asyncio, sys

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_services import DRAINING_GATEWAY, GATEWAY, ROLES, STAGE, STUBBORN, Checkout, Pids
 
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import DeadlineExceeded, Unavailable
@@ -24,6 +23,15 @@ from antiphon_tools.launcher.events import (
 )
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.launcher.plan import with_addresses, with_gateway
+from tests.unit.tools.launcher.fake_services import (
+    DRAINING_GATEWAY,
+    GATEWAY,
+    ROLES,
+    STAGE,
+    STUBBORN,
+    Checkout,
+    Pids,
+)
 
 SILENT = "signal.pause()"
 ALL = (*ROLES, "gateway")

@@ -7,7 +7,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from fake_services import Checkout
 
 from antiphon.deployment.schema import Deployment, StageConfig, check_roles, load_deployment
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
@@ -31,6 +30,7 @@ from antiphon_tools.launcher.plan import (
     with_resume_key,
 )
 from antiphon_tools.launcher.ports import check_free
+from tests.unit.tools.launcher.fake_services import Checkout
 
 
 def test_overrides_take_the_schemas_types_when_written_as_text() -> None:

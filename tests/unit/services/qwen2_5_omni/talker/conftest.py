@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from codec_talker_lab import Lab
+
+from tests.unit.services.qwen2_5_omni.talker.codec_talker_lab import Lab
 
 torch.set_num_threads(1)
 

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from codec_talker_lab import GREEDY, SAMPLED, Lab, Question, pieces, settings, truth_codes
 from PIL import Image
 
 from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet, ResourceExhausted
@@ -19,6 +18,15 @@ from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from tests.unit.services.qwen2_5_omni.talker.codec_talker_lab import (
+    GREEDY,
+    SAMPLED,
+    Lab,
+    Question,
+    pieces,
+    settings,
+    truth_codes,
+)
 
 PROMPTS = ("Tell me about water.", "Count the days", "find the number")
 LONG = "find the number of days " * 40

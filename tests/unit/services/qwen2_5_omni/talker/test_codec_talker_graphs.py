@@ -5,7 +5,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 import torch
-from codec_talker_lab import GREEDY, SAMPLED, Lab, settings
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
@@ -16,6 +15,7 @@ from antiphon_services.qwen2_5_omni.talker.load import load
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import run_segments
 from tests.replayed_graphs import ReplayPool
+from tests.unit.services.qwen2_5_omni.talker.codec_talker_lab import GREEDY, SAMPLED, Lab, settings
 
 PROMPTS = ("Tell me about water.", "Count the days", "find the number")
 SLOTS = 6

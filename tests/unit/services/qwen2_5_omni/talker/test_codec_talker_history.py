@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codec_talker_lab import GREEDY, SAMPLED, Lab, Question, settings, truth_codes
 
 from antiphon.errors import InvalidArgument
 from antiphon.history import History
@@ -23,6 +22,14 @@ from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from tests.unit.services.qwen2_5_omni.talker.codec_talker_lab import (
+    GREEDY,
+    SAMPLED,
+    Lab,
+    Question,
+    settings,
+    truth_codes,
+)
 
 
 @pytest.fixture(params=[False, True], ids=["in turn", "ahead"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from codec_talker_lab import Lab, settings
-from lent_slots import LentSlots
-
 from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.segment import SegmentKey
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, advance
+from tests.lent_slots import LentSlots
+from tests.unit.services.qwen2_5_omni.talker.codec_talker_lab import Lab, settings
 
 KEY = SegmentKey("s", 0)
 

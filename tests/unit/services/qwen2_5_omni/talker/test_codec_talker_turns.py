@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from codec_talker_lab import GREEDY, Lab, Question, settings
 
 from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.segment import SegmentKey
@@ -13,6 +12,7 @@ from antiphon_services.lm.frames import PART_ROWS
 from antiphon_services.qwen2_5_omni.talker.engine import CodecTalkerEngine
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import run_segment
+from tests.unit.services.qwen2_5_omni.talker.codec_talker_lab import GREEDY, Lab, Question, settings
 
 TOKENS = 12
 SAMPLING = replace(GREEDY, max_tokens=TOKENS)

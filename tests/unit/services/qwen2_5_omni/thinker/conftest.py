@@ -2,12 +2,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from omni25_thinker_lab import CONVERSATIONS, Answer, answer
 
 from antiphon.deployment.schema import StageConfig
 from antiphon_services.qwen2_5_omni.thinker.load import load
 from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
+from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import (
+    CONVERSATIONS,
+    Answer,
+    answer,
+)
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -6,12 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from omni25_thinker_lab import CONVERSATIONS, MAX_TOKENS, Answer, assert_equal, ids_of, segment
 
 from antiphon.history import History
 from antiphon.segment import SegmentKey
 from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
+from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import (
+    CONVERSATIONS,
+    MAX_TOKENS,
+    Answer,
+    assert_equal,
+    ids_of,
+    segment,
+)
 
 
 def gone_on(engine: ThinkerEngine, wanted: Answer, known: int) -> SegmentOutput:

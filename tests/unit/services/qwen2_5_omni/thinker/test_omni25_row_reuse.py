@@ -6,7 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omni25_thinker_lab import (
+
+from antiphon.conversation import Conversation, ConversationMessage, TextPart
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
+from antiphon.runtime.engine import Completed, Emitted
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.transport.device_edge import NoStream, Staging, ToHost
+from antiphon_services.qwen2_5_omni.thinker.load import load
+from antiphon_services.thinker.engine import ThinkerEngine
+from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput, run_segment
+from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
+from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import (
     CONVERSATIONS,
     HIGH,
     MAX_TOKENS,
@@ -22,18 +34,6 @@ from omni25_thinker_lab import (
     rows_of,
     segment,
 )
-
-from antiphon.conversation import Conversation, ConversationMessage, TextPart
-from antiphon.deployment.schema import StageConfig
-from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
-from antiphon.runtime.engine import Completed, Emitted
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon.transport.device_edge import NoStream, Staging, ToHost
-from antiphon_services.qwen2_5_omni.thinker.load import load
-from antiphon_services.thinker.engine import ThinkerEngine
-from antiphon_testkit.conversations import conversation
-from antiphon_testkit.drive_engine import SegmentOutput, run_segment
-from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
 
 TEXT_ONLY = frozenset({TEXT})
 

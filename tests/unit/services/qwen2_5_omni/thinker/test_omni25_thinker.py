@@ -10,22 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from omni25_thinker_lab import (
-    CONVERSATIONS,
-    MAX_TOKENS,
-    SMALL,
-    TEXT,
-    Answer,
-    answer,
-    assert_equal,
-    assert_near,
-    ids_of,
-    logits_of,
-    png,
-    recording,
-    rows_of,
-    segment,
-)
 
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
@@ -42,6 +26,22 @@ from antiphon_testkit.conversations import conversation, live_chunks
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 from antiphon_testkit.margins import LOGPROB_TOLERANCE
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
+from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import (
+    CONVERSATIONS,
+    MAX_TOKENS,
+    SMALL,
+    TEXT,
+    Answer,
+    answer,
+    assert_equal,
+    assert_near,
+    ids_of,
+    logits_of,
+    png,
+    recording,
+    rows_of,
+    segment,
+)
 
 TEXT_ONLY = frozenset({TEXT})
 

@@ -7,14 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omni25_thinker_lab import (
-    answer,
-    assert_equal,
-    picture,
-    png,
-    recording,
-    segment,
-)
 
 from antiphon.pipelines.qwen2_5_omni import PROMPT
 from antiphon_services.thinker.engine import ThinkerEngine
@@ -23,6 +15,14 @@ from antiphon_services.thinker.vision_loading import load_patch_maker
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import run_segment
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
+from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import (
+    answer,
+    assert_equal,
+    picture,
+    png,
+    recording,
+    segment,
+)
 
 cv2 = pytest.importorskip("cv2")
 

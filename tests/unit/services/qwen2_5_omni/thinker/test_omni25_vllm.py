@@ -15,16 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from omni25_thinker_lab import (
-    CONVERSATIONS,
-    TEXT,
-    Answer,
-    answer,
-    ids_of,
-    recording,
-    rows_of,
-)
-from omni25_thinker_lab import segment as short_segment
 
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
@@ -39,6 +29,16 @@ from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
+from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import (
+    CONVERSATIONS,
+    TEXT,
+    Answer,
+    answer,
+    ids_of,
+    recording,
+    rows_of,
+)
+from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import segment as short_segment
 
 pytest.importorskip("vllm")
 psutil = pytest.importorskip("psutil")

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from token2wav_rig import Rig
+
+from tests.unit.services.qwen2_5_omni.token2wav.token2wav_rig import Rig
 
 torch.set_num_threads(1)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from token2wav_rig import TOLERANCE, Rig, Speech, difference, speech
 
 from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
 from antiphon.sampling import stream_key
@@ -18,6 +17,13 @@ from antiphon_services.qwen2_5_omni.token2wav.blocks import (
 from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Reference
+from tests.unit.services.qwen2_5_omni.token2wav.token2wav_rig import (
+    TOLERANCE,
+    Rig,
+    Speech,
+    difference,
+    speech,
+)
 
 torch.set_num_threads(1)
 BLOCK_CODES = 12

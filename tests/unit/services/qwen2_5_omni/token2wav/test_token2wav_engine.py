@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from token2wav_rig import TOLERANCE, Rig, Speech, difference, speech
 
 from antiphon.errors import DataLoss, ErrorCode, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
@@ -23,6 +22,13 @@ from antiphon_services.qwen2_5_omni.token2wav.vocoder import (
 )
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon_testkit.late_copies import LateCopies, late_to_host
+from tests.unit.services.qwen2_5_omni.token2wav.token2wav_rig import (
+    TOLERANCE,
+    Rig,
+    Speech,
+    difference,
+    speech,
+)
 
 SAMPLING = Sampling(0.0, 0, 1.0, 1.0, seed=0, max_tokens=1)
 KEY = SegmentKey("one", 0)

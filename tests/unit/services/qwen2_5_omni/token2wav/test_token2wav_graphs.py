@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from token2wav_rig import TOLERANCE, Rig, difference, speech
 from torch import Tensor
 
 from antiphon.deployment.schema import StageConfig
@@ -23,6 +22,12 @@ from antiphon_services.qwen2_5_omni.token2wav.solver import EVALUATIONS
 from antiphon_services.qwen2_5_omni.token2wav.vocoder import stream_lengths
 from antiphon_testkit.drive_engine import run_segment
 from antiphon_testkit.graph_watch import GraphWatch
+from tests.unit.services.qwen2_5_omni.token2wav.token2wav_rig import (
+    TOLERANCE,
+    Rig,
+    difference,
+    speech,
+)
 
 
 class Watched:

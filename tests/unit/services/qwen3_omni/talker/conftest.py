@@ -1,7 +1,7 @@
 import pytest
-from talker_lab import Lab, make_lab
 
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, SMALL
+from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, make_lab
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from itertools import count
 
 import numpy as np
 import pytest
-from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of, make_late_engine
 
 from antiphon.runtime.engine import Emitted, EngineEvent, Failed
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Limit, Release
@@ -23,6 +22,14 @@ from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
 from antiphon_services.qwen3_omni.talker.segment import TalkerSegment
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment
 from antiphon_testkit.late_copies import LateCopies
+from tests.unit.services.qwen3_omni.talker.talker_lab import (
+    GREEDY,
+    SAMPLED,
+    Lab,
+    Turn,
+    codes_of,
+    make_late_engine,
+)
 
 KEY, OTHER_KEY = SegmentKey("one", 0), SegmentKey("other", 0)
 

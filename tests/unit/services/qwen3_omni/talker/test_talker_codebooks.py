@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from talker_lab import GREEDY, SAMPLED, Lab
 
 from antiphon.sampling import Sampling
 from antiphon_services.lm.codebooks import CodePredictor, predictor_sampling
 from antiphon_services.lm.sampler import SamplingRows, choose, uniform_each
 from antiphon_services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
+from tests.unit.services.qwen3_omni.talker.talker_lab import GREEDY, SAMPLED, Lab
 
 SESSIONS = 5
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
-from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk
@@ -22,6 +21,7 @@ from antiphon_services.lm.graphs import Eager
 from antiphon_services.lm.kv_cache import KVCache
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment
+from tests.unit.services.qwen3_omni.talker.talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 
 SLOTS = 64
 

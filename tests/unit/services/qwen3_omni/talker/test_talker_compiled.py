@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from compiled_rows import CompiledRows
-from talker_lab import Lab, codes_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.segment import SegmentKey
@@ -14,6 +12,8 @@ from antiphon_services.lm.experts import Sparse
 from antiphon_services.lm.graphs import Bucketing, Eager
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import run_segments
+from tests.compiled_rows import CompiledRows
+from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, codes_of
 
 IN_BFLOAT16 = StageConfig(slots=4, dtype="bfloat16")
 KEY = SegmentKey("session", 0)

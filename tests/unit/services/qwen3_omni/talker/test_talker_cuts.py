@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from talker_lab import NEWLINE, Lab, Turn
 
 from antiphon.pipelines.qwen3_omni import window_positions
 from antiphon.runtime.engine import InputChunk
 from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
+from tests.unit.services.qwen3_omni.talker.talker_lab import NEWLINE, Lab, Turn
 
 WINDOW = 40
 

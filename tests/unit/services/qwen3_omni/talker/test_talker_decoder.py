@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from talker_lab import Lab
 
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon_services.lm.attention import Span
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.kv_cache import KVCache
+from tests.unit.services.qwen3_omni.talker.talker_lab import Lab
 
 ROWS = 40
 

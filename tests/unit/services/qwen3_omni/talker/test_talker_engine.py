@@ -6,7 +6,6 @@ from typing import Self
 import numpy as np
 import pytest
 import torch
-from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import (
@@ -18,6 +17,7 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon_services.budgets import PREFILL_ROWS
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
+from tests.unit.services.qwen3_omni.talker.talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 
 KEY = SegmentKey("session", 3)
 

@@ -9,7 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from talker_lab import (
+
+from antiphon.runtime.engine import InputChunk
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon_testkit.drive_engine import run_segment, run_segments
+from tests.unit.services.qwen3_omni.talker.talker_lab import (
     GREEDY,
     LEAST_MARGIN,
     NEWLINE,
@@ -20,10 +24,6 @@ from talker_lab import (
     codes_of,
     run_reference,
 )
-
-from antiphon.runtime.engine import InputChunk
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_testkit.drive_engine import run_segment, run_segments
 
 Schedule = Callable[[Turn], Sequence[InputChunk]]
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of, make_late_engine
 from torch import Tensor
 
 from antiphon.deployment.schema import StageConfig
@@ -29,6 +28,14 @@ from antiphon_services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
 from antiphon_testkit.drive_engine import run_segments
 from antiphon_testkit.graph_watch import GraphWatch
 from tests.replayed_graphs import ReplayPool
+from tests.unit.services.qwen3_omni.talker.talker_lab import (
+    GREEDY,
+    SAMPLED,
+    Lab,
+    Turn,
+    codes_of,
+    make_late_engine,
+)
 
 ROWS = 16
 

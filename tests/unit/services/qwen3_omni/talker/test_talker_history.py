@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 
 from antiphon.errors import InvalidArgument
 from antiphon.history import History
@@ -18,6 +17,7 @@ from antiphon.segment import SegmentKey
 from antiphon_services.lm import frames as frames_module
 from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from tests.unit.services.qwen3_omni.talker.talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 
 PART_ROWS = 16
 LONG = replace(SAMPLED, max_tokens=400, seed=2)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lent_slots import LentSlots
-from talker_lab import Lab, codes_of
-from test_talker_vision import IMAGE, turn_with
 
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import SegmentKey
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
+from tests.lent_slots import LentSlots
+from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, codes_of
+from tests.unit.services.qwen3_omni.talker.test_talker_vision import IMAGE, turn_with
 
 KEY = SegmentKey("s", 0)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from talker_lab import SAMPLED, Lab
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from antiphon.deployment.schema import StageConfig
@@ -20,6 +19,7 @@ from antiphon_services.lm.readback import Readback
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_services.qwen3_omni.talker.model import Talker
 from antiphon_testkit.late_copies import LateCopies
+from tests.unit.services.qwen3_omni.talker.talker_lab import SAMPLED, Lab
 
 aten = torch.ops.aten
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from talker_lab import Lab
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from antiphon_services.lm.experts import LEAST_ROWS
 from antiphon_services.lm.lockstep import Lockstep
+from tests.unit.services.qwen3_omni.talker.talker_lab import Lab
 
 SEQUENCES = 64
 aten = torch.ops.aten

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from msgspec import structs
-from talker_lab import Lab, Turn
 
 from antiphon.errors import (
     AntiphonError,
@@ -16,6 +15,7 @@ from antiphon.errors import (
 )
 from antiphon.runtime.engine import InputChunk
 from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
+from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, Turn
 
 
 def make_prompt(lab: Lab) -> TalkerPrompt:

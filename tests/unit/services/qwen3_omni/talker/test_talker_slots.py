@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from talker_lab import Lab, codes_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
@@ -14,6 +13,7 @@ from antiphon.segment import SegmentKey
 from antiphon_services.lm.experts import LEAST_ROWS, Sparse
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import run_segment
+from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, codes_of
 
 
 def test_memory_is_that_of_all_slots_when_it_is_stated(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from talker_lab import GREEDY, LEAST_MARGIN, NEWLINE, Lab, Turn, codes_of, make_late_engine
 
 from antiphon.errors import ResourceExhausted
 from antiphon.segment import SegmentKey
@@ -18,6 +17,15 @@ from antiphon_services.lm.readback import PendingDraw
 from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
 from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from tests.unit.services.qwen3_omni.talker.talker_lab import (
+    GREEDY,
+    LEAST_MARGIN,
+    NEWLINE,
+    Lab,
+    Turn,
+    codes_of,
+    make_late_engine,
+)
 
 TURNS = 20
 ANSWER_ROWS = 9

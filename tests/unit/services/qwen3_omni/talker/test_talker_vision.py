@@ -6,13 +6,19 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
-from talker_lab import NEWLINE, Lab, Turn, codes_of, make_late_engine
 
 from antiphon.runtime.engine import Engine
 from antiphon.segment import SegmentKey
 from antiphon_services.lm.frames import PART_ROWS
 from antiphon_services.lm.graphs import Eager
 from antiphon_testkit.drive_engine import run_segment, run_segments
+from tests.unit.services.qwen3_omni.talker.talker_lab import (
+    NEWLINE,
+    Lab,
+    Turn,
+    codes_of,
+    make_late_engine,
+)
 
 Content = Callable[[Lab, int], list[int]]
 

@@ -4,13 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from thinker_conversations import EVERYTHING
-from thinker_reference import MAX_TOKENS, Cases, Reference, clear_replies
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import LoadedStage
 from antiphon_services.qwen3_omni.thinker.load import load
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import EVERYTHING
+from tests.unit.services.qwen3_omni.thinker.thinker_reference import (
+    MAX_TOKENS,
+    Cases,
+    Reference,
+    clear_replies,
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from thinker_conversations import AUDIO, EVERYTHING, TEXT, ask, segment
-from thinker_reference import MAX_TOKENS, Cases, Reference, ReferenceReply, clear_replies
 
 from antiphon.chunk import Tensor
 from antiphon.conversation import Conversation
@@ -35,6 +33,20 @@ from antiphon_services.thinker import engine as engine_module
 from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_services.thinker.model import Fed, ThinkerFeed, ThinkerModel
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    AUDIO,
+    EVERYTHING,
+    TEXT,
+    ask,
+    segment,
+)
+from tests.unit.services.qwen3_omni.thinker.thinker_reference import (
+    MAX_TOKENS,
+    Cases,
+    Reference,
+    ReferenceReply,
+    clear_replies,
+)
 
 LONG = ask("the time of the water " * 40)
 DRAWN: list[dict[str, Any]] = [

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thinker_conversations import ask, conversation, say, segment
 
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
@@ -27,6 +26,12 @@ from antiphon_services.thinker.engine import ThinkerEngine, ThinkerPreparations
 from antiphon_services.thinker.model import ThinkerModel
 from antiphon_services.thinker.prompt import PromptFactory
 from antiphon_testkit.drive_engine import await_ready
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    ask,
+    conversation,
+    say,
+    segment,
+)
 
 BURST = 64
 KEYS = [SegmentKey(f"session {index}", 0) for index in range(BURST)]

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled_rows import CompiledRows
-from thinker_conversations import ask, segment
 
 from antiphon.chunk import Tensor
 from antiphon.deployment.schema import StageConfig
@@ -15,6 +13,8 @@ from antiphon_services.lm.experts import Sparse
 from antiphon_services.lm.graphs import Bucketing, Eager
 from antiphon_services.qwen3_omni.thinker.load import load
 from antiphon_testkit.drive_engine import run_segment
+from tests.compiled_rows import CompiledRows
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import ask, segment
 
 IN_BFLOAT16 = StageConfig(slots=2, dtype="bfloat16")
 TOKENS = 5

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from msgspec import structs
-from thinker_conversations import AUDIO, SPEECH, TEXT, TURNS, ask, conversation, say, segment
 
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
@@ -18,6 +17,16 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
 from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    AUDIO,
+    SPEECH,
+    TEXT,
+    TURNS,
+    ask,
+    conversation,
+    say,
+    segment,
+)
 
 TEXT_ONLY = frozenset({"text"})
 KEY = SegmentKey("engine test", 0)

@@ -9,8 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from thinker_conversations import AUDIO, TEXT, segment
-from thinker_reference import MAX_TOKENS, Cases, Reference, ReferenceReply, clear_replies
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import SpecialIds, talker_row_positions
@@ -18,6 +16,14 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.thinker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import AUDIO, TEXT, segment
+from tests.unit.services.qwen3_omni.thinker.thinker_reference import (
+    MAX_TOKENS,
+    Cases,
+    Reference,
+    ReferenceReply,
+    clear_replies,
+)
 
 Results = list[tuple[ReferenceReply, SegmentOutput]]
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from thinker_conversations import AUDIO, SPEECH, TEXT, TURNS, segment
-from thinker_reference import Cases
 
 from antiphon.conversation import Conversation
 from antiphon.errors import ErrorCode, InvalidArgument
@@ -19,6 +17,14 @@ from antiphon.segment import SegmentKey
 from antiphon_services.thinker.engine import PREFILL_ROWS, ThinkerEngine
 from antiphon_services.thinker.model import Fed, ThinkerFeed
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    AUDIO,
+    SPEECH,
+    TEXT,
+    TURNS,
+    segment,
+)
+from tests.unit.services.qwen3_omni.thinker.thinker_reference import Cases
 
 SAMPLED = {"temperature": 0.9, "top_k": 0, "seed": 7, "repetition_penalty": 1.3}
 

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from thinker_conversations import AUDIO, EVERYTHING, TEXT, segment
-from thinker_reference import MAX_TOKENS, Cases, Reference, assert_logprobs_equal
 
 from antiphon.conversation import Conversation
 from antiphon.logprobs import TokenLogprob
@@ -23,6 +21,18 @@ from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.text.stopping import ReplyText
 from antiphon_services.thinker import engine as engine_module
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    AUDIO,
+    EVERYTHING,
+    TEXT,
+    segment,
+)
+from tests.unit.services.qwen3_omni.thinker.thinker_reference import (
+    MAX_TOKENS,
+    Cases,
+    Reference,
+    assert_logprobs_equal,
+)
 
 TEXT_ONLY = frozenset({"text"})
 

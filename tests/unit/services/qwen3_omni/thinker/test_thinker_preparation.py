@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec import structs
-from thinker_conversations import TEXT, ask, conversation, say, segment
 
 from antiphon.conversation import Conversation, ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
@@ -30,6 +29,13 @@ from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_services.thinker.intake import PromptIntake
 from antiphon_services.thinker.model import Fed, ThinkerFeed
 from antiphon_testkit.drive_engine import SegmentOutput, advance, await_ready, run_segment
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    TEXT,
+    ask,
+    conversation,
+    say,
+    segment,
+)
 
 TIMEOUT_S = 120.0
 LONG = ask("water " * (LARGE_TEXT_BYTES // 6 + 1))

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from thinker_conversations import EVERYTHING, ask, conversation, recording, say
-from thinker_reference import Reference
 from transformers import WhisperFeatureExtractor
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     _get_feat_extract_output_lengths,
@@ -26,6 +24,14 @@ from antiphon_services.thinker.audio import AudioFrontEnd
 from antiphon_services.thinker.loading import with_media
 from antiphon_services.thinker.prompt import PromptFactory
 from antiphon_services.vllm.media import MediaLimits
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    EVERYTHING,
+    ask,
+    conversation,
+    recording,
+    say,
+)
+from tests.unit.services.qwen3_omni.thinker.thinker_reference import Reference
 
 CONTROL = ("<|im_end|>", "<|im_start|>", "<|audio_pad|>", "<tts_text_bos>", "<|endoftext|>")
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from thinker_conversations import AUDIO, TEXT, ask, conversation, recording, say, segment
-from thinker_reference import MARGIN, Reference
 
 from antiphon.conversation import AudioPart, Conversation, ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
@@ -22,6 +20,16 @@ from antiphon_services.thinker.model import Fed, ThinkerFeed, ThinkerModel
 from antiphon_services.thinker.patches import VisualPatches
 from antiphon_testkit.conversations import live_chunks
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    AUDIO,
+    TEXT,
+    ask,
+    conversation,
+    recording,
+    say,
+    segment,
+)
+from tests.unit.services.qwen3_omni.thinker.thinker_reference import MARGIN, Reference
 
 TURN_TOKENS = 12
 SYSTEM = say("You are the voice of the water and of the time.", role="system")

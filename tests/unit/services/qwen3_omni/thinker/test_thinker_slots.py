@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from thinker_conversations import recording
 from transformers import WhisperFeatureExtractor
 
 from antiphon_services.lm.slots import shared_length
@@ -12,6 +11,7 @@ from antiphon_services.qwen3_omni.thinker.audio import audio_tower
 from antiphon_services.thinker.audio import AudioFeatures, AudioFrontEnd
 from antiphon_services.thinker.generation import prompt_content
 from antiphon_services.thinker.schedule import prefill_shares
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import recording
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from thinker_conversations import segment
 from transformers import WhisperFeatureExtractor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -32,6 +31,7 @@ from antiphon_services.thinker.vision import Sizes, VisionFrontEnd, Visual, meas
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import run_segment
 from antiphon_testkit.qwen3_omni.reference import Reference
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import segment
 
 NAME = "image.0"
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thinker_conversations import SPEECH, ask, segment
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from antiphon.conversation import Conversation, ToolCall, ToolChoice
@@ -24,6 +23,7 @@ from antiphon_testkit.qwen3_omni.scripted_checkpoint import (
     END,
     build_scripted_checkpoint,
 )
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import SPEECH, ask, segment
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

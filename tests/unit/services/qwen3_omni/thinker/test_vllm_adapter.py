@@ -9,8 +9,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from thinker_conversations import AUDIO, TEXT, segment
-from vllm_bench import KEY, Bench, ids_of
 
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
@@ -29,6 +27,8 @@ from antiphon_services.thinker.vllm_engine import engine as engine_module
 from antiphon_services.vllm.mailbox import Ended, Rows, Tokens
 from antiphon_services.vllm.scores import scores_at
 from antiphon_testkit.drive_engine import run_segment
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import AUDIO, TEXT, segment
+from tests.unit.services.qwen3_omni.thinker.vllm_bench import KEY, Bench, ids_of
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from thinker_conversations import AUDIO, EVERYTHING, TEXT, ask, segment
-from thinker_reference import MAX_TOKENS, Reference, assert_logprobs_equal, clear_replies
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import (
@@ -34,6 +32,19 @@ from antiphon_services.vllm.scores import scores_at
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, TinyShape, build_tiny_checkpoint
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
+    AUDIO,
+    EVERYTHING,
+    TEXT,
+    ask,
+    segment,
+)
+from tests.unit.services.qwen3_omni.thinker.thinker_reference import (
+    MAX_TOKENS,
+    Reference,
+    assert_logprobs_equal,
+    clear_replies,
+)
 
 psutil = pytest.importorskip("psutil")
 prometheus = pytest.importorskip("prometheus_client")

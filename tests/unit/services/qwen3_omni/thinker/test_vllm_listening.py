@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from thinker_conversations import segment
-from vllm_bench import KEY, Bench, ids_of
 
 from antiphon.conversation import AudioPart, Conversation, ConversationMessage
 from antiphon.deployment.schema import StageConfig
@@ -18,6 +16,8 @@ from antiphon_services.qwen3_omni.thinker.load import load_intake
 from antiphon_services.vllm.mailbox import Rows, Tokens
 from antiphon_services.vllm.order import VllmOrder
 from antiphon_testkit.conversations import live_chunks
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import segment
+from tests.unit.services.qwen3_omni.thinker.vllm_bench import KEY, Bench, ids_of
 
 SAID = [5, 6, 7]
 

@@ -7,13 +7,20 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from test_vllm_engine import MEMORY, start, together
-from thinker_conversations import TEXT, segment
 
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import DetachedEngine
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from tests.unit.services.qwen3_omni.thinker.thinker_conversations import TEXT, segment
+
+pytest.importorskip("vllm")
+# It cannot be imported without vLLM.
+from tests.unit.services.qwen3_omni.thinker.test_vllm_engine import (
+    MEMORY,
+    start,
+    together,
+)
 
 pytestmark = [
     # As in test_vllm_engine.

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tts_talker_lab import Lab
 
 from antiphon.chunk import Tensors
+from tests.unit.services.qwen3_tts.talker.tts_talker_lab import Lab
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from transformers import Qwen2Tokenizer
-from tts_talker_lab import GREEDY, Lab, asked
 
 from antiphon.chunk import Tensors
 from antiphon.conversation import to_tensors
@@ -31,6 +30,7 @@ from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, advance
 from antiphon_testkit.qwen3_tts.tiny_tokenizer import SPECIAL_TOKENS
+from tests.unit.services.qwen3_tts.talker.tts_talker_lab import GREEDY, Lab, asked
 
 TEXTS = (
     "Hello",

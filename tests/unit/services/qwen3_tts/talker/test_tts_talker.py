@@ -7,13 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tts_talker_lab import CASES, SAMPLED, SLOTS, Lab, frames_of
 
 from antiphon.chunk import Tensors
 from antiphon.segment import FinishReason
 from antiphon_services.lm import frames
 from antiphon_services.qwen3_tts.talker.engine import CODES
 from tests.replayed_graphs import ReplayPool
+from tests.unit.services.qwen3_tts.talker.tts_talker_lab import (
+    CASES,
+    SAMPLED,
+    SLOTS,
+    Lab,
+    frames_of,
+)
 
 
 @pytest.fixture(params=[False, True], ids=["in turn", "ahead"])

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from msgspec import structs
-from tts_talker_lab import CASES, GREEDY, LIMIT, SLOTS, Asked, Lab, asked, frames_of
 
 from antiphon.chunk import Tensors
 from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
@@ -23,6 +22,16 @@ from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from antiphon_services.qwen3_tts.talker.prompt import Prompt
 from antiphon_services.qwen3_tts.talker.voice_options import VoiceOptions
 from antiphon_testkit.drive_engine import SegmentOutput, advance, await_ready
+from tests.unit.services.qwen3_tts.talker.tts_talker_lab import (
+    CASES,
+    GREEDY,
+    LIMIT,
+    SLOTS,
+    Asked,
+    Lab,
+    asked,
+    frames_of,
+)
 
 TIMEOUT_S = 120.0
 FIRST, SECOND, THIRD = (SegmentKey("session", number) for number in range(3))

@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tts_talker_lab import CASES, GREEDY, SAMPLED, Asked, Lab, frames_of
 
 from antiphon.errors import InvalidArgument
 from antiphon.history import History
@@ -19,6 +18,14 @@ from antiphon_services.lm.readback import PendingDraw
 from antiphon_services.qwen3_tts.talker.engine import TtsTalkerEngine
 from antiphon_services.qwen3_tts.talker.talker import TtsTurn
 from antiphon_testkit.drive_engine import SegmentOutput
+from tests.unit.services.qwen3_tts.talker.tts_talker_lab import (
+    CASES,
+    GREEDY,
+    SAMPLED,
+    Asked,
+    Lab,
+    frames_of,
+)
 
 # Of each aspect, one in each mode.
 ASKED = {

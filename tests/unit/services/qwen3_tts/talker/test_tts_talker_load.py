@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tts_talker_lab import CASES, GREEDY, Lab, asked, frames_of
 
 from antiphon.chunk import Tensors
 from antiphon.deployment.schema import StageConfig
@@ -19,6 +18,7 @@ from antiphon.pipelines.generation_config import FILE
 from antiphon_services.qwen3_tts.talker.load import load
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
 from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
+from tests.unit.services.qwen3_tts.talker.tts_talker_lab import CASES, GREEDY, Lab, asked, frames_of
 
 SMALL = StageConfig(slots=2, context_limit=64)
 
