@@ -74,7 +74,8 @@ _RENAMED = {"parts": "contents"}
 def event_to_proto(event: object) -> converse_pb2.ConverseResponse:
     """The message of an event, which may be of a subclass of one of `EVENTS`."""
     message = converse_pb2.ConverseResponse()
-    field = _row(EVENTS, event)
+    kind: Any = type(event)
+    field = _event_field(kind)
     _write(event, EVENTS[field], getattr(message, field))
     return message
 
@@ -132,6 +133,11 @@ def settings_from_proto(message: converse_pb2.ConversationSettings) -> talk.Held
         if message.HasField("transcripts")
         else None,
     )
+
+
+@functools.cache
+def _event_field(kind: Any) -> str:
+    return next(field for field, each in EVENTS.items() if issubclass(kind, each))
 
 
 def _row(table: Mapping[str, type[Any]], value: object) -> str:
