@@ -1,17 +1,28 @@
-"""Ming TTS (`inclusionAI/Ming-omni-tts-0.5B`): talker -> code2wav.
+"""Ming TTS (`inclusionAI/Ming-omni-tts-0.5B`, and the folder `talker` of
+`inclusionAI/Ming-flash-omni-2.0`): talker -> code2wav.
 
 What its two stages must agree on and nothing else. Reference: the vendor's repository,
 inclusionAI/Ming-omni-tts. The talker reads the text itself, so there is no thinker and no output of
 text. It makes latents of floats instead of codes, a frame of four in each step; code2wav decodes
-them to samples at 44.1 kHz. A voice is one that the model was trained on, is cloned from a
-reference recording, or is described in words.
+them to samples at 44.1 kHz. A voice is one that the model was trained on, one of the recordings in
+the checkpoint, is cloned from a reference recording, or is described in words.
+
+There are two layouts. Ming-omni-tts has one `config.json` and one set of weights. The talker of
+Ming-flash-omni 2.0 is the folder `talker` of a larger checkpoint, or that folder by itself: the
+language model's configuration and tokenizer are in `llm`, the audio networks in `vae`, and voices
+in `data/voice_name.json`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 from antiphon.options import Option, OptionKind
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
 from antiphon.pipelines.examples import conversation, random_floats
+from antiphon.pipelines.files import CONFIG_FILE, read_config, read_json, reading
 from antiphon.pipelines.graph import Pipeline, StageSpec
 from antiphon.segment import ChunkPolicy
 
@@ -19,6 +30,9 @@ TALKER, CODE2WAV = "talker", "code2wav"
 INPUT, LATENTS, AUDIO = "input", "speech_latents", "audio"
 
 ARCHITECTURE = "BailingMMNativeForConditionalGeneration"
+FLASH_ARCHITECTURE = "BailingMM2NativeForConditionalGeneration"
+"""Of Ming-flash-omni 2.0, of which the folder `talker` is served."""
+TALKER_FOLDER, VOICES_FILE = "talker", "data/voice_name.json"
 
 SAMPLE_RATE_HZ = 44_100
 """Of reference recordings and of the audio that is made."""
@@ -83,7 +97,9 @@ DECODER_OPTIONS = (
 
 PIPELINE = Pipeline(
     name="ming_tts",
-    architectures=(ARCHITECTURE,),
+    architectures=(ARCHITECTURE, FLASH_ARCHITECTURE),
+    # The folder `talker` by itself has no architecture of its own.
+    marker=VOICES_FILE,
     # A frame lasts as long as several of other families, so none waits for another.
     chunk_policy=ChunkPolicy(first=1, ramp=(), steady=1),
     stages=(
@@ -112,3 +128,70 @@ PIPELINE = Pipeline(
         audio_edge(CODE2WAV, LATENTS, "float32"),
     ),
 )
+
+LAYERS_FOLDER, AUDIO_FOLDER = "llm", "vae"
+FLOW_OF_FLASH = "flowmodel"
+"""The field of `config.json` that only the layout of Ming-flash-omni has."""
+
+
+@dataclass(frozen=True, slots=True)
+class MingCheckpoint:
+    """A checkpoint. `folder` holds `config`, the content of its `config.json`, the talker's weights
+    and `campplus.onnx`; `flash` tells the layout of Ming-flash-omni."""
+
+    folder: Path
+    config: dict[str, Any]
+    flash: bool
+
+    @classmethod
+    def read(cls, model_dir: Path) -> MingCheckpoint:
+        """The checkpoint in a directory, or in the folder `talker` within.
+
+        Raises `FailedPrecondition` if its `config.json` cannot be read.
+        """
+        inner = model_dir / TALKER_FOLDER
+        folder = inner if (inner / CONFIG_FILE).is_file() else model_dir
+        config = read_config(folder)
+        return cls(folder, config, FLOW_OF_FLASH in config)
+
+    @property
+    def config_file(self) -> Path:
+        """The file of `config`."""
+        return self.folder / CONFIG_FILE
+
+    @property
+    def text_folder(self) -> Path:
+        """The folder of the tokenizer, and in Ming-flash-omni of the language model's
+        configuration."""
+        return self.folder / LAYERS_FOLDER if self.flash else self.folder
+
+    @property
+    def audio_folder(self) -> Path:
+        """The folder of the weights of the audio networks."""
+        return self.folder / AUDIO_FOLDER if self.flash else self.folder
+
+    @property
+    def audio_prefix(self) -> str:
+        """The prefix of the names of audio tensors."""
+        return "" if self.flash else "audio."
+
+    @property
+    def voices_file(self) -> Path:
+        """The list of voices that are recordings."""
+        return self.folder / VOICES_FILE
+
+    def layers(self) -> dict[str, Any]:
+        """The language model's configuration. Raises `FailedPrecondition`."""
+        if self.flash:
+            return read_config(self.text_folder)
+        with reading(self.config_file):
+            layers: dict[str, Any] = self.config["llm_config"]
+        return layers
+
+    def audio(self) -> dict[str, Any]:
+        """The configuration of the audio networks. Raises `FailedPrecondition`."""
+        if self.flash:
+            return read_json(self.audio_folder / CONFIG_FILE)
+        with reading(self.config_file):
+            audio: dict[str, Any] = self.config["audio_tokenizer_config"]
+        return audio

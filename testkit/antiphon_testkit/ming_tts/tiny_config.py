@@ -75,6 +75,20 @@ def model_config(shape: MingShape, vocabulary: int) -> dict[str, Any]:
     }
 
 
+def flash_config(config: dict[str, Any]) -> dict[str, Any]:
+    """`talker/config.json` of Ming-flash-omni, from the configuration of Ming-omni-tts."""
+    flow = {k: v for k, v in config["ditar_config"].items() if not k.endswith("patch_size")}
+    return {
+        "steps": 10,
+        "patch_size": STEP_LATENTS,
+        "history_patch_size": HISTORY_LATENTS,
+        "latent_dim": LATENT_WIDTH,
+        "cfg_strength": 2.0,
+        "flowmodel": {"in_channels": LATENT_WIDTH} | flow,
+        "aggregator": {"in_channels": LATENT_WIDTH} | config["aggregator_config"],
+    }
+
+
 def _vae_backbone(shape: MingShape, width: int, layers: int, windowed: bool) -> dict[str, Any]:
     return {
         **_qwen2_config(width, 2 * width, layers, VAE_VOCABULARY),

@@ -12,9 +12,11 @@ class MingShape(TinySizes):
     """Sizes of a tiny checkpoint.
 
     With `windowed` the attention of the audio decoder sees a few rows only, else all past ones.
+    With `flash` the checkpoint has the layout of Ming-flash-omni.
     """
 
     windowed: bool = True
+    flash: bool = False
 
     hidden: int = 48
     intermediate: int = 64
@@ -46,6 +48,7 @@ class MingShape(TinySizes):
 
 
 WINDOWED = MingShape()
+FLASH = MingShape(flash=True)
 UNBOUNDED = MingShape(
     windowed=False,
     hidden=32,

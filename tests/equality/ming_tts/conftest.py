@@ -11,7 +11,7 @@ import pytest_asyncio
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.ming_tts import PIPELINE
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
-from antiphon_testkit.ming_tts.tiny_shape import UNBOUNDED, WINDOWED
+from antiphon_testkit.ming_tts.tiny_shape import FLASH, UNBOUNDED, WINDOWED
 from antiphon_tools.launcher.launcher import Running
 from tests.equality.ming_tts.ming_asking import Recorded
 from tests.equality.ming_tts.ming_cases import SEED
@@ -46,10 +46,12 @@ def talker(ming_checkpoint: Path) -> TalkerInProcess:
 def ming_checkpoints(
     ming_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
-    """That checkpoint, and another one whose sizes differ, by name."""
+    """That checkpoint, one whose sizes differ, and one of Ming-flash-omni, by name."""
     other = tmp_path_factory.mktemp("ming_tts") / "unbounded"
     build_tiny_ming(other, UNBOUNDED, SEED)
-    return {"windowed": ming_checkpoint, "unbounded": other}
+    flash = other.with_name("flash")
+    build_tiny_ming(flash, FLASH, SEED)
+    return {"windowed": ming_checkpoint, "unbounded": other, "flash": flash}
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, LATENT_WIDTH
+from tests.equality.ming_tts.flash_cases import NAMES
 from tests.equality.ming_tts.ming_cases import (
     AUDIO_STEP,
     CLIP,
@@ -36,17 +37,17 @@ CLIP_FILE = wav(reference_audio(), RATE_HZ)
 
 @dataclass(frozen=True)
 class Recorded:
-    """`recorded.npz` and `recorded.json`."""
+    """`recorded.npz` and `recorded.json`, or files of another name."""
 
     arrays: dict[str, npt.NDArray[Any]]
     rows: dict[str, dict[str, Any]]
 
     @classmethod
-    def read(cls) -> Recorded:
+    def read(cls, name: str = "recorded") -> Recorded:
         """The files beside this one."""
-        with np.load(HERE / "recorded.npz") as archive:
+        with np.load(HERE / f"{name}.npz") as archive:
             arrays = dict(archive)
-        told = json.loads((HERE / "recorded.json").read_text())
+        told = json.loads((HERE / f"{name}.json").read_text())
         return cls(arrays, {each["case"]: each for each in told["cases"]})
 
     def of(self, case: Case) -> dict[str, npt.NDArray[Any]]:
@@ -91,7 +92,7 @@ async def speak(
     generation = client.generate(
         case.text,
         modalities=("audio",),
-        voice=VOICE_NAME if case.mode == NAMED else "",
+        voice=VOICE_NAME if case.mode == NAMED else case.mode if case.mode in NAMES else "",
         seed=seed,
         temperature=case.temperature,
         max_tokens=case.most_steps,

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from transformers import Qwen2Config
 
-from antiphon.pipelines.ming_tts import LATENT_WIDTH
+from antiphon.pipelines.ming_tts import LATENT_WIDTH, MingCheckpoint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.sampling import Sampling, stream_key
 from antiphon_services.lm.frames import FrameDraw, PromptPart
-from antiphon_services.ming_tts.code2wav.module import PREFIX, AudioDecoderModule, DecoderSizes
+from antiphon_services.ming_tts.code2wav.module import DECODER, AudioDecoderModule, DecoderSizes
 from antiphon_services.ming_tts.code2wav.module import UNUSED as UNUSED_BY_DECODER
 from antiphon_services.ming_tts.talker.caption import STYLE as STYLE_PART
 from antiphon_services.ming_tts.talker.caption import VOICE as VOICE_PART
@@ -61,12 +61,12 @@ class Said:
 
 def load_decoder(folder: Path) -> AudioDecoderModule:
     """The audio decoder of a checkpoint."""
-    told = json.loads((folder / "config.json").read_text())
+    checkpoint = MingCheckpoint.read(folder)
     return load_submodule(
         AudioDecoderModule,
-        DecoderSizes(told["audio_tokenizer_config"]["dec_kwargs"]["backbone"]),
-        PREFIX,
-        Weights(folder),
+        DecoderSizes(checkpoint.audio()["dec_kwargs"]["backbone"]),
+        checkpoint.audio_prefix + DECODER,
+        Weights(checkpoint.audio_folder),
         dtype=torch.float32,
         device="cpu",
         ignored=UNUSED_BY_DECODER,
@@ -95,7 +95,7 @@ class TalkerInProcess:
         )
         self.model = MingTalker(module, context_limit=POSITIONS, slots=SLOTS)
         self._tokenizer = LiteralTokenizer(load_tokenizer(folder), tags=True)
-        self.encoder = ReferenceVoiceEncoder(folder)
+        self.encoder = ReferenceVoiceEncoder(MingCheckpoint.read(folder))
 
     def prompt(self, case: Case) -> LatentPrompt:
         """What the vendor's code makes of the case."""

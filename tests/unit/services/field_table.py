@@ -44,6 +44,8 @@ class Stated:
 CODEC_FILE = "speech_tokenizer/config.json"
 LAYERS_FILE = "CosyVoice-BlankEN/config.json"
 TOKENIZER_FILE = f"{AUDIO_TOKENIZER}/config.json"
+FLASH_FILE = "talker/config.json"
+FLASH_LAYERS_FILE, FLASH_AUDIO_FILE = "talker/llm/config.json", "talker/vae/config.json"
 ALL = (
     Stated("Qwen3-Omni", "thinker", omni3_thinker.PARTS, omni3_thinker.VLLM_PARTS),
     Stated("Qwen3-Omni", "talker", omni3_talker.PARTS),
@@ -62,6 +64,10 @@ ALL = (
     Stated("MiMo-Audio", "code2wav", mimo_code2wav.PARTS, file=TOKENIZER_FILE),
     Stated("Ming TTS", "talker", ming_talker.PARTS),
     Stated("Ming TTS", "code2wav", ming_code2wav.PARTS),
+    Stated("Ming-flash-omni", "talker", ming_talker.FLASH_PARTS, file=FLASH_FILE),
+    Stated("Ming-flash-omni", "talker", ming_talker.FLASH_LAYER_PARTS, file=FLASH_LAYERS_FILE),
+    Stated("Ming-flash-omni", "talker", ming_talker.FLASH_AUDIO_PARTS, file=FLASH_AUDIO_FILE),
+    Stated("Ming-flash-omni", "code2wav", ming_code2wav.FLASH_PARTS, file=FLASH_AUDIO_FILE),
 )
 
 REFUSED = "tests/unit/services/test_config_fields.py"
@@ -75,6 +81,7 @@ EQUAL = {
     "CosyVoice3": "tests/equality/cosyvoice3/test_cosyvoice3_services.py",
     "MiMo-Audio": "tests/equality/mimo_audio/test_mimo_services.py",
     "Ming TTS": "tests/equality/ming_tts/test_ming_services.py",
+    "Ming-flash-omni": "tests/equality/ming_tts/test_ming_flash.py",
 }
 # Fields that a variant of a checkpoint changes.
 VARIED: Mapping[str, str] = {

@@ -29,6 +29,7 @@ from antiphon_services.loading import load_stage
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
+from antiphon_testkit.ming_tts.tiny_shape import FLASH
 from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as tiny25
 from antiphon_testkit.qwen3_omni import tiny_checkpoint as tiny3
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
@@ -181,6 +182,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
     build_tiny_cosyvoice(folder / "cosy", PRESETS["voices"])
     build_nested_tiny_mimo(folder / "mimo")
     build_tiny_ming(folder / "ming")
+    build_tiny_ming(folder / "flash", FLASH)
     return {
         "Qwen3-Omni": (qwen3_omni.PIPELINE, folder / "3"),
         "Qwen2.5-Omni": (qwen2_5_omni.PIPELINE, folder / "25"),
@@ -188,6 +190,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
         "CosyVoice3": (cosyvoice3.PIPELINE, folder / "cosy"),
         "MiMo-Audio": (mimo_audio.PIPELINE, folder / "mimo"),
         "Ming TTS": (ming_tts.PIPELINE, folder / "ming"),
+        "Ming-flash-omni": (ming_tts.PIPELINE, folder / "flash"),
     }
 
 

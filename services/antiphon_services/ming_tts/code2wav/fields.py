@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from antiphon.pipelines.ming_tts import LATENT_ROWS, LATENT_WIDTH, ROW_SAMPLES, SAMPLE_RATE_HZ
 from antiphon_services.config_fields import PLAIN_ROPE, ConfigPart, names
 
@@ -31,3 +33,7 @@ LAYERS = ConfigPart(
     ropes=PLAIN_ROPE,
 )
 PARTS = (AUDIO, DECODER, LAYERS)
+FLASH_PARTS = tuple(
+    replace(part, path=part.path.removeprefix(AUDIO.path).removeprefix(".")) for part in PARTS
+)
+"""Of `vae/config.json` in the layout of Ming-flash-omni."""

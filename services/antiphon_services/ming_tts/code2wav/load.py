@@ -9,7 +9,7 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Internal
-from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
+from antiphon.pipelines.files import CONFIG_FILE, reading
 from antiphon.pipelines.ming_tts import (
     AUDIO,
     CODE2WAV,
@@ -19,6 +19,7 @@ from antiphon.pipelines.ming_tts import (
     LATENTS,
     SAMPLE_RATE_HZ,
     STEP_LATENTS,
+    MingCheckpoint,
 )
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
@@ -36,9 +37,9 @@ from antiphon_services.engines import (
 from antiphon_services.lm.warm_up import run_to_the_end
 from antiphon_services.memory_plan import check_room
 from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
-from antiphon_services.ming_tts.code2wav.fields import PARTS
+from antiphon_services.ming_tts.code2wav.fields import FLASH_PARTS, PARTS
 from antiphon_services.ming_tts.code2wav.module import (
-    PREFIX,
+    DECODER,
     SEMANTIC,
     UNUSED,
     AudioDecoderModule,
@@ -60,18 +61,23 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     require_torch(CODE2WAV, config)
     refuse_fused(CODE2WAV, config)
     check_device(config)
-    path = model_dir / CONFIG_FILE
-    told = read_config(model_dir)
-    check_fields(path, told, PARTS)
-    weights = Weights(model_dir)
-    check_room(CODE2WAV, config, [(weights, PREFIX)])
+    checkpoint = MingCheckpoint.read(model_dir)
+    if checkpoint.flash:
+        path = checkpoint.audio_folder / CONFIG_FILE
+        check_fields(path, checkpoint.audio(), FLASH_PARTS)
+    else:
+        path = checkpoint.config_file
+        check_fields(path, checkpoint.config, PARTS)
+    weights, prefix = Weights(checkpoint.audio_folder), checkpoint.audio_prefix + DECODER
+    check_room(CODE2WAV, config, [(weights, prefix)])
+    audio = checkpoint.audio()
     with reading(path):
-        backbone = told["audio_tokenizer_config"]["dec_kwargs"]["backbone"]
+        backbone = audio["dec_kwargs"]["backbone"]
         most_frames = int(backbone["max_position_embeddings"]) // (LATENT_ROWS * STEP_LATENTS)
     module = load_submodule(
         AudioDecoderModule,
         DecoderSizes(backbone),
-        PREFIX,
+        prefix,
         weights,
         dtype=compute_dtype(CODE2WAV, config),
         device=torch.device(config.device),
@@ -83,7 +89,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     _warm_up(engine, min(WARM_UP_FRAMES, limit))
     facts = StageFacts(
         model=model_dir.resolve().name,
-        checkpoint_fingerprint=fingerprint(model_dir),
+        checkpoint_fingerprint=fingerprint(checkpoint.folder),
         engine=TORCH,
         default_sampling=NO_SAMPLING,
         sample_rate_hz=SAMPLE_RATE_HZ,

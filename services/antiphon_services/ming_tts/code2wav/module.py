@@ -1,4 +1,5 @@
-"""The audio decoder of Ming TTS, with the names of the checkpoint (`audio.decoder`).
+"""The audio decoder of Ming TTS, with the names of the checkpoint (`audio.decoder`, in
+Ming-flash-omni `decoder`).
 
 Its layers are those of Qwen2 in transformers. The module holds weights; `decoder.py` computes.
 """
@@ -14,7 +15,7 @@ from transformers import Qwen2Config
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, ROW_SAMPLES
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
-PREFIX = "audio.decoder."
+DECODER = "decoder."
 
 WINDOW_ROWS = 4
 """Rows that a window of the inverse transform spans."""

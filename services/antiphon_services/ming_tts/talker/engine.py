@@ -72,7 +72,12 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> LatentSegment:
         """Raises `InvalidArgument` for a voice or a sampling that there is not."""
         check_sampling(settings.sampling)
-        voice = read_voice(settings.voice, settings.options, self._front_end.voices)
+        voice = read_voice(
+            settings.voice,
+            settings.options,
+            self._front_end.voices,
+            stored=self._front_end.stores_voices,
+        )
         text = LatentText(
             INPUT,
             self._front_end.check_size,

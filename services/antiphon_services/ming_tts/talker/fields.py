@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from transformers import Qwen2Config
 
 from antiphon.pipelines.ming_tts import (
@@ -10,9 +12,11 @@ from antiphon.pipelines.ming_tts import (
     LATENT_WIDTH,
     ROW_SAMPLES,
     SAMPLE_RATE_HZ,
+    SPEAKER_WIDTH,
     STEP_LATENTS,
 )
 from antiphon_services.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
+from antiphon_services.ming_tts.talker.flow_head import GUIDANCE, STEPS
 
 MODEL = ConfigPart(
     "", computed=names("llm_config ditar_config aggregator_config audio_tokenizer_config")
@@ -30,6 +34,9 @@ LAYERS = ConfigPart(
 _BLOCKS = names("hidden_size depth num_heads mlp_ratio")
 _PLAIN_BLOCKS = {"qk_norm": OFF, "pe_attn_head": (None,)}
 _TRAINING = names("dropout cfg_dropout_prob")
+_FLASH_BLOCKS = {**_PLAIN_BLOCKS, "in_channels": (None, LATENT_WIDTH)}
+# Widths that follow from the language model, and which kernel computes attention.
+_FLASH_WIDTHS = names("llm_cond_dim llm_input_dim attn_backend")
 FLOW = ConfigPart(
     "ditar_config",
     computed=_BLOCKS,
@@ -64,3 +71,33 @@ ENCODER_LAYERS = ConfigPart(
     "audio_tokenizer_config.enc_kwargs.backbone", own=Qwen2Config, ropes=PLAIN_ROPE
 )
 PARTS = (MODEL, LAYERS, FLOW, AGGREGATOR, AUDIO, ENCODER, ENCODER_LAYERS)
+
+FLASH_PARTS = (
+    ConfigPart(
+        "",
+        computed=names("flowmodel aggregator"),
+        only={
+            "steps": (None, STEPS),
+            "patch_size": (None, STEP_LATENTS),
+            "history_patch_size": (None, HISTORY_LATENTS),
+            "latent_dim": (None, LATENT_WIDTH),
+            "cfg_strength": (None, GUIDANCE),
+            "spk_dim": (None, SPEAKER_WIDTH),
+        },
+        # The layers are in `llm/config.json`; how many requests run at once is set by `slots`.
+        idle=names("llm_config audio_vae_path campplus_model max_conc"),
+    ),
+    ConfigPart(
+        "flowmodel",
+        computed=_BLOCKS,
+        only=_FLASH_BLOCKS | {"spk_dim": (None,)},
+        idle=_TRAINING | _FLASH_WIDTHS,
+    ),
+    ConfigPart("aggregator", computed=_BLOCKS, only=_FLASH_BLOCKS, idle=_TRAINING | _FLASH_WIDTHS),
+)
+"""Of the layout of Ming-flash-omni, as the two below."""
+FLASH_LAYER_PARTS = (replace(LAYERS, path=""),)
+FLASH_AUDIO_PARTS = tuple(
+    replace(part, path=part.path.removeprefix(AUDIO.path).removeprefix("."))
+    for part in (AUDIO, ENCODER, ENCODER_LAYERS)
+)

@@ -1,7 +1,8 @@
 """The flow head: from a hidden state and the latents before a step to the step's latents.
 
 Mirrors `FlowLoss.sample` of the vendor: ten Euler steps over four latents, guided, with noise after
-each step but the last one where the temperature is above 0.
+each step but the last one where the temperature is above 0. Ming-flash-omni adds noise after the
+last one, too.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ NOISE = 0.25
 _TIME_SCALE, _TIME_BASE = 1000, 10_000
 
 
-def step_draws(key: int, step: int, *, warm: bool) -> Tensor:
-    """float32 [draws, 4, 64]: what the step begins with, then the noise of a `warm` one."""
-    count = STEPS if warm else 1
+def step_draws(key: int, step: int, noises: int) -> Tensor:
+    """float32 [1 + noises, 4, 64]: what the step begins with, then its noise."""
+    count = 1 + noises
     numbers = normal_draws(key, step, count * STEP_LATENTS * LATENT_WIDTH)
     return torch.from_numpy(numbers).view(count, STEP_LATENTS, LATENT_WIDTH)
 
 
 class FlowHead:
-    """Computes with the module `flowloss.cfm.model` of the checkpoint."""
+    """Computes with the module `flowloss.cfm.model` of the checkpoint. With a `noisy_end` noise is
+    added after the last step, too."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, *, noisy_end: bool) -> None:
+        self.noises = STEPS if noisy_end else STEPS - 1
+        """How often noise is added where the temperature is above 0."""
         self._latents = affine(module.x_embedder)
         self._condition = affine(module.c_embedder.cond_embedder)
         self._transformer = RmsTransformer(module, 1 + HISTORY_LATENTS + STEP_LATENTS)
@@ -75,7 +79,7 @@ class FlowHead:
             rows = torch.cat((head, past, now), 1)
             guided, free = self._transformer.forward(rows, slice(-STEP_LATENTS, None)).chunk(2)
             value = value + width * (guided + (guided - free) * GUIDANCE)
-            if number + 1 < STEPS:
+            if number < self.noises:
                 value = self._warmed(value, width, number, draws, temperatures)
         return value
 

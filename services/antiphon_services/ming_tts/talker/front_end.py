@@ -2,18 +2,20 @@
 
 Mirrors `speech_generation` of the vendor's example: a request by a recording and what it says
 continues the recording, one by the recording alone has its speaker, and a caption describes the
-voice. A caption without a recording leaves the speaker open.
+voice. A caption without a recording leaves the speaker open. In Ming-flash-omni the name of a voice
+stands for a recording of the checkpoint and what that says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from antiphon.chunk import Tensors
 from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon_services.ming_tts.talker.caption import caption_of
-from antiphon_services.ming_tts.talker.prompt import LatentPrompt, make_prompt
+from antiphon_services.ming_tts.talker.prompt import LatentPrompt, RecordedVoice, make_prompt
 from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
 from antiphon_services.ming_tts.talker.voice_options import MingVoiceRequest
 from antiphon_services.text.literal import LiteralTokenizer
@@ -23,8 +25,20 @@ from antiphon_services.text.read_aloud import MESSAGES, text_to_read
 JSON_ESCAPE, JSON_AROUND = 6, 256
 
 
+@dataclass(frozen=True, slots=True)
+class PresetVoice:
+    """A voice of a checkpoint: its recording, and the `text` that it says."""
+
+    voice: RecordedVoice
+    text: str
+
+
 class LatentFrontEnd:
-    """Makes prompts for one checkpoint; `context_limit` counts the positions of a segment."""
+    """Makes prompts for one checkpoint; `context_limit` counts the positions of a segment.
+
+    `voices` are the names of those that the model was trained on. `stored` are those of
+    Ming-flash-omni by name in lower case, None in the other layout.
+    """
 
     def __init__(
         self,
@@ -33,11 +47,13 @@ class LatentFrontEnd:
         encoder: ReferenceVoiceEncoder,
         *,
         context_limit: int,
+        stored: Mapping[str, PresetVoice] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._encoder = encoder
         self._context_limit = context_limit
-        self.voices = tuple(each.lower() for each in voices)
+        self._stored = stored
+        self.voices = tuple(each.lower() for each in (voices if stored is None else stored))
 
     @property
     def max_text_bytes(self) -> int:
@@ -58,15 +74,16 @@ class LatentFrontEnd:
         text = text_to_read(from_tensors(tensors))
         if not text.strip():
             raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
-        reference = request.reference
+        voice, said = self._voice(request)
         prompt = make_prompt(
             self._encode,
             self._tokenizer.control,
             text,
-            voice=None if reference is None else self._encoder.voice(reference),
-            reference_text=request.reference_text,
+            voice=voice,
+            reference_text=said,
             instruction=caption_of(request.caption) if request.caption else None,
             nameless=bool(request.caption),
+            flash=self._stored is not None,
         )
         if len(prompt.ids) > self._context_limit:
             raise _too_long(
@@ -74,6 +91,20 @@ class LatentFrontEnd:
                 f"{self._context_limit}"
             )
         return prompt
+
+    @property
+    def stores_voices(self) -> bool:
+        """Whether the name of a voice stands for a recording."""
+        return self._stored is not None
+
+    def _voice(self, request: MingVoiceRequest) -> tuple[RecordedVoice | None, str]:
+        """The recording that is to be continued, and what it says."""
+        if request.reference is not None:
+            return self._encoder.voice(request.reference), request.reference_text
+        if self._stored is not None and request.stored:
+            stored = self._stored[request.stored]
+            return stored.voice, stored.text
+        return None, ""
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, field=MESSAGES)

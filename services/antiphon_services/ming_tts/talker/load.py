@@ -14,8 +14,15 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.history import LATENTS as LATENT_HISTORY
 from antiphon.options import OptionValue
-from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
-from antiphon.pipelines.ming_tts import FRAME_WIDTH, INPUT, LATENTS, SAMPLE_RATE_HZ, TALKER
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, reading
+from antiphon.pipelines.ming_tts import (
+    FRAME_WIDTH,
+    INPUT,
+    LATENTS,
+    SAMPLE_RATE_HZ,
+    TALKER,
+    MingCheckpoint,
+)
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
@@ -29,16 +36,24 @@ from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.warm_up import speak
 from antiphon_services.memory_plan import Cached, planned_limit
 from antiphon_services.ming_tts.talker.engine import MingTalkerEngine
-from antiphon_services.ming_tts.talker.fields import PARTS
-from antiphon_services.ming_tts.talker.front_end import LatentFrontEnd
+from antiphon_services.ming_tts.talker.fields import (
+    FLASH_AUDIO_PARTS,
+    FLASH_LAYER_PARTS,
+    FLASH_PARTS,
+    PARTS,
+)
+from antiphon_services.ming_tts.talker.front_end import LatentFrontEnd, PresetVoice
 from antiphon_services.ming_tts.talker.module import (
     AUDIO,
+    FLASH_UNUSED,
     UNUSED,
     BlockSizes,
+    FlashTalkerModule,
     MingTalkerModule,
     TalkerSizes,
 )
 from antiphon_services.ming_tts.talker.prompt import CONTROL
+from antiphon_services.ming_tts.talker.recorded_voices import read_listed_voices
 from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
 from antiphon_services.ming_tts.talker.talker import MingTalker
 from antiphon_services.ming_tts.talker.voices import VOICES
@@ -69,45 +84,49 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     require_torch(TALKER, config)
     refuse_fused(TALKER, config)
     check_device(config)
-    path = model_dir / CONFIG_FILE
-    told = read_config(model_dir)
-    _check_kind(path, told)
-    check_fields(path, told, PARTS)
-    with reading(path):
-        # Without it the vendor's flow sees as many latents as it makes.
-        told["ditar_config"]["history_patch_size"]
-        sizes = TalkerSizes(
-            Qwen2Config.from_dict(told["llm_config"]),
-            BlockSizes.of(told["ditar_config"]),
-            BlockSizes.of(told["aggregator_config"]),
-        )
+    checkpoint = MingCheckpoint.read(model_dir)
+    sizes = _sizes(checkpoint)
     limit = planned_limit(
         TALKER,
         config,
         sizes.language_model.max_position_embeddings,
-        model_dir,
+        checkpoint.folder,
         "",
         Cached.of(sizes.language_model),
-        skip=f"{AUDIO}.",
+        skip="" if checkpoint.flash else f"{AUDIO}.",
     )
-    module = load_submodule(
-        MingTalkerModule,
-        sizes,
-        "",
-        Weights(model_dir),
-        dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
-        device=torch.device(config.device),
-        skip=(AUDIO,),
-        ignored=UNUSED,
-    )
+    weights = Weights(checkpoint.folder)
+    dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
+    device = torch.device(config.device)
+    module: MingTalkerModule | FlashTalkerModule
+    if checkpoint.flash:
+        module = load_submodule(
+            FlashTalkerModule, sizes, "", weights, dtype=dtype, device=device, ignored=FLASH_UNUSED
+        )
+    else:
+        module = load_submodule(
+            MingTalkerModule,
+            sizes,
+            "",
+            weights,
+            dtype=dtype,
+            device=device,
+            skip=(AUDIO,),
+            ignored=UNUSED,
+        )
     weight_bytes = module_bytes(module)
+    encoder = ReferenceVoiceEncoder(checkpoint)
     front_end = LatentFrontEnd(
-        _tokenizer(model_dir), VOICES, ReferenceVoiceEncoder(model_dir), context_limit=limit
+        _tokenizer(checkpoint.text_folder),
+        VOICES,
+        encoder,
+        context_limit=limit,
+        stored=_stored_voices(checkpoint, encoder) if checkpoint.flash else None,
     )
     model = MingTalker(module, context_limit=limit, slots=config.slots)
     facts = StageFacts(
         model=model_dir.resolve().name,
-        checkpoint_fingerprint=fingerprint(model_dir),
+        checkpoint_fingerprint=fingerprint(checkpoint.folder),
         engine=TORCH,
         default_sampling=DEFAULT_SAMPLING,
         voices=front_end.voices,
@@ -128,6 +147,39 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     _warm_up(engine, config.slots, limit)
     say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
+
+
+def _sizes(checkpoint: MingCheckpoint) -> TalkerSizes:
+    """What the talker is made of. Raises `FailedPrecondition` for what is not computed."""
+    path, config = checkpoint.config_file, checkpoint.config
+    flow, aggregator = ("flowmodel", "aggregator")
+    if checkpoint.flash:
+        check_fields(path, config, FLASH_PARTS)
+        check_fields(checkpoint.text_folder / CONFIG_FILE, checkpoint.layers(), FLASH_LAYER_PARTS)
+        check_fields(checkpoint.audio_folder / CONFIG_FILE, checkpoint.audio(), FLASH_AUDIO_PARTS)
+    else:
+        flow, aggregator = ("ditar_config", "aggregator_config")
+        _check_kind(path, config)
+        check_fields(path, config, PARTS)
+        with reading(path):
+            # Without it the vendor's flow sees as many latents as it makes.
+            config[flow]["history_patch_size"]
+    with reading(path):
+        return TalkerSizes(
+            Qwen2Config.from_dict(checkpoint.layers()),
+            BlockSizes.of(config[flow]),
+            BlockSizes.of(config[aggregator]),
+        )
+
+
+def _stored_voices(
+    checkpoint: MingCheckpoint, encoder: ReferenceVoiceEncoder
+) -> dict[str, PresetVoice]:
+    """The voices that the checkpoint lists, by name in lower case."""
+    listed = read_listed_voices(checkpoint.voices_file, checkpoint.folder)
+    return {
+        name: PresetVoice(encoder.voice(each.samples), each.text) for name, each in listed.items()
+    }
 
 
 def _check_kind(path: Path, told: Mapping[str, object]) -> None:

@@ -20,6 +20,9 @@ from antiphon_services.lm.qwen2_stack import Qwen2Stack
 AUDIO = "audio"
 """The child that holds encoder and decoder of the audio; each loads by itself."""
 
+FLASH_UNUSED = ("aggregator.rotary_embed.inv_freq", "cfm.model.rotary_embed.inv_freq")
+"""As `UNUSED`, in the layout of Ming-flash-omni."""
+
 UNUSED = (
     "model.lm_head.weight",
     "linear_proj_audio.rotary_embed.inv_freq",
@@ -57,6 +60,9 @@ class TalkerSizes:
 class MingTalkerModule(nn.Module):
     """All of the checkpoint but `AUDIO` and `UNUSED`."""
 
+    noisy_end = False
+    """Whether the flow adds noise after its last step."""
+
     def __init__(self, sizes: TalkerSizes) -> None:
         super().__init__()
         width = sizes.language_model.hidden_size
@@ -79,6 +85,43 @@ class MingTalkerModule(nn.Module):
     def flow_head(self) -> Any:
         """The network of the flow."""
         return self.flowloss.cfm.model  # type: ignore[union-attr]
+
+    @property
+    def latent_aggregator(self) -> Any:
+        """The network that turns latents into rows."""
+        return self.linear_proj_audio
+
+
+class FlashTalkerModule(nn.Module):
+    """The talker of Ming-flash-omni but for `FLASH_UNUSED`: the same parts, under other names."""
+
+    noisy_end = True
+
+    def __init__(self, sizes: TalkerSizes) -> None:
+        super().__init__()
+        width = sizes.language_model.hidden_size
+        self.model = Qwen2Stack(sizes.language_model, words=True)
+        self.aggregator = _Blocks(sizes.aggregator, width)
+        self.aggregator.word_embedder = nn.Embedding(1, sizes.aggregator.width)
+        self.cfm = nn.Module()
+        self.cfm.model = _FlowHead(sizes.flow, width)
+        self.stop_head = nn.Linear(width, 2)
+        self.spk_head = nn.Linear(SPEAKER_WIDTH, width)
+
+    @property
+    def stack(self) -> Any:
+        """The decoder layers as `lm.decoder` takes them, with the table of words."""
+        return self.model
+
+    @property
+    def flow_head(self) -> Any:
+        """The network of the flow."""
+        return self.cfm.model
+
+    @property
+    def latent_aggregator(self) -> Any:
+        """The network that turns latents into rows."""
+        return self.aggregator
 
 
 class _Blocks(nn.Module):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
-from antiphon.pipelines.files import read_config, reading
-from antiphon.pipelines.ming_tts import LATENT_SAMPLES, LATENT_WIDTH, SAMPLE_RATE_HZ, STEP_LATENTS
+from antiphon.pipelines.files import reading
+from antiphon.pipelines.ming_tts import (
+    LATENT_SAMPLES,
+    LATENT_WIDTH,
+    SAMPLE_RATE_HZ,
+    STEP_LATENTS,
+    MingCheckpoint,
+)
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon_services.clips.cache import ClipCache, Samples
@@ -18,7 +22,7 @@ from antiphon_services.flow.normal_draws import normal_draws
 from antiphon_services.ming_tts.talker.encoder_module import AudioEncoderModule, EncoderSizes
 from antiphon_services.ming_tts.talker.prompt import RecordedVoice
 
-SPEAKER_FILE, ENCODER_PREFIX = "campplus.onnx", "audio.encoder."
+SPEAKER_FILE, ENCODER = "campplus.onnx", "encoder."
 NETWORK_RATE_HZ = 16_000
 SPEAKER_BINS = 80
 CLIP_KEY = 0
@@ -33,15 +37,19 @@ class ReferenceVoiceEncoder:
     `FailedPrecondition` if a file of the checkpoint or onnxruntime is missing.
     """
 
-    def __init__(self, model_dir: Path) -> None:
-        self._speaker = OnnxNetwork(model_dir / SPEAKER_FILE)
-        with reading(model_dir / "config.json"):
-            told = read_config(model_dir)["audio_tokenizer_config"]["enc_kwargs"]["backbone"]
+    def __init__(self, checkpoint: MingCheckpoint) -> None:
+        self._speaker = OnnxNetwork(checkpoint.folder / SPEAKER_FILE)
+        # The vendor's code fills up the last step of a recording behind it, and the first one
+        # before it in Ming-flash-omni.
+        self._fills_before = checkpoint.flash
+        audio = checkpoint.audio()
+        with reading(checkpoint.config_file):
+            backbone = audio["enc_kwargs"]["backbone"]
         self._encoder = load_submodule(
             AudioEncoderModule,
-            EncoderSizes(told),
-            ENCODER_PREFIX,
-            Weights(model_dir),
+            EncoderSizes(backbone),
+            checkpoint.audio_prefix + ENCODER,
+            Weights(checkpoint.audio_folder),
             dtype=torch.float32,
             device="cpu",
         )
@@ -61,7 +69,9 @@ class ReferenceVoiceEncoder:
         rows = kaldi_fbank(resampled(heard, SAMPLE_RATE_HZ, NETWORK_RATE_HZ).numpy(), SPEAKER_BINS)
         speaker = self._speaker((rows - rows.mean(0, keepdims=True))[None])
         step = STEP_LATENTS * LATENT_SAMPLES
-        mean, spread = self._encoder(torch.nn.functional.pad(heard, (0, -len(heard) % step)))
+        missing = -len(heard) % step
+        filled = (missing, 0) if self._fills_before else (0, missing)
+        mean, spread = self._encoder(torch.nn.functional.pad(heard, filled))
         numbers = normal_draws(CLIP_KEY, 0, mean.numel()).reshape(-1, LATENT_WIDTH)
         latents = (mean + spread * torch.from_numpy(numbers)).numpy()
         made = RecordedVoice(speaker.astype(np.float32).reshape(-1), latents)

@@ -17,6 +17,11 @@ class LatentText(SpokenText[LatentPrompt]):
         """Length of the prompt, with the first draw's row."""
         return len(self.held.ids)
 
+    @property
+    def most_steps(self) -> int | None:
+        """The prompt's `most_steps`; None until it is made."""
+        return None if self._held is None else self._held.most_steps
+
 
 @dataclass(slots=True)
 class LatentSegment(SpokenTextSegment[LatentText]):
@@ -27,8 +32,9 @@ class LatentSegment(SpokenTextSegment[LatentText]):
 
     @property
     def most_frames(self) -> int:
-        """All draws that it may have."""
-        return self.sampling.max_tokens
+        """All draws that it may have, as far as is known before the prompt is made."""
+        most, own = self.sampling.max_tokens, self.prompt.most_steps
+        return most if own is None else min(most, own)
 
     def next_draw(self) -> FrameDraw[None]:
         """The next row and draw, which are made now; the segment can."""

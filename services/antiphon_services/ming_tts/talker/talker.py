@@ -20,7 +20,7 @@ from antiphon_services.lm.known_frames import KnownPart
 from antiphon_services.ming_tts.talker.aggregator import Aggregator
 from antiphon_services.ming_tts.talker.blocks import affine
 from antiphon_services.ming_tts.talker.flow_head import FlowHead, step_draws
-from antiphon_services.ming_tts.talker.module import MingTalkerModule
+from antiphon_services.ming_tts.talker.module import FlashTalkerModule, MingTalkerModule
 from antiphon_services.ming_tts.talker.prompt import LatentPrompt
 from antiphon_services.ming_tts.talker.segment import LatentText
 
@@ -71,14 +71,16 @@ class MingTalker(FrameDecoder):
     code_sizes = ()
     """No frames of codes are drawn."""
 
-    def __init__(self, module: MingTalkerModule, *, context_limit: int, slots: int) -> None:
+    def __init__(
+        self, module: MingTalkerModule | FlashTalkerModule, *, context_limit: int, slots: int
+    ) -> None:
         stack = module.stack
         decoder = Decoder(stack, context_limit, batch_invariant=True, exact_norms=False)
         super().__init__(decoder, slots, context_limit)
         self._words: Tensor = stack.embed_tokens.weight
         self._speaker, self._stop = affine(module.spk_head), affine(module.stop_head)
-        self._flow = FlowHead(module.flow_head)
-        self._aggregator = Aggregator(module.linear_proj_audio)
+        self._flow = FlowHead(module.flow_head, noisy_end=module.noisy_end)
+        self._aggregator = Aggregator(module.latent_aggregator)
         self._device = self._words.device
         # By slot: the latents before the next step, and the row of that step.
         self._history = self._words.new_zeros(slots, HISTORY_LATENTS, LATENT_WIDTH)
@@ -107,7 +109,7 @@ class MingTalker(FrameDecoder):
         count = len(prompt.ids)
         self._pending[slot] = self.rows(prompt, count - 1, count)[0]
         self._history[slot] = 0
-        self._remember(slot, prompt.latents)
+        self._remember(slot, prompt.past)
 
     def step(self, turns: Sequence[LatentTurn]) -> list[LatentOutcome]:
         """Append the rows of all in one forward; then draw in one flow.
@@ -153,7 +155,7 @@ class MingTalker(FrameDecoder):
         slots = on_device([each.slot for each in draws], self._device)
         samplings = [each.sampling for each in draws]
         numbers = [
-            step_draws(each.seed, draw.step, warm=each.temperature > 0)
+            step_draws(each.seed, draw.step, self._flow.noises if each.temperature > 0 else 0)
             for each, draw in zip(samplings, draws, strict=True)
         ]
         history = self._history[slots]

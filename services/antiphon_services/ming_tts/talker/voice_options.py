@@ -40,21 +40,27 @@ CAPTIONED = {
 @dataclass(frozen=True, slots=True)
 class MingVoiceRequest:
     """The voice of a request: parts of its `caption`, perhaps a `reference`, samples float32 [n] at
-    44.1 kHz, and what that says. Without any of them the model chooses a voice."""
+    44.1 kHz, and what that says. Or it is a `stored` recording of the checkpoint, by name. Without
+    any of them the model chooses a voice."""
 
     caption: Mapping[str, str] = field(default_factory=dict)
     reference: npt.NDArray[np.float32] | None = None
     reference_text: str = ""
+    stored: str = ""
 
 
 def read_voice(
-    voice: str, options: Mapping[str, OptionValue], voices: Sequence[str]
+    voice: str, options: Mapping[str, OptionValue], voices: Sequence[str], *, stored: bool = False
 ) -> MingVoiceRequest:
-    """The request's voice. Raises `InvalidArgument` that names the option."""
+    """The request's voice, of which `voices` are names: those of `stored` recordings, or parts of
+    captions. Raises `InvalidArgument` that names the option."""
     reference, text = options.get("reference_audio"), _text(options, "reference_text")
     caption = {part: _text(options, name) for name, part in CAPTIONED.items()}
-    if voice:
-        caption[VOICE] = choose_voice(voice, voices)
+    if voice and not voices:
+        raise _refused("voice", "the checkpoint has none by name; leave it out")
+    named = choose_voice(voice, voices) if voice else ""
+    if not stored:
+        caption[VOICE] = named
     caption = {part: told for part, told in caption.items() if told}
     if not isinstance(reference, np.ndarray):
         if text:
@@ -62,7 +68,7 @@ def read_voice(
                 "options.reference_text",
                 "needs options.reference_audio; give one, or leave it out",
             )
-        return MingVoiceRequest(caption)
+        return MingVoiceRequest(caption, stored=named if stored else "")
     if voice:
         raise _refused("voice", "goes without options.reference_audio; leave one of them out")
     if len(reference) < LEAST_REFERENCE_SAMPLES:

@@ -12,6 +12,7 @@ from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, PIPELINE, SAMPLE_RATE_HZ
 from antiphon.pipelines.registry import pipeline_of
 from antiphon_services.loading import load_stage
+from tests.unit.services.ming_tts.ming_talker_lab import Asked, TalkerLab, latents_of
 
 
 def changed(source: Path, folder: Path, path: str, value: object) -> Path:
@@ -34,6 +35,65 @@ def changed(source: Path, folder: Path, path: str, value: object) -> Path:
 
 def test_a_checkpoint_is_known_by_its_architecture(checkpoints: dict[str, Path]) -> None:
     assert pipeline_of(checkpoints["windowed"]) is PIPELINE
+
+
+@pytest.mark.parametrize("folder", ["", "talker"])
+def test_a_checkpoint_of_ming_flash_omni_is_known_whole_and_by_its_folder(
+    folder: str, checkpoints: dict[str, Path]
+) -> None:
+    path = checkpoints["flash"] / folder
+    assert pipeline_of(path) is PIPELINE
+    facts = [load_stage(PIPELINE, r, path, StageConfig(slots=1)).facts for r in PIPELINE.roles]
+    assert facts[0].voices == ("db30", "lingguang")
+    assert facts[0].checkpoint_fingerprint == facts[1].checkpoint_fingerprint
+
+
+VOICES_FILE = "talker/data/voice_name.json"
+
+
+def voices_listed(source: Path, folder: Path, listed: object) -> Path:
+    """The checkpoint of Ming-flash-omni with another list of voices; None removes it."""
+    for each in source.rglob("*"):
+        if each.is_file() and each != source / VOICES_FILE:
+            copy = folder / each.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.hardlink_to(each)
+    if listed is not None:
+        (folder / VOICES_FILE).write_text(json.dumps(listed))
+    return folder
+
+
+WAV = {"prompt_wav_path": "data/DB30.wav", "prompt_text": "Good."}
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        ({"A": WAV, "a": WAV}, "differ by case alone: A, a"),
+        ({"A": {"prompt_text": "Good."}}, "prompt_wav_path"),
+        ({"A": {"prompt_wav_path": "data/none.wav"}}, "none.wav is missing"),
+        ({"A": {"prompt_wav_path": "../../outside.wav"}}, "lies outside"),
+        ({"A": {"prompt_wav_path": "config.json"}}, "config.json: cannot be used"),
+        (["A"], "no JSON object"),
+    ],
+)
+def test_a_list_of_voices_that_cannot_be_used_is_refused_by_a_sentence(
+    listed: object, told: str, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = voices_listed(checkpoints["flash"], tmp_path / "changed", listed)
+    with pytest.raises(FailedPrecondition, match=told):
+        load_stage(PIPELINE, "talker", folder, StageConfig(slots=1))
+
+
+def test_a_checkpoint_without_a_list_has_no_voices(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    lab = TalkerLab(voices_listed(checkpoints["flash"], tmp_path / "changed", None))
+    assert lab.facts.voices == ()
+    with pytest.raises(InvalidArgument, match="has none by name"):
+        lab.speak(Asked(voice="DB30"))
+    (output,) = lab.speak(Asked(changes={"max_tokens": 2}))
+    assert latents_of(output).shape == (2, FRAME_WIDTH)
 
 
 def test_facts(checkpoints: dict[str, Path]) -> None:

@@ -1,0 +1,73 @@
+"""Voices of Ming-flash-omni: the recordings that `data/voice_name.json` lists, with their words."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import REMEDY, read_json, reading, require_file
+from antiphon.pipelines.ming_tts import SAMPLE_RATE_HZ
+from antiphon_services.clips.features import resampled
+
+WIDTHS = (2, 3, 4)
+"""Bytes of a sample that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedVoice:
+    """Samples float32 [n] at 44.1 kHz, and the `text` that they say."""
+
+    samples: npt.NDArray[np.float32]
+    text: str
+
+
+def read_listed_voices(file: Path, folder: Path) -> dict[str, ListedVoice]:
+    """The voices by name in lower case, in the file's order; none without the file.
+
+    Paths of recordings are relative to `folder`. Raises `FailedPrecondition` for an entry without a
+    recording, a recording that cannot be read or lies elsewhere, and two names that differ by case
+    alone.
+    """
+    if not file.is_file():
+        return {}
+    listed = read_json(file)
+    with reading(file):
+        voices = {str(name).lower(): _voice(name, each, folder) for name, each in listed.items()}
+    if len(voices) < len(listed):
+        raise FailedPrecondition(
+            f"{file}: two voices have names that differ by case alone: {', '.join(listed)}; "
+            f"{REMEDY}"
+        )
+    return voices
+
+
+def _voice(name: str, listed: Mapping[str, str], folder: Path) -> ListedVoice:
+    path = folder / listed["prompt_wav_path"]
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name}: {listed['prompt_wav_path']} lies outside of {folder}")
+    require_file(path)
+    with reading(path):
+        return ListedVoice(_samples(path), str(listed.get("prompt_text", "")))
+
+
+def _samples(path: Path) -> npt.NDArray[np.float32]:
+    """The mean of the channels of a WAV file, at 44.1 kHz."""
+    with wave.open(str(path), "rb") as file:
+        width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+        content = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
+    if width not in WIDTHS:
+        raise ValueError(f"its samples have {8 * width} bits; store them with 16, 24 or 32")
+    # Little-endian whole numbers go into the upper bytes of 32 bits.
+    whole = np.zeros((len(content) // width, 4), np.uint8)
+    whole[:, 4 - width :] = content.reshape(-1, width)
+    mono = (whole.view("<i4").reshape(-1, channels) / 2.0**31).mean(1, dtype=np.float64)
+    samples = torch.from_numpy(mono.astype(np.float32))
+    made: npt.NDArray[np.float32] = resampled(samples, rate, SAMPLE_RATE_HZ).numpy()
+    return made
