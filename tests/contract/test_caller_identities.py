@@ -262,20 +262,20 @@ async def test_a_conversation_ends_when_its_token_expires(jwks: Path) -> None:
             assert (websocket.close_code, websocket.close_reason) == (1008, "the token has expired")
 
 
-UNKNOWN_KEYS: list[dict[str, Any]] = [
-    {"kty": "AKP", "alg": "ML-DSA-44", "kid": "later", "pub": "AA"},
-    {"kty": "oct", "k": "c2VjcmV0", "kid": "mac"},
-    {"kid": "none"},
-    {"kty": 7, "kid": "number"},
-    {**public(RSA_KEY, "pq"), "alg": "RS257"},
-    {**public(RSA_KEY, "encrypts"), "alg": "RSA-OAEP"},
-    {**public(EC_KEY, "curve"), "crv": "P-999"},
-    {"kty": "AKP", "alg": "ML-DSA-44"},
-    {"kty": "AKP", "alg": "ML-DSA-44", "kid": "one"},
-]
+UNKNOWN_KEYS: dict[str, dict[str, Any]] = {
+    "a signature to come": {"kty": "AKP", "alg": "ML-DSA-44", "kid": "later", "pub": "AA"},
+    "a shared secret": {"kty": "oct", "k": "c2VjcmV0", "kid": "mac"},
+    "no type": {"kid": "none"},
+    "a type that is a number": {"kty": 7, "kid": "number"},
+    "an unknown algorithm": {**public(RSA_KEY, "pq"), "alg": "RS257"},
+    "an algorithm for encryption": {**public(RSA_KEY, "encrypts"), "alg": "RSA-OAEP"},
+    "an unknown curve": {**public(EC_KEY, "curve"), "crv": "P-999"},
+    "no id": {"kty": "AKP", "alg": "ML-DSA-44"},
+    "a known key's id": {"kty": "AKP", "alg": "ML-DSA-44", "kid": "one"},
+}
 
 
-@pytest.mark.parametrize("unknown", UNKNOWN_KEYS, ids=str)
+@pytest.mark.parametrize("unknown", UNKNOWN_KEYS.values(), ids=UNKNOWN_KEYS.keys())
 async def test_a_key_of_an_unknown_kind_is_skipped_and_the_others_hold(
     tmp_path: Path, unknown: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,7 +297,7 @@ async def test_a_token_without_a_key_id_is_checked_with_the_only_usable_key(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "jwks.json"
-    write_jwks(path, UNKNOWN_KEYS[0], public(RSA_KEY, "one"))
+    write_jwks(path, UNKNOWN_KEYS["a signature to come"], public(RSA_KEY, "one"))
     async with authenticating(AuthConfig(jwt=jwt_of(path))) as door:
         assert await over_http(door, authorization=f"Bearer {token(kid=None)}") == 200
 
