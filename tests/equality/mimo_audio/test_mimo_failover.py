@@ -35,7 +35,7 @@ REPLICAS = 2
 AHEAD_S = 2.0
 """So little may be made ahead of the client that the answer cannot end before the client reads."""
 CASE = next(each for each in CASES if each.name == "tts-english")
-DRAWN = {"temperature": 1.0, "seed": 18, "max_tokens": 300}
+DRAWN = {"temperature": 1.0, "seed": 62, "max_tokens": 300}
 """A long answer, whose text and codes are drawn."""
 
 
