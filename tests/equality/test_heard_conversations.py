@@ -21,6 +21,7 @@ from antiphon.live_conversation import (
     CreateResponse,
     ResponseDone,
     SpokenPart,
+    TimedTurns,
 )
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.sampling import SamplingRequest
@@ -222,7 +223,7 @@ async def test_every_slice_is_a_message_of_its_own_where_answers_come_by_the_clo
     said, expected = await asyncio.to_thread(slices, truth)
     with conversations.admit("") as admitted:
         settings = admitted.settings
-        own = replace(settings, turns=None, answer_every_s=SLICE_S, max_output_tokens=TOKENS)
+        own = replace(settings, turns=TimedTurns(SLICE_S), max_output_tokens=TOKENS)
         client = Client(conversations, admitted, own)
         async with client.live:
             heard = await client.speak(said[0][:-4800])
