@@ -31,7 +31,7 @@ INPUT, LATENTS, AUDIO = "input", "speech_latents", "audio"
 
 ARCHITECTURE = "BailingMMNativeForConditionalGeneration"
 FLASH_ARCHITECTURE = "BailingMM2NativeForConditionalGeneration"
-"""Of Ming-flash-omni 2.0, of which the folder `talker` is served."""
+"""Ming-flash-omni 2.0. Only its folder `talker` is served."""
 TALKER_FOLDER, VOICES_FILE = "talker", "data/voice_name.json"
 
 SAMPLE_RATE_HZ = 44_100
@@ -137,7 +137,7 @@ FLOW_OF_FLASH = "flowmodel"
 @dataclass(frozen=True, slots=True)
 class MingCheckpoint:
     """A checkpoint. `folder` holds `config`, the content of its `config.json`, the talker's weights
-    and `campplus.onnx`; `flash` tells the layout of Ming-flash-omni."""
+    and `campplus.onnx`; `flash` selects the layout of Ming-flash-omni."""
 
     folder: Path
     config: dict[str, Any]

@@ -130,11 +130,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for protocol, count in loads:
         _report(protocol, count, {side: rounds[protocol, count, side] for side in checkouts})
     if options.json:
-        told = [
+        rows = [
             {"protocol": protocol, "calls": count, "side": side, "rounds": each}
             for (protocol, count, side), each in rounds.items()
         ]
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
     return 0
 
 

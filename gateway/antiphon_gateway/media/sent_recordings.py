@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -17,20 +16,17 @@ MOST = 1024
 
 
 class RecordingName(NamedTuple):
-    """What a recording is known by among those of a session: its path in the order, and a mark in
-    case that another has taken its place."""
+    """Identifies a recording among those of a session: its path in the order, its size, and its
+    number, which differs if another recording has taken its place."""
 
     field: str
     size_bytes: int
-    mark: int
+    number: int
 
 
-def name_of(field: str, data: bytes | PcmRecording) -> RecordingName:
-    """The name of a file, whose mark is a checksum (a millisecond for each minute), or of samples,
-    which are known by their number (a negative mark) without being looked at."""
-    if isinstance(data, PcmRecording):
-        return RecordingName(field, len(data.pcm16), -data.number)
-    return RecordingName(field, len(data), zlib.crc32(data))
+def name_of(field: str, recording: PcmRecording) -> RecordingName:
+    """The name of a recording, without reading its samples."""
+    return RecordingName(field, len(recording.pcm16), recording.number)
 
 
 class SentRecordings:
