@@ -1,4 +1,4 @@
-"""Links of the documents lead somewhere, and the README stays a page."""
+"""Links and file names of the documents lead somewhere, and the README stays a page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ README_BYTES = 5_000
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+CODE = re.compile(r"`([^`\n]+)`")
+MODULE = re.compile(r"[\w./-]+\.py")
+"""The whole path of a file of this repository, or the end of one."""
+
+
+def _files(pattern: str) -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", pattern],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return [name for name in listed.splitlines() if (ROOT / name).is_file()]
 
 
 def _documents() -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+    return [ROOT / name for name in _files("*.md")]
 
 
 def _anchor(heading: str) -> str:
@@ -67,6 +74,29 @@ def test_broken_links_are_found(tmp_path: Path, text: str, broken: list[str]) ->
     document = tmp_path / "document.md"
     document.write_text(text)
     assert _broken(document) == broken
+
+
+def _missing(text: str, files: list[str]) -> list[str]:
+    """Python files that a document names and that do not exist."""
+    words = [word for code in CODE.findall(FENCE.sub("", text)) for word in code.split()]
+    return [
+        word
+        for word in words
+        if MODULE.fullmatch(word) and not any(f"/{file}".endswith(f"/{word}") for file in files)
+    ]
+
+
+def test_files_that_documents_name_exist() -> None:
+    files = _files("*.py")
+    missing = {
+        str(each.relative_to(ROOT)): _missing(each.read_text(), files) for each in _documents()
+    }
+    assert not {name: words for name, words in missing.items() if words}
+
+
+def test_missing_files_are_found() -> None:
+    text = "`b.py` and `a/b.py` of `python -m x`, `gone.py`, `c/b.py`, `{x}.py`"
+    assert _missing(text, ["a/b.py", "a/cb.py"]) == ["gone.py", "c/b.py"]
 
 
 def test_readme_is_a_page() -> None:
