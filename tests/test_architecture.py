@@ -102,8 +102,8 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
         ),
         "gateway/antiphon_gateway/planted.py": "import torch\nimport opentelemetry",
         "gateway/antiphon_gateway/calls/planted.py": "import antiphon_gateway.endpoints",
-        "gateway/antiphon_gateway/endpoints/read_aloud/planted.py": (
-            "import antiphon_gateway.endpoints.chat.schema"
+        "gateway/antiphon_gateway/endpoints/openai/read_aloud/planted.py": (
+            "import antiphon_gateway.endpoints.openai.chat.schema"
         ),
         "gateway/antiphon_gateway/fleet/planted.py": (
             "import antiphon_gateway.calls\nimport kubernetes"

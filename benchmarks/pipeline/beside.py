@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 import antiphon
 from antiphon.deployment.schema import Deployment
-from antiphon_gateway.calls.events import AudioProduced, Event, TextProduced
-from antiphon_gateway.calls.failover.delivered import DeliveredOutput
+from antiphon_gateway.failover.delivered import DeliveredOutput
+from antiphon_gateway.sessions.events import AudioProduced, Event, TextProduced
 from antiphon_testkit.certificates import make_service_certificates
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint

@@ -24,8 +24,8 @@ import httpx
 
 import antiphon_gateway
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
-from antiphon_gateway.calls.events import AudioProduced
 from antiphon_gateway.server import Gateway
+from antiphon_gateway.sessions.events import AudioProduced
 from antiphon_tools.launcher.launcher import Launcher, Running
 from antiphon_tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL, replica_names, with_addresses
 

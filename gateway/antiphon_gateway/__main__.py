@@ -18,9 +18,9 @@ from antiphon.errors import AntiphonError, Unavailable
 from antiphon.log_format import configure_logging
 from antiphon.transport.heap import leave_out_startup
 from antiphon_gateway.config import GatewayOptions, read_options
-from antiphon_gateway.descriptors import within_limit
 from antiphon_gateway.keys.command import keys_command
 from antiphon_gateway.server import Gateway
+from antiphon_gateway.serving.descriptors import within_limit
 
 log = logging.getLogger("gateway")
 

@@ -21,29 +21,31 @@ from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.config import delivery_of
 from antiphon_gateway.conversations.conversations import Conversations
 from antiphon_gateway.endpoints.access_log import AccessLog
-from antiphon_gateway.endpoints.chat.request import CHAT, read_chat
+from antiphon_gateway.endpoints.app import http_app
 from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
-from antiphon_gateway.endpoints.converse.endpoint import ConverseEndpoint
-from antiphon_gateway.endpoints.http.app import http_app
+from antiphon_gateway.endpoints.grpc.converse.endpoint import ConverseEndpoint
+from antiphon_gateway.endpoints.grpc.speech_grpc import SERVICE, SpeechServicer
 from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
-from antiphon_gateway.endpoints.http.endpoint import FormEndpoint, HttpEndpoint, JsonEndpoint
-from antiphon_gateway.endpoints.http.endpoint_app import EndpointApp, SharedByEndpoints
-from antiphon_gateway.endpoints.read_aloud.request import SPEECH, read_speech
-from antiphon_gateway.endpoints.speech_grpc import SERVICE, SpeechServicer
-from antiphon_gateway.endpoints.transcribe.request import TRANSCRIBE, read_transcription
-from antiphon_gateway.endpoints.transcribe.request import UNSUPPORTED as TRANSCRIBE_UNSUPPORTED
-from antiphon_gateway.endpoints.transcribe.schema import TranscriptionForm
+from antiphon_gateway.endpoints.openai.chat.request import CHAT, read_chat
+from antiphon_gateway.endpoints.openai.endpoint import FormEndpoint, HttpEndpoint, JsonEndpoint
+from antiphon_gateway.endpoints.openai.endpoint_app import EndpointApp, SharedByEndpoints
+from antiphon_gateway.endpoints.openai.read_aloud.request import SPEECH, read_speech
+from antiphon_gateway.endpoints.openai.transcribe.request import TRANSCRIBE, read_transcription
+from antiphon_gateway.endpoints.openai.transcribe.request import (
+    UNSUPPORTED as TRANSCRIBE_UNSUPPORTED,
+)
+from antiphon_gateway.endpoints.openai.transcribe.schema import TranscriptionForm
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.fleet_metrics import FleetMetrics
-from antiphon_gateway.grpc_front import FrontBounds
-from antiphon_gateway.grpc_server import GrpcServer
-from antiphon_gateway.http_server import SHUTDOWN_GRACE_S, HttpServer, listen
 from antiphon_gateway.keys.credentials import GrpcPeers
 from antiphon_gateway.keys.identities import Identities
 from antiphon_gateway.metrics import Metrics
-from antiphon_gateway.metrics_endpoint import MetricsEndpoint
 from antiphon_gateway.scaler.deployed import scaler_of
-from antiphon_gateway.tls import server_tls
+from antiphon_gateway.serving.grpc_front import FrontBounds
+from antiphon_gateway.serving.grpc_server import GrpcServer
+from antiphon_gateway.serving.http_server import SHUTDOWN_GRACE_S, HttpServer, listen
+from antiphon_gateway.serving.metrics_endpoint import MetricsEndpoint
+from antiphon_gateway.serving.tls import server_tls
 
 HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (
     JsonEndpoint("/v1/chat/completions", read_chat, CHAT),

@@ -12,14 +12,14 @@ from antiphon.errors import (
     AntiphonError,
     Unavailable,
 )
-from antiphon_gateway.calls.events import (
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import (
     AudioProduced,
     Event,
     SegmentFinished,
     SegmentStarted,
     TextProduced,
 )
-from antiphon_gateway.calls.order import Order
 from tests.contract.fake_stages import (
     CODE2WAV,
     FRAMES,

@@ -11,8 +11,8 @@ import grpc
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.v1 import demand_pb2, demand_pb2_grpc
-from antiphon_gateway.calls.admission import AdmissionRequest
-from antiphon_gateway.calls.reservation import Admission
+from antiphon_gateway.admission.admission import AdmissionRequest
+from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.changes import ChangeSignal
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.metrics import Metrics

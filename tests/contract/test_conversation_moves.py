@@ -10,11 +10,11 @@ import pytest
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Unavailable
 from antiphon.segment import FinishReason
-from antiphon_gateway.calls.events import SegmentFinished
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.segment import CallSegment
 from antiphon_gateway.conversations.kept_session import ConversationSession
 from antiphon_gateway.media.options_in import read_options
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.call_segment import CallSegment
+from antiphon_gateway.sessions.events import SegmentFinished
 from tests.contract.fake_stages import THINKER, FakeStage, Session, think
 from tests.contract.replicated_stages import open_replicas
 
@@ -84,7 +84,7 @@ async def test_a_turn_opens_a_new_session_when_its_own_is_lost_while_attachments
             kept.end_with(Unavailable("the engine is gone", stage=THINKER))
             return await read_options(*arguments, **named)
 
-        monkeypatch.setattr("antiphon_gateway.calls.preparing.read_options", lose)
+        monkeypatch.setattr("antiphon_gateway.orders.preparing.read_options", lose)
         async with conversation.turn(ORDER, lambda place: None) as segment:
             events = [event async for event in segment]
         assert isinstance(events[-1], SegmentFinished)

@@ -19,9 +19,9 @@ from antiphon.errors import (
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
 from antiphon.wire import checksum
-from antiphon_gateway.calls.events import Event, SegmentFinished, TextProduced
-from antiphon_gateway.calls.order import Order
 from antiphon_gateway.conversations.kept_session import ConversationSession
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import Event, SegmentFinished, TextProduced
 from tests.contract.failing_stages import (
     LOST,
     ORDER,

@@ -11,8 +11,8 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.segment import FinishReason
-from antiphon_gateway.calls.events import Event, SegmentFinished
-from antiphon_gateway.calls.order import Order
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import Event, SegmentFinished
 from tests.contract.failing_stages import (
     LOST,
     ORDER,

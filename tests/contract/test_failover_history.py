@@ -8,7 +8,7 @@ from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.history import FRAMES as FRAME_HISTORY
 from antiphon.history import IDS
 from antiphon.wire.history import history_from_proto
-from antiphon_gateway.calls.events import AudioProduced, Event, TextProduced
+from antiphon_gateway.sessions.events import AudioProduced, Event, TextProduced
 from tests.contract.failing_stages import Failing, answered, check_whole, failing, told_by
 from tests.contract.fake_stages import (
     CODE2WAV,

@@ -15,10 +15,10 @@ from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.order import Order
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.metrics import Metrics
+from antiphon_gateway.orders.order import Order
 from tests.contract.fake_stages import THINKER, FakeStage, describe, think
 from tests.contract.served_gateway import deployment_of
 from tests.contract.slotted_stages import Gate

@@ -14,11 +14,17 @@ import pytest
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
-from antiphon_gateway.descriptors import descriptors_needed, within_limit
-from antiphon_gateway.frame_meter import OTHER
-from antiphon_gateway.grpc_front import BUDGETS, ClientSide, FrontBounds, GrpcFront, network_of
 from antiphon_gateway.keys.credentials import GrpcPeers
 from antiphon_gateway.metrics import Refused
+from antiphon_gateway.serving.descriptors import descriptors_needed, within_limit
+from antiphon_gateway.serving.frame_meter import OTHER
+from antiphon_gateway.serving.grpc_front import (
+    BUDGETS,
+    ClientSide,
+    FrontBounds,
+    GrpcFront,
+    network_of,
+)
 from tests.contract.raw_http2 import (
     DATA,
     END_HEADERS,

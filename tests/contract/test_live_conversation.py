@@ -23,10 +23,10 @@ from antiphon.live_conversation import (
     TruncateItem,
 )
 from antiphon.segment import FinishReason
-from antiphon_gateway.calls.events import Event, SegmentFinished
-from antiphon_gateway.calls.order import Order
 from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
 from antiphon_gateway.conversations.responses import RefuseResponse
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import Event, SegmentFinished
 from tests.contract.fake_stages import CODE2WAV, THINKER, Session, think
 from tests.contract.served_gateway import MODEL, ServedGateway
 

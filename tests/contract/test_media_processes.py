@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from antiphon_gateway.fair_slots import FairSlots
+from antiphon_gateway.admission.fair_slots import FairSlots
 from antiphon_gateway.media.decoding.bounds import RejectedRecording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_gateway.media.decoding.processes import LANES

@@ -12,7 +12,7 @@ from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto, option_values_from_proto
-from antiphon_gateway.calls.order import Order
+from antiphon_gateway.orders.order import Order
 from antiphon_gateway.server import Gateway
 from tests.contract.fake_stages import (
     CODE2WAV,

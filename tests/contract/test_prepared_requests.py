@@ -12,10 +12,10 @@ from antiphon.chunk import Tensor
 from antiphon.conversation import ConversationMessage, from_tensors
 from antiphon.errors import ResourceExhausted
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.order import Order
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
+from antiphon_gateway.orders.order import Order
 from tests.contract.failing_stages import Failing, failing
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
 from tests.contract.replicated_stages import open_replicas

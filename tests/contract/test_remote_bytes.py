@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted
-from antiphon_gateway.byte_budget import SILENT_S, ByteBudget
+from antiphon_gateway.admission.byte_budget import SILENT_S, ByteBudget
 from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
 from antiphon_gateway.metrics import Refused
 from tests.contract.served_gateway import serve_gateway

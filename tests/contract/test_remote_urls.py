@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.byte_budget import uploads_of
+from antiphon_gateway.admission.byte_budget import uploads_of
 from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
 from benchmarks.hostile.files import png_of
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER

@@ -9,9 +9,9 @@ import pytest
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Internal, ResourceExhausted, Unavailable
-from antiphon_gateway.calls.events import SegmentFinished
-from antiphon_gateway.calls.order import Order
 from antiphon_gateway.conversations.kept_session import ConversationSession
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import SegmentFinished
 from tests.contract.fake_stages import (
     CODE2WAV,
     ROLES,

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import ResourceExhausted
-from antiphon_gateway.calls.reservation import Admission
+from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.metrics import Metrics

@@ -8,15 +8,15 @@ from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from antiphon.segment import FinishReason
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.events import (
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.prepared import PreparedRequest
+from antiphon_gateway.sessions.events import (
     AudioProduced,
     Event,
     SegmentFinished,
     SegmentStarted,
     TextProduced,
 )
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.prepared import PreparedRequest
 from tests.contract.fake_stages import (
     CODE2WAV,
     FRAMES,

@@ -21,7 +21,7 @@ from msgspec import structs
 import antiphon
 from antiphon.deployment.tls_config import TlsConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
-from antiphon_gateway.tls import server_tls
+from antiphon_gateway.serving.tls import server_tls
 from antiphon_testkit.certificates import Certificates, make_certificates
 from antiphon_tools.load.options import read_options
 from antiphon_tools.load.target import target_at

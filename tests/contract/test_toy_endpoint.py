@@ -11,12 +11,12 @@ import pytest_asyncio
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
-from antiphon_gateway.calls.events import TextProduced
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.endpoints.http.audio import AnswerEvent
-from antiphon_gateway.endpoints.http.endpoint import JsonEndpoint, RequestContext
+from antiphon_gateway.endpoints.openai.audio import AnswerEvent
+from antiphon_gateway.endpoints.openai.endpoint import JsonEndpoint, RequestContext
+from antiphon_gateway.orders.order import Order
 from antiphon_gateway.outputs import TEXT
 from antiphon_gateway.server import HTTP_ENDPOINTS, Gateway
+from antiphon_gateway.sessions.events import TextProduced
 from tests.contract.fake_stages import TEXTS, THINKER, FakeStages, Session
 from tests.contract.served_gateway import deployment_of
 

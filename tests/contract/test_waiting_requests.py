@@ -13,7 +13,7 @@ import pytest
 
 import antiphon
 from antiphon.errors import ResourceExhausted, Unavailable
-from antiphon_gateway.calls.order import Order
+from antiphon_gateway.orders.order import Order
 from tests.contract.fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session
 from tests.contract.realtime_client import realtime
 from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway

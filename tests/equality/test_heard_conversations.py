@@ -26,8 +26,6 @@ from antiphon.live_conversation import (
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.sampling import SamplingRequest
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.events import Event
-from antiphon_gateway.calls.order import Order
 from antiphon_gateway.conversations.conversation import LiveConversation
 from antiphon_gateway.conversations.conversations import AdmittedConversation, Conversations
 from antiphon_gateway.conversations.events import ConversationEvent
@@ -37,6 +35,8 @@ from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.media.resampling import RecordingResampler
 from antiphon_gateway.metrics import Metrics
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import Event
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen3_omni.reference import Case
 from antiphon_tools.launcher.launcher import Running

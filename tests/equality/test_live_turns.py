@@ -20,14 +20,14 @@ from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.events import AudioProduced, SegmentFinished, TextProduced
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.segment import CallSegment
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.audio_out import wav_file
 from antiphon_gateway.metrics import Metrics
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.call_segment import CallSegment
+from antiphon_gateway.sessions.events import AudioProduced, SegmentFinished, TextProduced
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen3_omni.reference import Case, ReferenceOutput
 from antiphon_tools.launcher.launcher import Running

@@ -27,9 +27,9 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
-from antiphon_gateway.calls.events import AudioProduced, Event, SegmentFinished, TextProduced
-from antiphon_gateway.calls.order import Order
+from antiphon_gateway.orders.order import Order
 from antiphon_gateway.server import Gateway
+from antiphon_gateway.sessions.events import AudioProduced, Event, SegmentFinished, TextProduced
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher

@@ -30,24 +30,29 @@ from antiphon.errors import NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
 from antiphon.tracing.span import current_span
 from antiphon.tracing.tracing import Tracing
-from antiphon_gateway.byte_budget import uploads_of
-from antiphon_gateway.calls.admission_request import AdmissionRequest, Urgency
+from antiphon_gateway.admission.admission_request import AdmissionRequest, Urgency
+from antiphon_gateway.admission.byte_budget import uploads_of
+from antiphon_gateway.admission.reservation import Admission, Reservation, shutting_down
 from antiphon_gateway.calls.choices import Choices
-from antiphon_gateway.calls.failover.segment import AskAgain, Failover, FailoverSegment, LostSegment
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.prepared import AnswerAttempt, PreparedRequest
-from antiphon_gateway.calls.preparing import RequestPreparer
-from antiphon_gateway.calls.replica_retries import ReplicaRetries
-from antiphon_gateway.calls.reservation import Admission, Reservation, shutting_down
-from antiphon_gateway.calls.segment import CallSegment
-from antiphon_gateway.calls.session import CLOSE_WAIT_S, FIRST_ATTEMPT, Session
+from antiphon_gateway.failover.failover_segment import (
+    AskAgain,
+    Failover,
+    FailoverSegment,
+    LostSegment,
+)
+from antiphon_gateway.failover.replica_retries import ReplicaRetries
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.lineup import Lineup
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.media.attachments import MediaInput
 from antiphon_gateway.media.sent_recordings import SentRecordings
 from antiphon_gateway.metrics import Metrics
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.prepared import AnswerAttempt, PreparedRequest
+from antiphon_gateway.orders.preparing import RequestPreparer
 from antiphon_gateway.outputs import AUDIO
+from antiphon_gateway.sessions.call_segment import CallSegment
+from antiphon_gateway.sessions.session import CLOSE_WAIT_S, FIRST_ATTEMPT, Session
 
 AskTurn = Callable[[PreparedRequest, AnswerAttempt], Awaitable[CallSegment]]
 """Makes an attempt at a turn."""

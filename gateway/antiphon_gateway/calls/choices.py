@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from antiphon.errors import AntiphonError
-from antiphon_gateway.calls.events import Event
-from antiphon_gateway.calls.failover.segment import FailoverSegment
-from antiphon_gateway.calls.mailbox import EventMailbox
+from antiphon_gateway.failover.failover_segment import FailoverSegment
+from antiphon_gateway.sessions.events import Event
+from antiphon_gateway.sessions.mailbox import EventMailbox
 
 
 @dataclass(frozen=True, slots=True)

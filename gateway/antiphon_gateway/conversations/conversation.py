@@ -42,7 +42,6 @@ from antiphon.live_conversation import (
     TruncateItem,
 )
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.tools import check_offered
 from antiphon_gateway.conversations.errors import ItemUse, NoSuchItem
 from antiphon_gateway.conversations.event_sender import EventSender, SendEvents
 from antiphon_gateway.conversations.forced_end import ForcedEnd
@@ -63,6 +62,7 @@ from antiphon_gateway.conversations.shares import ConversationShare, never_busy
 from antiphon_gateway.conversations.transcripts import Transcripts
 from antiphon_gateway.conversations.turn_detector import TurnDetector, TurnHeard
 from antiphon_gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.orders.tools import check_offered
 from antiphon_gateway.voice_activity.listener import VoiceListener
 
 STALLED_S = 1.0

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.tools import KIND as TOOLS
 from antiphon_gateway.conversations.conversation import LiveConversation
 from antiphon_gateway.conversations.event_sender import SendEvents
 from antiphon_gateway.conversations.forced_end import ForcedEnd
@@ -19,6 +18,7 @@ from antiphon_gateway.conversations.seal import Seal
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.conversations.shares import ConversationShare, ConversationShares
 from antiphon_gateway.fleet.served import served_model
+from antiphon_gateway.orders.tools import KIND as TOOLS
 from antiphon_gateway.outputs import AUDIO
 from antiphon_gateway.voice_activity.listener import VoiceListener
 

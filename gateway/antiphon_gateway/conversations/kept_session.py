@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from antiphon.errors import AntiphonError
 from antiphon.tracing.span import TraceSpan, given_traceparent
+from antiphon_gateway.admission.reservation import Reservation
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.failover.segment import FailoverSegment
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.prepared import AnswerAttempt, PreparedRequest
-from antiphon_gateway.calls.reservation import Reservation
-from antiphon_gateway.calls.segment import CallSegment
-from antiphon_gateway.calls.session import FIRST_ATTEMPT, Session
 from antiphon_gateway.conversations.live_turn import LiveTurn
+from antiphon_gateway.failover.failover_segment import FailoverSegment
 from antiphon_gateway.fleet.assignment import Assignment
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.prepared import AnswerAttempt, PreparedRequest
+from antiphon_gateway.sessions.call_segment import CallSegment
+from antiphon_gateway.sessions.session import FIRST_ATTEMPT, Session
 
 
 class ConversationSession:

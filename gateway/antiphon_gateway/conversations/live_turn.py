@@ -20,14 +20,14 @@ from antiphon.chunk import Tensor
 from antiphon.conversation import AudioPart, ConversationMessage
 from antiphon.errors import AntiphonError
 from antiphon.tracing.span import NO_SPAN, TraceSpan, current_span
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.segment import CallSegment
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import FULL_SCALE
 from antiphon_gateway.media.audio_out import SAMPLE_BYTES
 from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.media.resampling import RecordingResampler
 from antiphon_gateway.media.sent_recordings import RecordingName, name_of
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.call_segment import CallSegment
 from antiphon_gateway.threads import Threads
 
 log = logging.getLogger("gateway.conversations")

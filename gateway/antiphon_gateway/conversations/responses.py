@@ -18,11 +18,8 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
 from antiphon.live_conversation import CreateResponse, EndedBy, Item, ItemRemoved
 from antiphon.tracing.span import enclosing_span
+from antiphon_gateway.admission.reservation import GivenUp
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.events import Event, SegmentFinished, ToolCallPiece, ToolCallsProduced
-from antiphon_gateway.calls.failover.segment import FailoverSegment
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.reservation import GivenUp
 from antiphon_gateway.conversations.errors import NoResponse, ResponseUnderWay
 from antiphon_gateway.conversations.event_sender import EventSender
 from antiphon_gateway.conversations.events import ConversationEvent
@@ -31,6 +28,14 @@ from antiphon_gateway.conversations.kept_session import ConversationSession
 from antiphon_gateway.conversations.running import RunningResponse
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.conversations.turn_detector import TurnSoFar
+from antiphon_gateway.failover.failover_segment import FailoverSegment
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import (
+    Event,
+    SegmentFinished,
+    ToolCallPiece,
+    ToolCallsProduced,
+)
 
 MOST_OUT_OF_BAND = 4
 """Responses out of band at a time."""

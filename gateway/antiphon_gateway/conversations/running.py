@@ -21,17 +21,7 @@ from antiphon.live_conversation import (
     SpokenPart,
 )
 from antiphon.segment import FinishReason
-from antiphon_gateway.calls.events import (
-    AudioProduced,
-    Event,
-    SegmentFinished,
-    SegmentStarted,
-    TextProduced,
-    ToolCallPiece,
-)
-from antiphon_gateway.calls.failover.segment import FailoverSegment
-from antiphon_gateway.calls.reservation import Reservation
-from antiphon_gateway.calls.segment import CallSegment
+from antiphon_gateway.admission.reservation import Reservation
 from antiphon_gateway.conversations.events import (
     ConversationEvent,
     ItemDone,
@@ -41,6 +31,16 @@ from antiphon_gateway.conversations.events import (
 )
 from antiphon_gateway.conversations.items import item_as_heard, new_id
 from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.failover.failover_segment import FailoverSegment
+from antiphon_gateway.sessions.call_segment import CallSegment
+from antiphon_gateway.sessions.events import (
+    AudioProduced,
+    Event,
+    SegmentFinished,
+    SegmentStarted,
+    TextProduced,
+    ToolCallPiece,
+)
 
 _ENDS: Mapping[FinishReason, tuple[ReplyStatus, EndedBy]] = {
     FinishReason.STOP: ("completed", ""),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from antiphon.conversation import ToolChoice
 from antiphon.live_conversation import HeldSettings, TimedTurns, VoiceTurns
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
-from antiphon_gateway.calls.tools import choose_tools
 from antiphon_gateway.media.live_audio import PCM16, LiveFormat
+from antiphon_gateway.orders.tools import choose_tools
 from antiphon_gateway.outputs import AUDIO, TEXT
 
 

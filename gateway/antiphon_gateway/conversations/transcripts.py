@@ -22,13 +22,13 @@ from antiphon.live_conversation import (
     TranscriptOptions,
 )
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.calls.events import SegmentFinished, TextProduced
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.transcribing import transcription_order
 from antiphon_gateway.conversations.event_sender import EventSender
 from antiphon_gateway.conversations.items import HeardPart, ItemList
 from antiphon_gateway.conversations.responses import LogEntry, Logged
 from antiphon_gateway.media.audio_in import Recording
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.transcribing import transcription_order
+from antiphon_gateway.sessions.events import SegmentFinished, TextProduced
 
 MOST_WAITING = 16
 """Recordings of one conversation that wait to be written down."""

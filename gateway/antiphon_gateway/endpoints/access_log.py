@@ -20,8 +20,12 @@ from antiphon.tracing.span import (
     given_traceparent,
 )
 from antiphon.tracing.tracing import Tracing
+from antiphon_gateway.admission.priority import lower
 from antiphon_gateway.calls.choices import OfChoice
-from antiphon_gateway.calls.events import (
+from antiphon_gateway.keys.key_use import KeyUse
+from antiphon_gateway.metrics import Metrics
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import (
     AudioProduced,
     Event,
     SegmentFinished,
@@ -29,10 +33,6 @@ from antiphon_gateway.calls.events import (
     SegmentUsage,
     TextProduced,
 )
-from antiphon_gateway.calls.order import Order
-from antiphon_gateway.calls.priority import lower
-from antiphon_gateway.keys.key_use import KeyUse
-from antiphon_gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.requests")
 

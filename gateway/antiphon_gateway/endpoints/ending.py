@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from antiphon.errors import AntiphonError, Internal
 from antiphon_gateway.calls.choices import OfChoice
-from antiphon_gateway.calls.events import Event
 from antiphon_gateway.endpoints.access_log import AccessLog, RequestLog
 from antiphon_gateway.endpoints.sending import ClientStalled
 from antiphon_gateway.keys.key_use import KeyUse
+from antiphon_gateway.sessions.events import Event
 
 log = logging.getLogger("gateway.endpoints")
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from antiphon.errors import Cancelled
-from antiphon_gateway.calls.reservation import shutting_down
+from antiphon_gateway.admission.reservation import shutting_down
 from antiphon_gateway.conversations.conversation import LiveConversation
 
 

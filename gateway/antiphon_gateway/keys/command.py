@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.calls.priority import Priority
+from antiphon_gateway.admission.priority import Priority
 from antiphon_gateway.keys.key_file import KeyEntry, KeyLimits, digest_of, new_key
 
 

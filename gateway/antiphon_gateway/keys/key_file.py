@@ -18,7 +18,7 @@ import msgspec
 
 from antiphon.deployment.yaml_file import decode_yaml
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.calls.priority import Priority
+from antiphon_gateway.admission.priority import Priority
 from antiphon_gateway.regular_file import read_regular
 
 MAX_FILE_BYTES = 4 << 20

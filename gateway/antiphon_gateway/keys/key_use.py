@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from antiphon.errors import ResourceExhausted
-from antiphon_gateway.calls.role_slots import RoleSlots
+from antiphon_gateway.admission.role_slots import RoleSlots
 from antiphon_gateway.keys.key_file import KeyLimits
 from antiphon_gateway.keys.minute import LastMinute
 

@@ -16,7 +16,7 @@ from antiphon.conversation import (
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
-from antiphon_gateway.byte_budget import ByteBudget
+from antiphon_gateway.admission.byte_budget import ByteBudget
 from antiphon_gateway.media.audio_in import AudioLimits, Recording, check_recordings
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_gateway.media.remote import UrlFetcher

@@ -19,7 +19,7 @@ import httpcore2
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, NotImplementedYet, told
 from antiphon.version import VERSION
-from antiphon_gateway.byte_budget import BudgetExceeded, ByteBudget, ByteLease, eviction
+from antiphon_gateway.admission.byte_budget import BudgetExceeded, ByteBudget, ByteLease, eviction
 from antiphon_gateway.media.checked_network import (
     Address,
     CheckedNetwork,

@@ -14,7 +14,7 @@ from antiphon.conversation import (
     recording_key,
     with_recordings_alone,
 )
-from antiphon_gateway.byte_budget import BudgetExceeded
+from antiphon_gateway.admission.byte_budget import BudgetExceeded
 from antiphon_gateway.media.attachments import Attachments, FieldsByKind, MediaInput
 from antiphon_gateway.media.audio_in import (
     AudioLimits,

@@ -6,7 +6,7 @@ import msgspec
 
 from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig
-from antiphon_gateway.calls.reservation import Admission
+from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.fleet.discovery.chosen import GATEWAY
 from antiphon_gateway.fleet.discovery.endpoint import Discovery
 from antiphon_gateway.fleet.discovery.kubernetes import KubernetesEndpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from antiphon_gateway.calls.reservation import Admission
+from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.changes import ChangeSignal
 from antiphon_gateway.scaler.demand import GatewayWants, RoleWants
 

@@ -16,7 +16,7 @@ from antiphon.errors import Unavailable
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.listening import listen_at
 from antiphon.v1 import demand_pb2, demand_pb2_grpc
-from antiphon_gateway.calls.reservation import Admission
+from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.changes import ChangeSignal
 from antiphon_gateway.fleet.discovery.endpoint import Discovery
 from antiphon_gateway.scaler.demand import Capacity, demand_of, target_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from antiphon_gateway.accepting import accept_connections, start_connection
+from antiphon_gateway.serving.accepting import accept_connections, start_connection
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,7 +32,7 @@ class Recorded(logging.Handler):
 @contextmanager
 def recorded() -> Iterator[asyncio.Event]:
     handler = Recorded()
-    log = logging.getLogger("antiphon_gateway.accepting")
+    log = logging.getLogger("antiphon_gateway.serving.accepting")
     log.addHandler(handler)
     try:
         yield handler.event

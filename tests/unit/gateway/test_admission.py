@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from antiphon_gateway.calls.admission import (
+from antiphon_gateway.admission.admission import (
     AdmissionQueue,
     AdmissionRequest,
     Decision,
@@ -18,8 +18,8 @@ from antiphon_gateway.calls.admission import (
     Reason,
     Urgency,
 )
-from antiphon_gateway.calls.priority import Priority
-from antiphon_gateway.calls.role_slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from antiphon_gateway.admission.priority import Priority
+from antiphon_gateway.admission.role_slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 SLOTS = {"thinker": 4, "talker": 2}
 TEXT = AdmissionRequest(frozenset({"thinker"}))

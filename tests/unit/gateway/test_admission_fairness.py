@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon_gateway.calls.admission import AdmissionQueue, Decision, Denied, Granted, Reason
-from antiphon_gateway.calls.admission_request import AdmissionRequest, Urgency
-from antiphon_gateway.calls.priority import Priority
+from antiphon_gateway.admission.admission import AdmissionQueue, Decision, Denied, Granted, Reason
+from antiphon_gateway.admission.admission_request import AdmissionRequest, Urgency
+from antiphon_gateway.admission.priority import Priority
 
 SLOTS = {"thinker": 4, "talker": 2}
 FEW = dict.fromkeys(SLOTS, 1)

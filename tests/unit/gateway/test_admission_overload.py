@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from antiphon_gateway.calls.admission import AdmissionQueue, Decision, Granted
-from antiphon_gateway.calls.admission_request import AdmissionRequest
+from antiphon_gateway.admission.admission import AdmissionQueue, Decision, Granted
+from antiphon_gateway.admission.admission_request import AdmissionRequest
 
 SLOTS = {"talker": 6}
 WISH = AdmissionRequest(frozenset(SLOTS))

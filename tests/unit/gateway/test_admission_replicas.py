@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon_gateway.calls.admission import (
+from antiphon_gateway.admission.admission import (
     AdmissionQueue,
     AdmissionRequest,
     Decision,
@@ -11,7 +11,7 @@ from antiphon_gateway.calls.admission import (
     Reason,
     Urgency,
 )
-from antiphon_gateway.calls.role_slots import LONGEST_PAUSE_S
+from antiphon_gateway.admission.role_slots import LONGEST_PAUSE_S
 
 SLOTS = {"thinker": 4, "talker": 2}
 TEXT = AdmissionRequest(frozenset({"thinker"}))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from antiphon_gateway.calls.admission import (
+from antiphon_gateway.admission.admission import (
     AdmissionQueue,
     AdmissionRequest,
     Decision,

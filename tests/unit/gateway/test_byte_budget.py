@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon_gateway.byte_budget import SILENT_S, BudgetExceeded, ByteBudget, ByteLease
+from antiphon_gateway.admission.byte_budget import SILENT_S, BudgetExceeded, ByteBudget, ByteLease
 from antiphon_gateway.endpoints.http.body import FREE_BYTES, read_body
 from antiphon_gateway.endpoints.http.json_body import WholeBody
 

@@ -13,7 +13,8 @@ from antiphon.conversation import ToolCall
 from antiphon.errors import Unavailable
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
-from antiphon_gateway.calls.events import (
+from antiphon_gateway.failover.delivered import DeliveredOutput
+from antiphon_gateway.sessions.events import (
     AudioProduced,
     Event,
     ImageFile,
@@ -25,7 +26,6 @@ from antiphon_gateway.calls.events import (
     ToolCallPiece,
     ToolCallsProduced,
 )
-from antiphon_gateway.calls.failover.delivered import DeliveredOutput
 
 TEXT = "Größe: 鐘 rings twice. " * 5
 """Its characters are 1, 2 and 3 bytes long."""

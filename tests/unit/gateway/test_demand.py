@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from antiphon_gateway.calls.refused_slots import BUCKETS, RefusedSlots
+from antiphon_gateway.admission.refused_slots import BUCKETS, RefusedSlots
 from antiphon_gateway.scaler.demand import RoleWants, demand_of, target_of
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from antiphon_gateway.calls.failover.budget import FailoverBudget
+from antiphon_gateway.failover.budget import FailoverBudget
 
 
 def test_so_many_may_be_continued_at_once_and_as_many_in_a_minute() -> None:

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from antiphon_gateway.frame_meter import (
+from antiphon_gateway.serving.frame_meter import (
     CONTINUATION,
     HEADER_BYTES,
     HEADERS,

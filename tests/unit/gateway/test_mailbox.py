@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from antiphon_gateway.calls.mailbox import EventMailbox
+from antiphon_gateway.sessions.mailbox import EventMailbox
 
 
 async def settle() -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from antiphon.sampling import SamplingRequest
-from antiphon_gateway.calls.opening import with_seeds
-from antiphon_gateway.calls.order import SEED_BITS, draw_seed
+from antiphon_gateway.orders.order import SEED_BITS, draw_seed
+from antiphon_gateway.sessions.opening import with_seeds
 
 ROLES = ("thinker", "talker", "code2wav")
 

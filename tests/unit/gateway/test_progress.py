@@ -9,9 +9,9 @@ from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, stage_pb2
-from antiphon_gateway.calls.events import AudioProduced, TextProduced
-from antiphon_gateway.calls.progress import SegmentProgress
 from antiphon_gateway.fleet.lineup import Lineup, Member
+from antiphon_gateway.sessions.events import AudioProduced, TextProduced
+from antiphon_gateway.sessions.progress import SegmentProgress
 
 EDGES = tuple(
     stage_pb2.PipelineEdge(name=n, producer=p, consumer=c)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from antiphon.errors import DataLoss
-from antiphon_gateway.calls.events import (
+from antiphon_gateway.failover.resumed import HeldPart, ResumedOutput
+from antiphon_gateway.sessions.events import (
     AudioProduced,
     Event,
     ImageFile,
@@ -17,7 +18,6 @@ from antiphon_gateway.calls.events import (
     SegmentStarted,
     TextProduced,
 )
-from antiphon_gateway.calls.failover.resumed import HeldPart, ResumedOutput
 from tests.unit.gateway.test_delivered_output import END, FRAMES, SAMPLES, TEXT, answer, ids_of
 
 GROUPS = FRAMES.shape[1]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from antiphon_gateway.calls.role_slots import (
+from antiphon_gateway.admission.role_slots import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     NEWEST_WEIGHT,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from antiphon_gateway.endpoints.http.spoken import OVERHEAD_BYTES, SpokenAnswers
+from antiphon_gateway.endpoints.openai.spoken import OVERHEAD_BYTES, SpokenAnswers
 
 
 def test_spoken_answers_make_room_when_they_expire() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.v1 import session_pb2
-from antiphon_gateway.calls import stage_stream
-from antiphon_gateway.calls.stage_stream import FRESH_S, StageStream
+from antiphon_gateway.sessions import stage_stream
+from antiphon_gateway.sessions.stage_stream import FRESH_S, StageStream
 
 LONG_S = 10 * FRESH_S
 

@@ -11,10 +11,10 @@ from antiphon.errors import AntiphonError, ErrorCode
 from antiphon.history import History
 from antiphon.sampling import SamplingRequest, stream_key
 from antiphon.v1 import session_pb2, stage_pb2
-from antiphon_gateway.calls.events import AudioProduced, SegmentFinished
-from antiphon_gateway.calls.failover.delivered import DeliveredOutput
-from antiphon_gateway.calls.progress import SegmentProgress
+from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.fleet.lineup import Lineup, Member
+from antiphon_gateway.sessions.events import AudioProduced, SegmentFinished
+from antiphon_gateway.sessions.progress import SegmentProgress
 from antiphon_tools.simulation.engines import SAMPLES_PER_FRAME, audio_of
 from antiphon_tools.simulation.host import ROLES, TALKER, VOCODER
 

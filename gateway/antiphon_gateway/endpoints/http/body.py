@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
-from antiphon_gateway.byte_budget import ByteLease, eviction
+from antiphon_gateway.admission.byte_budget import ByteLease, eviction
 from antiphon_gateway.endpoints.http.errors import BodyTooLarge, BodyTooSlow, EncodedBody
 
 FREE_BYTES = 64 << 10

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from starlette.types import Scope
 
-from antiphon_gateway.calls.order import Order
+from antiphon_gateway.orders.order import Order
 
 READ_TIMEOUT_HEADER = b"x-stainless-read-timeout"
 """OpenAI's clients send it: seconds without a byte after which they give up."""

@@ -32,7 +32,7 @@ from uvicorn.server import ServerState
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
-from antiphon_gateway.byte_budget import SILENT_S
+from antiphon_gateway.admission.byte_budget import SILENT_S
 from antiphon_gateway.endpoints.http.errors import BodyTooSlow, error_json
 from antiphon_gateway.endpoints.http.request_head import origin_form
 from antiphon_gateway.endpoints.http.websocket import BoundedWebSocket

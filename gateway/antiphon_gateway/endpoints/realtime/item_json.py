@@ -8,13 +8,13 @@ from antiphon.answer import FunctionCall
 from antiphon.conversation import FUNCTION_NAME, Role
 from antiphon.errors import Internal, InvalidArgument, NotImplementedYet
 from antiphon.live_conversation import CallResultPart, Item, ItemPart, RecordedPart, SpokenPart
-from antiphon_gateway.calls.tools import read_arguments
 from antiphon_gateway.conversations.items import HeardPart
 from antiphon_gateway.endpoints.realtime.client_events import ContentPart, ItemGiven
 from antiphon_gateway.media.audio_out import to_base64
 from antiphon_gateway.media.data_url import decoded_base64
 from antiphon_gateway.media.live_audio import LiveFormat, bare_samples, recoded
 from antiphon_gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.orders.tools import read_arguments
 
 MOST_ID_CHARS = 128
 MOST_CONTENTS = 256

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.calls.tools import read_functions
 from antiphon_gateway.conversations.settings import FUNCTION, ConversationSettings
 from antiphon_gateway.endpoints.realtime.client_events import ResponseSettings, SessionSettings
+from antiphon_gateway.orders.tools import read_functions
 
 CHOICES = ("none", "auto", "required")
 

@@ -12,7 +12,7 @@ from antiphon.runtime.session.session import LiveSession
 from antiphon.runtime.session.table import SessionTable
 from antiphon.transport.link.incoming.link import ResponseLog
 from antiphon.transport.link.outgoing.send_log import SendLog
-from antiphon_gateway.calls.failover.delivered import DeliveredOutput
+from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_tools.simulation.__main__ import main
 from antiphon_tools.simulation.search import Found, play, scenario_of, shrink
 

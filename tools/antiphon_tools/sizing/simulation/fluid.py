@@ -18,7 +18,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from antiphon_gateway.calls.admission import (
+from antiphon_gateway.admission.admission import (
     AdmissionQueue,
     AdmissionRequest,
     Decision,

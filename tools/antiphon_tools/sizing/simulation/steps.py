@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from antiphon_gateway.calls.admission import (
+from antiphon_gateway.admission.admission import (
     AdmissionQueue,
     AdmissionRequest,
     Decision,

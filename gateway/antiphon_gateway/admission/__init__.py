@@ -1,0 +1,1 @@
+"""Who begins next, and bounds of bytes and slots."""

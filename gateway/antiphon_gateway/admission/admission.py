@@ -1,0 +1,417 @@
+"""Who may begin when calls and slots are scarce: facts in, decisions out, no clock. Pure.
+
+A request takes calls of the gateway (the role `CALLS`) and slots of stages, all of them or none.
+What holds after every fact:
+
+- Nobody waits who could begin, unless somebody before it waits for what it would take.
+- The order is that of `waiting_line.py`: by priority, then keys take turns, then that of arrival,
+  with a head start for audio before text and for the turn of a conversation before both. A head
+  start is a quarter of the longest wait, so that those without one are passed only by what comes
+  soon after them.
+- When more wait than may, the end of the line goes: see `WaitingLine.crowding`. Nobody goes on
+  waiting for what would come too late, also when somebody else came before it. Whoever is refused
+  is to be so at once, not after a wait in vain: what is late may come two standard deviations
+  after its mean.
+- A stage may be full although this gateway holds few of its slots: others may share it. It says so
+  by refusing, and the request goes back to its place; `role_slots.py` says when one tries again.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from antiphon_gateway.admission.admission_request import (
+    CALLS,
+    AdmissionRequest,
+    QueueEntry,
+    Urgency,
+)
+from antiphon_gateway.admission.role_slots import RoleSlots
+from antiphon_gateway.admission.waiting_line import UNKNOWN_S, WaitingLine
+
+LONGEST_RETRY_S = 60.0
+"""Clients take no longer `Retry-After` at its word."""
+SHORTEST_RETRY_S = 1.0
+NO_NUMBER = -1
+"""Of a request that only might come."""
+DEVIATIONS = 2.0
+"""How many standard deviations more than the mean a wait may take for who is let wait."""
+
+__all__ = [
+    "CALLS",
+    "AdmissionQueue",
+    "Decision",
+    "Denied",
+    "Granted",
+    "Reason",
+    "Urgency",
+    "AdmissionRequest",
+]
+
+
+class Reason(enum.StrEnum):
+    """Why a request was not admitted."""
+
+    QUEUE_LENGTH = "max_waiting"
+    QUEUE_BYTES = "max_waiting_bytes"
+    SHED = "shed"
+    TOO_MANY = "too_many"
+    LATE = "late"
+    TIME = "queue_timeout_s"
+    STAGE_FULL = "stage_full"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The request may begin."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The request may not begin, and is forgotten; `retry_after_s` is when it may come again.
+
+    `for_slots`: whether stages had too few slots for it, and not the gateway too few calls alone.
+    """
+
+    number: int
+    reason: Reason
+    retry_after_s: float
+    for_slots: bool = False
+
+
+Decision = Granted | Denied
+
+
+class AdmissionQueue:
+    """See the head of this file. Requests have numbers, which the caller gives and never uses
+    again; every fact comes with the moment, and answers with what follows from it."""
+
+    def __init__(
+        self, *, max_calls: int, max_waiting: int, max_waiting_bytes: int, longest_wait_s: float
+    ) -> None:
+        self._max_waiting = max_waiting
+        self._max_waiting_bytes = max_waiting_bytes
+        self._longest_wait_s = longest_wait_s
+        self._supplies: dict[str, RoleSlots] = {CALLS: RoleSlots(max_calls, max_calls)}
+        self._line = WaitingLine()
+        self._granted: dict[int, QueueEntry] = {}
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._line)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What they keep."""
+        return self._line.size_bytes
+
+    @property
+    def calls(self) -> int:
+        """Calls that are taken."""
+        return self._supplies[CALLS].held
+
+    def held(self, role: str) -> int:
+        """Slots of a role that are taken from here."""
+        return self._supplies[role].held if role in self._supplies else 0
+
+    def hold_s(self, role: str) -> float | None:
+        """For how long a slot of a role was held on average; None while nothing is known."""
+        return self._supplies[role].mean_s if role in self._supplies else None
+
+    def wanted(self) -> Counter[str]:
+        """Slots of each role that those want who wait for slots; more of them would not help those
+        who wait for calls alone."""
+        wanted: Counter[str] = Counter()
+        for entry in self._short_of_slots():
+            for role in entry.request.roles:
+                wanted[role] += entry.request.count
+        return wanted
+
+    # -- facts -------------------------------------------------------------------------
+
+    def ask(
+        self, number: int, request: AdmissionRequest, slots: Mapping[str, int], now: float
+    ) -> list[Decision]:
+        """A request has come. `slots` are those of its stages, as they tell them; 0: untold."""
+        for role in request.roles:
+            self._supply(role).resize(slots.get(role, 0) or math.inf)
+        entry = self._entry(number, request, now)
+        # A replica that is away comes back, perhaps within the wait.
+        if any(self._supply(role).most < request.count for role in entry.needs):
+            for_slots = request.count <= self._supplies[CALLS].slots
+            return [self._denied(entry, Reason.TOO_MANY, now, for_slots=for_slots)]
+        self._line.add(entry)
+        done = self._schedule(now)
+        if entry not in self._line:
+            return done
+        shed = self._unbearable(entry, now)
+        return done + self._deny(shed, now) + self._schedule(now) if shed else done
+
+    def would_deny(self, request: AdmissionRequest, slots: Mapping[str, int], now: float) -> bool:
+        """Whether a request that came now would be denied at once. Nobody's place changes."""
+        for role in request.roles:
+            self._supply(role).resize(slots.get(role, 0) or math.inf)
+        entry = self._entry(NO_NUMBER, request, now)
+        if any(self._supply(role).most < request.count for role in entry.needs):
+            return True
+        if not (self._line or self._short(entry, entry.needs, Counter())):
+            return False
+        self._line.add(entry)
+        try:
+            return entry in self._unbearable(entry, now)
+        finally:
+            self._line.remove(entry)
+
+    def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
+        """The replicas of stages have other slots in all than before; 0: one does not tell."""
+        for role, count in slots.items():
+            self._supply(role).resize(count or math.inf)
+        return self._schedule(now)
+
+    def opened(self, number: int, now: float) -> list[Decision]:
+        """All stages have given a granted request its slots."""
+        entry = self._granted[number]
+        entry.opened = True
+        for role in entry.request.roles:
+            self._supply(role).succeed(entry.request.count)
+        return self._schedule(now)
+
+    def asked_again(self, number: int) -> None:
+        """A granted request goes on to other stages, which have yet to give it slots."""
+        self._granted[number].opened = False
+
+    def refused(self, number: int, role: str, now: float) -> list[Decision]:
+        """A stage had no slot for a granted request, which goes back to its place. Of an unknown
+        role, any of its stages may have been the one."""
+        entry = self._granted.pop(number)
+        granted_at = min(entry.held.values())
+        self._give_back_all(entry, now, measured=False)
+        roles = entry.request.roles
+        # Without a queue, the stage itself refuses the next one too.
+        for each in (roles & {role} or roles) if self._max_waiting else ():
+            self._supply(each).refuse(granted_at, now)
+        if self._closed:
+            reason = Reason.SHUTDOWN
+        elif not self._max_waiting:
+            reason = Reason.STAGE_FULL
+        elif entry.latest <= now:
+            reason = Reason.TIME
+        else:
+            self._line.add(entry)
+            self._line.settle(entry, 0.0)
+            return self._schedule(now)
+        for_slots = reason is not Reason.SHUTDOWN
+        return [self._denied(entry, reason, now, for_slots=for_slots), *self._schedule(now)]
+
+    def freed(self, number: int, role: str, now: float) -> list[Decision]:
+        """A stage is done with its part of a granted request. May be repeated."""
+        entry = self._granted.get(number)
+        if entry is None or role not in entry.held:
+            return []
+        self._give_back(entry, role, now, measured=True)
+        return self._schedule(now)
+
+    def leave(self, number: int, now: float) -> list[Decision]:
+        """A request is over, or gives up waiting; of an unknown one nothing follows."""
+        if (entry := self._granted.pop(number, None)) is not None:
+            self._line.settle(entry, now - entry.held[CALLS] if entry.opened else 0.0)
+            self._give_back_all(entry, now, measured=entry.opened)
+            self._line.call_s = self._supplies[CALLS].mean_s or UNKNOWN_S
+            return self._schedule(now)
+        if (waiting := self._line.find(number)) is not None:
+            self._line.remove(waiting)
+            return self._schedule(now)
+        return []
+
+    def pass_time(self, now: float) -> list[Decision]:
+        """The moment that `next_deadline` told has come."""
+        late = [entry for entry in self._line.arrivals() if entry.latest <= now]
+        return self._deny(dict.fromkeys(late, Reason.TIME), now) + self._schedule(now)
+
+    def deny_all(self) -> list[Decision]:
+        """Nobody is admitted any more, not even who is refused by a stage from now on."""
+        self._closed = True
+        waiting, self._line = list(self._line), WaitingLine()
+        return [Denied(entry.number, Reason.SHUTDOWN, SHORTEST_RETRY_S) for entry in waiting]
+
+    def next_deadline(self) -> float | None:
+        """When `pass_time` may next have something to do; None: not until something happens."""
+        if not self._line:
+            return None
+        moments = [entry.latest for entry in self._line.arrivals()]
+        for entry in self._line.arrivals():
+            supplies = (self._supplies[role] for role in entry.request.roles)
+            moments += [s.retry_at for s in supplies if s.limited and s.free < entry.request.count]
+        return min(moments)
+
+    # -- estimates ---------------------------------------------------------------------
+
+    def retry_after_s(self, request: AdmissionRequest, now: float) -> float:
+        """When one that wishes the same might begin, were it the last of its key that waits."""
+        last = QueueEntry(0, request, math.inf, math.inf)
+        return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
+
+    def _wait_s(self, entry: QueueEntry, now: float, deviations: float = 0.0) -> float | None:
+        """How long it is likely to wait, by what slots were held for until now and by who is
+        before it; None when nothing is known."""
+        return self._wait_behind_s(entry, _needed(self._line.before(entry)), now, deviations)
+
+    def _wait_behind_s(
+        self, entry: QueueEntry, ahead: Mapping[str, int], now: float, deviations: float
+    ) -> float | None:
+        """The mean, and so many standard deviations more: what frees slots is taken as a Poisson
+        process, of which the time until the k-th event spreads by sqrt(k) times that until one."""
+        waits = []
+        for role in entry.needs:
+            supply = self._supply(role)
+            service_s = supply.service_s(now)
+            if service_s is not None and supply.slots < math.inf:
+                excess = supply.held + ahead.get(role, 0) + entry.request.count - supply.slots
+                freed = max(0.0, excess)
+                events = freed + deviations * math.sqrt(freed)
+                waits.append(events * service_s / supply.slots)
+        return max(waits, default=None)
+
+    def _unbearable(self, entry: QueueEntry, now: float) -> dict[QueueEntry, Reason]:
+        """Who may not go on waiting when one more has to wait, and why. Those of its own key and
+        priority, which it passed by its head start, wait for as long as they may."""
+        request = entry.request
+        if self._is_late(entry, self._wait_s(entry, now, DEVIATIONS), now):
+            return {entry: Reason.LATE}
+        gone = self._line.crowding(
+            entry, most=self._max_waiting, most_bytes=self._max_waiting_bytes
+        )
+        if gone is None:
+            too_many = self.waiting > self._max_waiting
+            return {entry: Reason.QUEUE_LENGTH if too_many else Reason.QUEUE_BYTES}
+        shed = dict.fromkeys(gone, Reason.SHED)
+        if behind := self._line.behind(entry):
+            ahead = _needed(self._line.before(entry))
+            ahead.update(dict.fromkeys(entry.needs, entry.request.count))
+            for each in behind:
+                if each in shed:
+                    continue
+                is_own = (each.request.key, each.request.priority) == (
+                    request.key,
+                    request.priority,
+                )
+                wait_s = self._wait_behind_s(each, ahead, now, DEVIATIONS)
+                if not is_own and self._is_late(each, wait_s, now):
+                    shed[each] = Reason.LATE
+                else:
+                    ahead.update(dict.fromkeys(each.needs, each.request.count))
+        return shed
+
+    def _is_late(self, entry: QueueEntry, wait_s: float | None, now: float) -> bool:
+        """Whether one that may have to wait for so long would begin too late, or end so."""
+        if wait_s is None:
+            return False
+        means_s = [self._supply(role).mean_s or 0.0 for role in entry.needs]
+        asked_at = entry.latest - self._longest_of(entry.request)
+        ends = now + wait_s + max(means_s)
+        return now + wait_s > entry.latest or ends > asked_at + entry.request.finish_within_s
+
+    def _entry(self, number: int, request: AdmissionRequest, now: float) -> QueueEntry:
+        """Of a request that comes now."""
+        rank = now + request.urgency * self._longest_wait_s / 4
+        return QueueEntry(number, request, rank, now + self._longest_of(request))
+
+    def _longest_of(self, request: AdmissionRequest) -> float:
+        """For how long it may wait."""
+        return min(self._longest_wait_s, request.start_within_s, request.finish_within_s)
+
+    def _deny(self, reasons: Mapping[QueueEntry, Reason], now: float) -> list[Decision]:
+        """Let these wait no more."""
+        short = {entry.number for entry in self._short_of_slots()} if reasons else set()
+        for entry in reasons:
+            self._line.remove(entry)
+        return [
+            self._denied(entry, reason, now, for_slots=entry.number in short)
+            for entry, reason in reasons.items()
+        ]
+
+    def _denied(
+        self, entry: QueueEntry, reason: Reason, now: float, *, for_slots: bool = False
+    ) -> Denied:
+        retry_after_s = self.retry_after_s(entry.request, now)
+        return Denied(entry.number, reason, retry_after_s, for_slots)
+
+    # -- slots -------------------------------------------------------------------------
+
+    def _schedule(self, now: float) -> list[Decision]:
+        """Grant what can be granted, in order."""
+        most = max((each.request.count for each in self._line.arrivals()), default=0)
+        for supply in self._supplies.values():
+            supply.try_again(most, now)
+        done: list[Decision] = []
+        reserved: Counter[str] = Counter()
+        for entry in self._line:
+            if self._supplies[CALLS].free <= reserved[CALLS]:
+                break
+            short = self._short(entry, entry.needs, reserved)
+            if not short:
+                self._grant(entry, now)
+                done.append(Granted(entry.number))
+            elif not any(_is_unsure(supply, entry) for supply in short):
+                # Those behind it may not take what it will need; unless nobody knows when.
+                reserved.update(dict.fromkeys(entry.needs, entry.request.count))
+        return done
+
+    def _short(
+        self, entry: QueueEntry, roles: Iterable[str], reserved: Mapping[str, int]
+    ) -> list[RoleSlots]:
+        """Of these roles, those with too few left for it."""
+        supplies = ((self._supplies[role], reserved[role]) for role in roles)
+        return [each for each, taken in supplies if each.free - taken < entry.request.count]
+
+    def _short_of_slots(self) -> Iterator[QueueEntry]:
+        """Those that would wait however many calls there were."""
+        reserved: Counter[str] = Counter()
+        for entry in self._line:
+            short = self._short(entry, entry.request.roles, reserved)
+            if short:
+                yield entry
+                if not any(_is_unsure(supply, entry) for supply in short):
+                    reserved.update(dict.fromkeys(entry.request.roles, entry.request.count))
+
+    def _grant(self, entry: QueueEntry, now: float) -> None:
+        self._line.charge(entry)
+        self._line.remove(entry)
+        self._granted[entry.number] = entry
+        for role in entry.needs:
+            self._supplies[role].take(entry.request.count, now)
+            entry.held[role] = now
+
+    def _give_back_all(self, entry: QueueEntry, now: float, *, measured: bool) -> None:
+        for role in tuple(entry.held):
+            self._give_back(entry, role, now, measured=measured)
+
+    def _give_back(self, entry: QueueEntry, role: str, now: float, *, measured: bool) -> None:
+        since = entry.held.pop(role)
+        self._supplies[role].give_back(entry.request.count, since, now, measured=measured)
+
+    def _supply(self, role: str) -> RoleSlots:
+        return self._supplies.setdefault(role, RoleSlots())
+
+
+def _is_unsure(supply: RoleSlots, entry: QueueEntry) -> bool:
+    """Whether nobody knows when it will have what a request needs."""
+    return supply.limited or supply.slots < entry.request.count
+
+
+def _needed(entries: Iterable[QueueEntry]) -> Counter[str]:
+    """What they need of each role."""
+    needed: Counter[str] = Counter()
+    for entry in entries:
+        for role in entry.needs:
+            needed[role] += entry.request.count
+    return needed

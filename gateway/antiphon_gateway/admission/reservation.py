@@ -1,0 +1,314 @@
+"""A request's place: in the queue, and then among those that are answered.
+
+The thin shell around `AdmissionQueue`, which decides: a future for each that waits, one timer,
+metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
+from antiphon.timer import Timer
+from antiphon_gateway.admission.admission import AdmissionQueue, Decision, Denied, Reason
+from antiphon_gateway.admission.admission_request import AdmissionRequest
+from antiphon_gateway.admission.refused_slots import RefusedSlots
+from antiphon_gateway.changes import ChangeSignal
+from antiphon_gateway.metrics import Metrics
+
+log = logging.getLogger("gateway.admission")
+
+SHUTDOWN_RETRY_S = 1.0
+SHORTEST_S = 0.001
+"""Of what is left to a deadline: the stages end what is late, and say so."""
+
+
+class GivenUp(Cancelled):
+    """A request that waited was cancelled by its client."""
+
+
+class Reservation:
+    """Belongs to one request. Whoever begins says what came of it.
+
+    `size_bytes` of the request are held while it waits.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        request: AdmissionRequest,
+        slots: Mapping[str, int],
+        queue: AdmissionQueue,
+        carry_out: Callable[[Iterable[Decision]], None],
+    ) -> None:
+        self.request = request
+        self.slots = slots
+        # What a stage said that had no slot for it.
+        self.refusal: ResourceExhausted | None = None
+        self._number = number
+        self._queue = queue
+        self._carry_out = carry_out
+        self._loop = asyncio.get_running_loop()
+        self._asked_at = self._loop.time()
+        self._attempt = 0
+        self._opened = self._was_opened = False
+        self._freed: Counter[str] = Counter()
+        self._decided: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def waited_s(self) -> float:
+        """How long ago it asked."""
+        return self._loop.time() - self._asked_at
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may not begin yet."""
+        return not self._decided.done()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the stages that it was asked of last have given their slots."""
+        return self._opened
+
+    @property
+    def was_open(self) -> bool:
+        """Whether any stages that it was asked of have given their slots."""
+        return self._was_opened
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the request's time; never less than a moment."""
+        return max(self.request.finish_within_s - self.waited_s, SHORTEST_S)
+
+    def ask(self) -> None:
+        """Ask to be admitted; once, and first of all."""
+        now = self._loop.time()
+        self._carry_out(self._queue.ask(self._number, self.request, self.slots, now))
+
+    async def granted(self) -> None:
+        """Return when it may begin. Raises `ResourceExhausted` when it may not, `InvalidArgument`
+        when it never may, `Unavailable` at shutdown, `GivenUp` after `give_up`. Cancelling changes
+        nothing: the place is left at the end of its context."""
+        await self._decided
+
+    def give_up(self) -> None:
+        """Wait no more; of a request that may begin nothing happens."""
+        self.decide(GivenUp("the client did not want it any more"))
+
+    def attempt(self) -> Callable[[str], None]:
+        """It is asked of stages, perhaps once more: whom to tell which stage is done with one of
+        its segments. That counts from when all have given their slots."""
+        self._attempt += 1
+        self._freed.clear()
+        if self._opened:
+            self._opened = False
+            self._queue.asked_again(self._number)
+        return partial(self._done, self._attempt)
+
+    def opened(self) -> None:
+        """All its stages have given their slots."""
+        if not self._opened:
+            self._opened = self._was_opened = True
+            self._carry_out(self._queue.opened(self._number, self._loop.time()))
+        for role in tuple(self._freed):
+            self._tell_freed(role)
+
+    def refused(self, error: ResourceExhausted) -> None:
+        """A stage had no slot: back into the queue, for `granted` to be awaited once more.
+
+        The error goes without the frames that it has passed through: they hold the request with
+        all that was sent, and this place, a circle that would outlive the wait.
+        """
+        error.__cause__ = error.__context__ = None
+        self.refusal = error.with_traceback(None)
+        self._attempt += 1
+        self._opened = False
+        self._decided = self._loop.create_future()
+        self._carry_out(self._queue.refused(self._number, error.stage, self._loop.time()))
+
+    def _done(self, attempt: int, role: str) -> None:
+        """A stage is done with one of its segments."""
+        if attempt == self._attempt:
+            self._freed[role] += 1
+            self._tell_freed(role)
+
+    def _tell_freed(self, role: str) -> None:
+        if self._opened and self._freed[role] == self.request.count:
+            self._carry_out(self._queue.freed(self._number, role, self._loop.time()))
+
+    def leave(self) -> None:
+        """It is over, or given up."""
+        self._decided.cancel()
+        self._carry_out(self._queue.leave(self._number, self._loop.time()))
+
+    def decide(self, error: AntiphonError | None) -> None:
+        """What the queue has decided; nothing if it was left meanwhile."""
+        if self._decided.done():
+            return
+        if error is None:
+            self._decided.set_result(None)
+        else:
+            self._decided.set_exception(error)
+
+
+class Admission:
+    """All places."""
+
+    def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._queue = AdmissionQueue(
+            max_calls=config.max_calls,
+            max_waiting=config.max_waiting,
+            max_waiting_bytes=config.max_waiting_bytes,
+            longest_wait_s=config.queue_timeout_s,
+        )
+        # What those who are refused would take, and a change of that or of who waits.
+        self.refused = RefusedSlots(config.scaler_refused_s, self._queue.hold_s)
+        self.changes = ChangeSignal()
+        self._numbers = itertools.count()
+        self._places: dict[int, Reservation] = {}
+        self._timer = Timer(self._time_passed)
+        self._waiting = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        queue = self._queue
+        metrics.watch("waiting", "Requests that wait for a slot", lambda: queue.waiting)
+        metrics.watch("waiting_bytes", "Bytes that they hold", lambda: queue.waiting_bytes)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are admitted and not over."""
+        return self._queue.calls
+
+    @property
+    def wanted(self) -> Counter[str]:
+        """Slots of each role that those want who wait for slots."""
+        return self._queue.wanted()
+
+    @property
+    def idle(self) -> asyncio.Event:
+        """Set while nobody has a place."""
+        return self._idle
+
+    @contextmanager
+    def place(self, request: AdmissionRequest, slots: Mapping[str, int]) -> Iterator[Reservation]:
+        """A place that has asked, and that is left at the end of the context."""
+        number = next(self._numbers)
+        place = Reservation(number, request, slots, self._queue, self._carry_out)
+        self._places[number] = place
+        self._idle.clear()
+        try:
+            place.ask()
+            yield place
+        finally:
+            place.leave()
+            del self._places[number]
+            if not self._places:
+                self._idle.set()
+
+    async def check_room(self, request: AdmissionRequest, slots: Mapping[str, int]) -> None:
+        """Raise what `Reservation.granted` would, for a request that would be denied at once: its
+        files need not be read. It counts as one that was denied."""
+        if self._queue.would_deny(request, slots, asyncio.get_running_loop().time()):
+            with self.place(request, slots) as place:
+                if not place.waits:
+                    await place.granted()
+
+    def resize(self, slots: Mapping[str, int]) -> None:
+        """There are other slots than before."""
+        self._carry_out(self._queue.resize(slots, asyncio.get_running_loop().time()))
+
+    def opened(self, place: Reservation) -> None:
+        """The place's stages have given their slots."""
+        if not place.was_open:
+            self._metrics.waited(place.request.urgency.name.lower(), place.waited_s)
+            self._metrics.admission(place.request.priority, "admitted")
+        place.opened()
+
+    def close(self) -> None:
+        """Refuse all who wait. Whoever comes later must be refused before."""
+        self._carry_out(self._queue.deny_all())
+
+    def _carry_out(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            place = self._places[decision.number]
+            if isinstance(decision, Denied):
+                self._metrics.not_admitted(decision.reason)
+                self._metrics.admission(place.request.priority, decision.reason)
+                if decision.for_slots:
+                    self._count_refused(place.request)
+                place.decide(_error_of(decision, place, self._config))
+            else:
+                place.decide(None)
+        if self._waiting != (waiting := self._queue.waiting):
+            self._waiting = waiting
+            log.debug("requests that wait for a slot: %d", waiting)
+            self.changes.tell()
+        self._set_timer()
+
+    def _count_refused(self, request: AdmissionRequest) -> None:
+        """Count the slots that a refused request would have taken."""
+        self.refused.add(request.roles, request.count, asyncio.get_running_loop().time())
+        self.changes.tell()
+
+    def _set_timer(self) -> None:
+        """Wake when time alone changes something."""
+        if (moment := self._queue.next_deadline()) is None:
+            self._timer.cancel()
+        else:
+            self._timer.set_at(moment)
+
+    def _time_passed(self, late_s: float) -> None:
+        now = max(asyncio.get_running_loop().time(), self._queue.next_deadline() or 0.0)
+        self._carry_out(self._queue.pass_time(now))
+
+
+def shutting_down() -> Unavailable:
+    """What requests are told when the gateway was told to stop."""
+    return Unavailable("the gateway is shutting down", retry_after_s=SHUTDOWN_RETRY_S)
+
+
+def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> AntiphonError:
+    """What a client is told that is not admitted."""
+    if denied.reason is Reason.SHUTDOWN:
+        return shutting_down()
+    if denied.reason is Reason.TOO_MANY:
+        return InvalidArgument(
+            f"n: {place.request.count} choices take more calls (gateway.max_calls) or slots of a "
+            "stage than there are; ask for fewer",
+            field="n",
+        )
+    retry_after_s, refusal = denied.retry_after_s, place.refusal
+    if refusal is not None:
+        retry_after_s = max(retry_after_s, refusal.retry_after_s)
+    if refusal is not None and denied.reason is Reason.STAGE_FULL:
+        refusal.retry_after_s = retry_after_s
+        return refusal
+    told = {
+        Reason.QUEUE_LENGTH: "all calls or slots that it needs are taken, and "
+        f"{config.max_waiting} requests wait for one already (gateway.max_waiting)",
+        Reason.QUEUE_BYTES: "requests that wait for a slot hold all of gateway.max_waiting_bytes "
+        f"({config.max_waiting_bytes} bytes)",
+        Reason.SHED: "the queue is full, and its place went to a request of a higher priority, or "
+        f"of an API key with fewer that wait (gateway.max_waiting: {config.max_waiting})",
+        Reason.LATE: f"it could not be answered in time: about {denied.retry_after_s:.0f} s of "
+        "work are before it",
+        Reason.TIME: f"no slot became free for it within {place.waited_s:.1f} s; at most "
+        f"{config.queue_timeout_s:g} s may be waited (gateway.queue_timeout_s)",
+    }
+    stage = refusal.stage if refusal is not None else ""
+    return ResourceExhausted(told[denied.reason], stage=stage, retry_after_s=retry_after_s)

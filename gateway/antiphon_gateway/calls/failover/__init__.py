@@ -1,1 +1,0 @@
-"""An answer goes on when a replica that makes it is lost."""

@@ -1,0 +1,212 @@
+"""`Converse`: who may come in, how commands come and events leave, and how a call ends.
+
+Every wait has a bound. The first message has `body_timeout_s`, each event `send_timeout_s` to be
+taken, and the whole conversation `max_conversation_s`. gRPC's pings notice a client that has
+gone, and its flow control holds one back that sends faster than commands are carried out. A
+client that closes its side is told how what it has asked for ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+)
+from antiphon.v1 import converse_pb2
+from antiphon_gateway.conversations.conversations import AdmittedConversation
+from antiphon_gateway.conversations.events import ConversationEvent
+from antiphon_gateway.conversations.forced_end import ForcedEnd
+from antiphon_gateway.conversations.saved import SavedConversation, with_delivered
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
+from antiphon_gateway.endpoints.grpc.converse.items import checked_name
+from antiphon_gateway.endpoints.grpc.converse.reading import (
+    AppendedSamples,
+    read_command,
+    read_delivered,
+)
+from antiphon_gateway.endpoints.grpc.converse.settings import with_settings
+from antiphon_gateway.endpoints.grpc.converse.writing import write_event
+from antiphon_gateway.endpoints.grpc.grpc_message import read_message
+from antiphon_gateway.endpoints.sending import ClientStalled, send_in_time
+from antiphon_gateway.endpoints.stopping import until_stopped
+from antiphon_gateway.keys.key_use import KeyUse
+from antiphon_gateway.threads import SizedThreads
+
+log = logging.getLogger("gateway.converse")
+_THREADS = SizedThreads("commands")
+
+LARGE_BYTES = 256 << 10
+"""A message of more is read on a thread."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ConverseEndpoint:
+    """Serves conversations."""
+
+    def __init__(self, endpoint: ConversationEndpoint) -> None:
+        self._endpoint = endpoint
+
+    async def serve(self, context: Context, key: KeyUse, forced_end: ForcedEnd) -> None:
+        """One call, for the key. Raises the error that is to be the call's status.
+
+        It does not tell the client itself: a status may wait behind what the client does not
+        take, and what the conversation held has to be free by then.
+        """
+        first = await self._first(context)
+        with self._endpoint.conversations.admit(first.open.model, key.name, forced_end) as admitted:
+            resumed = None
+            if first.open.HasField("resumed"):
+                resumed = self._resumed(first.open.resumed, key, admitted.settings)
+                settings = resumed.settings
+            else:
+                # A client that wants turns to be detected says so.
+                manual = replace(admitted.settings, turns=None)
+                settings = with_settings(manual, first.open.settings)
+            resumable = first.open.resumable
+            del first
+            served = _Served(
+                self._endpoint, context, key, admitted, settings, resumed, resumable=resumable
+            )
+            del resumed
+            with suppress(Cancelled):
+                await served.run()
+
+    def _resumed(
+        self,
+        asked: converse_pb2.ResumedConversation,
+        key: KeyUse,
+        first: ConversationSettings,
+    ) -> SavedConversation:
+        """The conversation of a token, as far as the client has it."""
+        delivered = read_delivered(asked.delivered)
+        try:
+            saved = self._endpoint.conversations.resume(asked.token, key.name, first)
+        except (InvalidArgument, FailedPrecondition) as error:
+            raise type(error)(f"open.resumed.{error.message}", field="open.resumed.token") from None
+        return with_delivered(saved, delivered)
+
+    async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
+        """The first message. Raises `InvalidArgument` and `DeadlineExceeded`."""
+        most_s = self._endpoint.config.body_timeout_s
+        try:
+            async with asyncio.timeout(most_s):
+                data = await context.read()
+        except TimeoutError:
+            raise DeadlineExceeded(f"no message has come within {most_s:g} s") from None
+        first = None if data is grpc.aio.EOF else await _read(data, self._endpoint.config)
+        if first is None or first.WhichOneof("command") != "open":
+            raise InvalidArgument("open: must be the first message", field="open")
+        return first
+
+
+class _Served:
+    """One call that was let in."""
+
+    def __init__(
+        self,
+        endpoint: ConversationEndpoint,
+        context: Context,
+        key: KeyUse,
+        admitted: AdmittedConversation,
+        settings: ConversationSettings,
+        resumed: SavedConversation | None,
+        *,
+        resumable: bool,
+    ) -> None:
+        self._context = context
+        self._config = endpoint.config
+        self._watch = endpoint.watch()
+        self._appended = AppendedSamples()
+        self._limit = asyncio.timeout(endpoint.config.max_conversation_s)
+        self._stalled: ClientStalled | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._live = endpoint.begin(
+            admitted, settings, self._send, key, resumable=resumable, resumed=resumed
+        )
+
+    async def run(self) -> None:
+        """Serve until the client has no more to say and has been told everything.
+
+        Raises `Cancelled` when it has gone, `ClientStalled` when it takes nothing,
+        `DeadlineExceeded` when it has stayed for too long, and what `until_stopped` does when the
+        conversation has to end.
+        """
+        self._task = asyncio.current_task()
+        try:
+            async with self._limit, self._live, until_stopped(self._live):
+                while (data := await self._context.read()) is not grpc.aio.EOF:
+                    async with self._live.command():
+                        await self._take(data)
+                    del data
+                await self._live.settled()
+        except (Cancelled, TimeoutError) as end:
+            if self._stalled is not None:
+                raise self._stalled from None
+            if isinstance(end, Cancelled):
+                raise
+            raise DeadlineExceeded(
+                f"the conversation has lasted {self._config.max_conversation_s:g} s, which is "
+                "the most (gateway.max_conversation_s); open another"
+            ) from None
+
+    async def _take(self, data: bytes) -> None:
+        """Carry out one command; what is wrong with it is told, and the conversation goes on."""
+        reference = ""
+        try:
+            asked = await _read(data, self._config)
+            del data
+            reference = checked_name(asked.reference, "reference")
+            holds = self._live.settings
+            size = asked.ByteSize()
+            command = (
+                await _THREADS.run(size, read_command, asked, holds, self._appended)
+                if size > LARGE_BYTES
+                else read_command(asked, holds, self._appended)
+            )
+            del asked
+            await self._live.do(command)
+        except (Cancelled, ClientStalled):
+            raise
+        except AntiphonError as error:
+            await self._live.refuse(error, reference)
+        except Exception:
+            log.exception("a command of a conversation broke")
+            mistake = Internal("the gateway made a mistake; its log has more")
+            await self._live.refuse(mistake, reference)
+
+    async def _send(self, events: Sequence[ConversationEvent]) -> None:
+        for event in events:
+            self._watch.note(event)
+            message = write_event(event, self._config.max_retrieved_bytes)
+            try:
+                await send_in_time(self._context.write(message), self._config.send_timeout_s)
+            except ClientStalled as stalled:
+                self._stalled = self._stalled or stalled
+                if asyncio.current_task() is not self._task:
+                    self._limit.reschedule(asyncio.get_running_loop().time())
+                raise Cancelled("the client takes nothing") from None
+            except grpc.aio.BaseError:
+                # gRPC's, of a call that is over.
+                raise Cancelled("the client has left") from None
+
+
+async def _read(data: bytes, config: GatewayConfig) -> converse_pb2.ConverseRequest:
+    return await read_message(
+        converse_pb2.ConverseRequest, data, config.max_body_values, LARGE_BYTES
+    )

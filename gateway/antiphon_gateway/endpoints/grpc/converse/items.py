@@ -1,0 +1,117 @@
+"""Items of a conversation that a client writes over gRPC. Pure."""
+
+from __future__ import annotations
+
+from antiphon.answer import FunctionCall
+from antiphon.conversation import FUNCTION_NAME, Role
+from antiphon.errors import InvalidArgument
+from antiphon.live_conversation import CallResultPart, Item, ItemPart, SpokenPart
+from antiphon.v1 import converse_pb2, functions_pb2
+from antiphon_gateway.conversations.items import ROLES, HeardPart
+from antiphon_gateway.media.audio_out import SAMPLE_BYTES
+from antiphon_gateway.media.live_audio import PCM16, LiveFormat, bare_samples
+from antiphon_gateway.media.pcm_recording import PcmRecording
+from antiphon_gateway.orders.tools import read_arguments
+
+MOST_NAME_BYTES = 128
+"""Of an item's id, and of the client's name of a command."""
+MOST_CONTENTS = 256
+"""Parts of one item."""
+USUAL_RATE_HZ = 24_000
+LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
+
+
+def read_item(item: converse_pb2.ConversationItem, field: str) -> Item:
+    """An item that a client writes; its id may be empty. Raises `InvalidArgument`."""
+    role = ROLES.get(item.role)
+    if role is None:
+        raise InvalidArgument(
+            f"{field}.role: must be {', '.join(ROLES)}, is {item.role!r}", field=f"{field}.role"
+        )
+    if not 1 <= len(item.contents) <= MOST_CONTENTS:
+        raise InvalidArgument(
+            f"{field}.contents: must have 1 to {MOST_CONTENTS} parts, has {len(item.contents)}",
+            field=f"{field}.contents",
+        )
+    parts = tuple(
+        _read_content(each, role, f"{field}.contents[{index}]")
+        for index, each in enumerate(item.contents)
+    )
+    if len(parts) > 1 and any(isinstance(each, FunctionCall | CallResultPart) for each in parts):
+        raise InvalidArgument(
+            f"{field}.contents: a call, or what came of it, is an item of its own",
+            field=f"{field}.contents",
+        )
+    return Item(role, parts, checked_name(item.id, f"{field}.id"))
+
+
+def checked_name(name: str, field: str) -> str:
+    """The name. Raises `InvalidArgument` for one that is too long."""
+    if len(name.encode()) > MOST_NAME_BYTES:
+        raise InvalidArgument(
+            f"{field}: must have at most {MOST_NAME_BYTES} bytes of UTF-8", field=field
+        )
+    return name
+
+
+def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
+    """Samples and their rate. Raises `InvalidArgument` for what cannot be."""
+    rate_hz = rate_hz or USUAL_RATE_HZ
+    if not LEAST_RATE_HZ <= rate_hz <= MOST_RATE_HZ:
+        raise InvalidArgument(
+            f"{field}.rate_hz: must be from {LEAST_RATE_HZ} to {MOST_RATE_HZ}, is {rate_hz}",
+            field=f"{field}.rate_hz",
+        )
+    if len(pcm16) % SAMPLE_BYTES:
+        raise InvalidArgument(
+            f"{field}.pcm16: has {len(pcm16)} bytes, and 16-bit samples have two each",
+            field=f"{field}.pcm16",
+        )
+    return PcmRecording(pcm16, rate_hz)
+
+
+def read_whole(data: bytes, rate_hz: int, field: str) -> PcmRecording:
+    """The samples of a recording from its first byte on, bare or in a WAV file of that rate.
+
+    Raises `InvalidArgument` for what cannot be, and for every other file in a container.
+    """
+    sent = LiveFormat(PCM16.name, rate_hz or USUAL_RATE_HZ)
+    return read_samples(bare_samples(data, sent, f"{field}.pcm16"), rate_hz, field)
+
+
+def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> ItemPart:
+    kind = content.WhichOneof("content")
+    match kind, role:
+        case "text", ("system" | "user" | "assistant"):
+            return content.text
+        case "recorded", "user":
+            recorded = content.recorded
+            recording = read_whole(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
+            return HeardPart.of(recording)
+        case "spoken", "assistant":
+            return SpokenPart(content.spoken.transcript)
+        case "call", "assistant":
+            return _read_call(content.call, f"{field}.call")
+        case "result", "tool":
+            result = content.result
+            return CallResultPart(
+                _call_id(result.call_id, f"{field}.result.call_id"), result.output
+            )
+        case None, _:
+            raise InvalidArgument(f"{field}: is empty", field=field)
+    raise InvalidArgument(f"{field}: {kind} does not go into an item of {role}", field=field)
+
+
+def _read_call(call: functions_pb2.FunctionCall, field: str) -> FunctionCall:
+    if FUNCTION_NAME.fullmatch(call.name) is None:
+        raise InvalidArgument(
+            f"{field}.name: must be 1 to 64 letters, digits, _ or -", field=f"{field}.name"
+        )
+    arguments = read_arguments(call.arguments, f"{field}.arguments")
+    return FunctionCall(_call_id(call.id, f"{field}.id"), call.name, arguments)
+
+
+def _call_id(call_id: str, field: str) -> str:
+    if not call_id:
+        raise InvalidArgument(f"{field}: is empty", field=field)
+    return checked_name(call_id, field)

@@ -1,0 +1,1 @@
+"""The HTTP endpoints of OpenAI's API."""

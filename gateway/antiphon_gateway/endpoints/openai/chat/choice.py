@@ -1,0 +1,245 @@
+"""One choice of a chat answer: whole, or as the chunks of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.conversation import ToolCall
+from antiphon.logprobs import TokenLogprob
+from antiphon.segment import FinishReason
+from antiphon_gateway.endpoints.http.server_sent import server_sent
+from antiphon_gateway.endpoints.openai.audio import AnswerEvent, AudioEncoded
+from antiphon_gateway.endpoints.openai.chat.answer_schema import (
+    AnswerFunction,
+    AnswerMessage,
+    AnswerToolCall,
+    AudioAnswer,
+    Choice,
+    Completion,
+    ContentLogprob,
+    DataUrl,
+    Delta,
+    FunctionDelta,
+    ImageAnswer,
+    Logprobs,
+    ToolCallDelta,
+    TopLogprob,
+    UsageAnswer,
+)
+from antiphon_gateway.endpoints.openai.logprobs import finite
+from antiphon_gateway.endpoints.openai.spoken import SpokenAnswers
+from antiphon_gateway.media.audio_out import Base64Stream, to_base64
+from antiphon_gateway.media.encoding import AudioEncoding
+from antiphon_gateway.sessions.events import (
+    ImageProduced,
+    SegmentFinished,
+    SegmentStarted,
+    TextProduced,
+    ToolCallPiece,
+    ToolCallsProduced,
+)
+
+_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CANCELLED: "stop",
+}
+
+
+def _reason(finished: SegmentFinished, *, called: bool) -> str:
+    """Why the answer ended: a whole one that calls functions waits for what comes of them."""
+    called = called and finished.finish_reason is FinishReason.STOP
+    return "tool_calls" if called else _REASONS[finished.finish_reason]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What all parts of an answer share. `created` is a Unix time in seconds.
+
+    `audio_id` is empty when no audio is wanted; each choice has one of its own. What was said is
+    kept in `spoken`, which knows when it expires.
+    """
+
+    id: str
+    created: int
+    audio_id: str
+    encoding: AudioEncoding | None
+    include_usage: bool
+    logprobs: bool
+    spoken: SpokenAnswers
+    choices: int = 1
+
+    def audio_id_of(self, choice: int) -> str:
+        """The id of a choice's audio."""
+        return f"{self.audio_id}_{choice}" if self.audio_id and choice else self.audio_id
+
+    def chunk(
+        self, model: str, choices: tuple[Choice, ...], usage: UsageAnswer | None = None
+    ) -> bytes:
+        """One chunk of a stream."""
+        chunk = Completion(
+            id=self.id,
+            object="chat.completion.chunk",
+            created=self.created,
+            model=model,
+            choices=choices,
+            usage=usage if self.include_usage else UNSET,
+        )
+        return server_sent(msgspec.json.encode(chunk))
+
+
+class WholeChoice:
+    """Collects the events of a segment."""
+
+    def __init__(self, head: AnswerHead, index: int) -> None:
+        self._head = head
+        self._audio_id = head.audio_id_of(index)
+        self._text: list[str] = []
+        self._logprobs: list[msgspec.Raw] = []
+        self._audio: list[bytes] = []
+        self._images: list[ImageAnswer] = []
+        self._calls: list[AnswerToolCall] = []
+        self.choice = Choice(index=index)
+
+    def add(self, event: AnswerEvent) -> bytes:
+        """Take an event; nothing is to be sent yet."""
+        match event:
+            case TextProduced():
+                self._text.append(event.text)
+                # Written at once: all together would keep the event loop from others.
+                for each in map(_content_logprob, event.logprobs):
+                    self._logprobs.append(msgspec.Raw(msgspec.json.encode(each)))
+            case AudioEncoded():
+                self._audio.append(event.data)
+            case ImageProduced():
+                self._images += _images(event)
+            case ToolCallsProduced():
+                self._calls += map(_tool_call, event.calls)
+            case SegmentFinished():
+                self.choice = Choice(
+                    index=self.choice.index,
+                    message=self._message(),
+                    logprobs=Logprobs(self._logprobs) if self._head.logprobs else None,
+                    finish_reason=_reason(event, called=bool(self._calls)),
+                )
+        return b""
+
+    def _message(self) -> AnswerMessage:
+        text = "".join(self._text)
+        images, calls = self._images or UNSET, self._calls or UNSET
+        if self._calls and not text:
+            return AnswerMessage(content=None, images=images, tool_calls=calls)
+        if not self._audio_id:
+            return AnswerMessage(content=text, images=images, tool_calls=calls)
+        answer = AudioAnswer(
+            id=self._audio_id,
+            data=to_base64(b"".join(self._audio)),
+            expires_at=self._head.spoken.keep(self._audio_id, text),
+            transcript=text,
+        )
+        return AnswerMessage(content=None, audio=answer, images=images, tool_calls=calls)
+
+
+class StreamedChoice:
+    """Turns each event into server-sent events."""
+
+    def __init__(self, head: AnswerHead, index: int) -> None:
+        self._head = head
+        self._audio_id = head.audio_id_of(index)
+        self._index = index
+        self._model = ""
+        self._base64 = Base64Stream()
+        self._transcript: list[str] = []
+        self._called = False
+
+    def add(self, event: AnswerEvent) -> bytes:
+        """What to send for an event; b"" when there is nothing yet."""
+        match event:
+            case SegmentStarted():
+                self._model = event.model
+                return self._opening()
+            case TextProduced():
+                return self._text(event)
+            case AudioEncoded():
+                return self._audio(self._base64.add(event.data))
+            case ImageProduced():
+                return self._delta(Delta(images=_images(event)))
+            case ToolCallsProduced():
+                self._called = True
+                pieces = [_call_piece(p) for p in event.pieces if p.begins or p.arguments]
+                return self._delta(Delta(tool_calls=pieces)) if pieces else b""
+            case SegmentFinished():
+                return self._closing(event)
+        return b""
+
+    def _opening(self) -> bytes:
+        if not self._audio_id:
+            return self._delta(Delta(role="assistant", content=""))
+        audio = AudioAnswer(id=self._audio_id, transcript="")
+        return self._delta(Delta(role="assistant", audio=audio))
+
+    def _text(self, event: TextProduced) -> bytes:
+        """The text, with log probabilities if tokens begin in it; those never come alone."""
+        if not event.text:
+            return b""
+        delta = Delta(content=event.text)
+        if self._audio_id:
+            self._transcript.append(event.text)
+            delta = Delta(audio=AudioAnswer(transcript=event.text))
+        if not event.logprobs:
+            return self._delta(delta)
+        return self._delta(delta, logprobs=Logprobs([*map(_content_logprob, event.logprobs)]))
+
+    def _audio(self, data: str) -> bytes:
+        return self._delta(Delta(audio=AudioAnswer(data=data))) if data else b""
+
+    def _closing(self, finished: SegmentFinished) -> bytes:
+        """The rest of the audio, why it ended, when the audio expires."""
+        parts = [self._audio(self._base64.flush())]
+        parts.append(self._delta(Delta(), _reason(finished, called=self._called)))
+        if self._audio_id:
+            said = "".join(self._transcript)
+            expires_at = self._head.spoken.keep(self._audio_id, said)
+            parts.append(self._delta(Delta(audio=AudioAnswer(expires_at=expires_at))))
+        return b"".join(parts)
+
+    def _delta(
+        self, delta: Delta, finish_reason: str | None = None, logprobs: Logprobs | None = None
+    ) -> bytes:
+        choice = Choice(
+            index=self._index, delta=delta, logprobs=logprobs, finish_reason=finish_reason
+        )
+        return self._head.chunk(self._model, (choice,))
+
+
+def _content_logprob(token: TokenLogprob) -> ContentLogprob:
+    own = _top_logprob(token)
+    top = tuple(map(_top_logprob, token.top))
+    return ContentLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=top)
+
+
+def _top_logprob(token: TokenLogprob) -> TopLogprob:
+    return TopLogprob(
+        token=token.token,
+        logprob=finite(token.logprob),
+        bytes=tuple(token.token_bytes) or None,
+    )
+
+
+def _tool_call(call: ToolCall) -> AnswerToolCall:
+    return AnswerToolCall(id=call.id, function=AnswerFunction(call.name, call.arguments))
+
+
+def _call_piece(piece: ToolCallPiece) -> ToolCallDelta:
+    if not piece.begins:
+        return ToolCallDelta(index=piece.index, function=FunctionDelta(arguments=piece.arguments))
+    function = FunctionDelta(name=piece.name, arguments=piece.arguments)
+    return ToolCallDelta(index=piece.index, id=piece.id, type="function", function=function)
+
+
+def _images(event: ImageProduced) -> list[ImageAnswer]:
+    urls = (f"data:{each.media_type};base64,{to_base64(each.file)}" for each in event.images)
+    return [ImageAnswer(image_url=DataUrl(url)) for url in urls]

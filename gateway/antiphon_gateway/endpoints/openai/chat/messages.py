@@ -1,0 +1,144 @@
+"""The messages of an OpenAI chat request as a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from antiphon.conversation import FUNCTION_NAME, ConversationMessage, Part, TextPart, ToolCall
+from antiphon.errors import NotImplementedYet
+from antiphon_gateway.endpoints.http.json_body import invalid
+from antiphon_gateway.endpoints.openai.chat import schema
+from antiphon_gateway.endpoints.openai.chat.schema import ChatMessage
+from antiphon_gateway.endpoints.openai.options import check_recording_format
+from antiphon_gateway.endpoints.openai.spoken import SpokenAnswers
+from antiphon_gateway.media.attachments import Attachments
+from antiphon_gateway.media.audio_in import Recording, read_audio_url
+from antiphon_gateway.media.data_url import data_or_url
+from antiphon_gateway.media.vision_in import IMAGE, VIDEO, read_data_url
+from antiphon_gateway.orders.tools import read_arguments
+
+_MESSAGE_FIELDS = ("refusal", "function_call")
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_PART_NAMES: Mapping[type, str] = {
+    schema.FilePart: "files",
+    schema.RefusalPart: "refusals",
+}
+
+
+def read_messages(
+    chat_messages: tuple[ChatMessage, ...], spoken: SpokenAnswers
+) -> tuple[tuple[ConversationMessage, ...], Attachments]:
+    """The messages, and what their parts refer to by index.
+
+    Raises `InvalidArgument` or `NotImplementedYet` with the field.
+    """
+    if not chat_messages:
+        raise invalid("messages", "is empty")
+    attachments = Attachments()
+    messages = []
+    for index, message in enumerate(chat_messages):
+        path = f"messages[{index}]"
+        _check_message(message, path)
+        role = _ROLES[message.role]
+        parts, calls = _parts(message, path, attachments), _calls(message, path)
+        if not parts and message.audio is not None:
+            parts = (TextPart(_said(message.audio, path, spoken)),)
+        if not parts and not calls and role != "tool":
+            # A turn in which nothing was said, such as an answer that was interrupted at once.
+            parts = (TextPart(""),)
+        answered = message.tool_call_id or ""
+        messages.append(
+            ConversationMessage(role, parts, calls, answered)  # type: ignore[arg-type]
+        )
+    return tuple(messages), attachments
+
+
+def _check_message(message: ChatMessage, path: str) -> None:
+    """Raise for a message that is more than a role and its content."""
+    if message.role not in _ROLES:
+        raise NotImplementedYet(
+            f"{path}.role: {message.role!r} is not supported yet", field=f"{path}.role"
+        )
+    if message.audio is not None and message.role != "assistant":
+        raise invalid(f"{path}.audio", f"goes only into assistant messages, not {message.role}")
+    for name in _MESSAGE_FIELDS:
+        if getattr(message, name):
+            raise NotImplementedYet(f"{path}.{name}: is not supported yet", field=f"{path}.{name}")
+    if message.tool_calls and message.role != "assistant":
+        raise invalid(f"{path}.tool_calls", f"go only into assistant messages, not {message.role}")
+    if (message.role == "tool") != bool(message.tool_call_id):
+        raise invalid(f"{path}.tool_call_id", "goes with the role 'tool', and it alone")
+
+
+def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
+    """The calls of an assistant's message."""
+    calls = []
+    for index, call in enumerate(message.tool_calls or ()):
+        function, at = call.function, f"{path}.tool_calls[{index}].function"
+        if FUNCTION_NAME.fullmatch(function.name) is None:
+            raise invalid(f"{at}.name", "must be 1 to 64 letters, digits, _ or -")
+        arguments = read_arguments(function.arguments, f"{at}.arguments")
+        calls.append(ToolCall(call.id, function.name, arguments))
+    return tuple(calls)
+
+
+def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str:
+    """The transcript of a message's audio: the client's own, or what is known by its id."""
+    said = audio.transcript or (spoken.transcript(audio.id) if audio.id else "")
+    if not said and audio.transcript is None:
+        raise invalid(
+            f"{path}.audio",
+            "has no transcript, and its id is not known or has expired; send the transcript",
+        )
+    return said
+
+
+def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[Part, ...]:
+    """The content as parts; what they refer to is appended to the attachments."""
+    content = message.content
+    if isinstance(content, str):
+        return (TextPart(content),) if content else ()
+    return tuple(
+        _part(part, message.role, f"{path}.content[{index}]", attachments)
+        for index, part in enumerate(content or ())
+    )
+
+
+def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> Part:
+    match part:
+        case schema.ChatTextPart(text):
+            return TextPart(text or "")
+        case schema.ChatAudioPart(audio):
+            _check_user(role, path, "audio")
+            check_recording_format(audio.format, f"{path}.input_audio.format")
+            field = f"{path}.input_audio.data"
+            return attachments.add_recording(Recording(field, data_or_url(audio.data, field)))
+        case schema.ChatAudioUrlPart(audio):
+            _check_user(role, path, "audio")
+            return attachments.add_recording(read_audio_url(audio.url, f"{path}.audio_url.url"))
+        case schema.ChatImagePart(image):
+            _check_user(role, path, "an image")
+            if image.detail == "low":
+                raise NotImplementedYet(
+                    f"{path}.image_url.detail: images are not made smaller; leave it out",
+                    field=f"{path}.image_url.detail",
+                )
+            return attachments.add_image(read_data_url(image.url, IMAGE, f"{path}.image_url.url"))
+        case schema.ChatVideoPart(video):
+            _check_user(role, path, "a video")
+            return attachments.add_video(read_data_url(video.url, VIDEO, f"{path}.video_url.url"))
+        case _:
+            name = _PART_NAMES[type(part)]
+            raise NotImplementedYet(f"{path}: {name} are not supported yet", field=path)
+
+
+def _check_user(role: str, path: str, what: str) -> None:
+    """Raise unless the user says it: what others show or play has no place in a prompt."""
+    if role != "user":
+        raise invalid(path, f"{what} goes only into user messages, not {role}")

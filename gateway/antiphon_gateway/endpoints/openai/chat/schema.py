@@ -1,0 +1,258 @@
+"""OpenAI's request for a chat completion, as far as it is read here.
+
+A request may carry every field that OpenAI or vLLM knows; which values are taken is
+decided in request.py, and what becomes of other fields in fields.py. `options`,
+`delivery`, `chunk_policy` and a field for each further stage that samples, under its
+role, are additions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.template import TemplateValue
+from antiphon_gateway.endpoints.http.voice import VoiceId
+from antiphon_gateway.endpoints.openai.chunk_policy import ChunkPolicyOptions
+from antiphon_gateway.endpoints.openai.label import Label
+
+# Of fields that are taken without effect, as long as OpenAI allows them or longer.
+MetadataKey = Annotated[str, Meta(max_length=64)]
+Metadata = Annotated[dict[MetadataKey, Label], Meta(max_length=16)]
+
+
+class ChatTextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
+    """Words, or none."""
+
+    text: str | None
+
+
+class InputAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A recording as base64, as a data URL, or where it is; what it is shows without `format`."""
+
+    data: str
+    format: str | None = None
+
+
+class ChatAudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="input_audio"):
+    """A recording."""
+
+    input_audio: InputAudio
+
+
+class ImageUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an image is. `detail` of OpenAI's: images are always seen as they are."""
+
+    url: str
+    detail: Literal["auto", "high", "low", "original"] | None = None
+
+
+class ChatImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image_url"):
+    """An image."""
+
+    image_url: ImageUrl
+
+
+class VideoUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a video is."""
+
+    url: str
+
+
+class ChatVideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video_url"):
+    """A video; an addition to OpenAI's parts, that others have too."""
+
+    video_url: VideoUrl
+
+
+class AudioUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a recording is."""
+
+    url: str
+
+
+class ChatAudioUrlPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="audio_url"):
+    """A recording; an addition to OpenAI's parts, that others have too."""
+
+    audio_url: AudioUrl
+
+
+class FilePart(msgspec.Struct, frozen=True, tag="file"):
+    """Known, not supported yet."""
+
+
+class RefusalPart(msgspec.Struct, frozen=True, tag="refusal"):
+    """Known, not supported yet."""
+
+
+Part = (
+    ChatTextPart
+    | ChatAudioPart
+    | ChatImagePart
+    | ChatVideoPart
+    | ChatAudioUrlPart
+    | FilePart
+    | RefusalPart
+)
+
+
+class AssistantAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A spoken answer as the client has it. `data` and `expires_at` have no effect."""
+
+    id: str | None = None
+    transcript: str | None = None
+    expires_at: int | None = None
+    data: str | None = None
+
+
+class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that was called. `arguments` is the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class ChatToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A call that an earlier answer made. `index`, from a stream, has no effect."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One message. `name` and `annotations` have no effect."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | tuple[Part, ...] | None = None
+    name: Label | None = None
+    audio: AssistantAudio | None = None
+    refusal: Any = None
+    annotations: tuple[Any, ...] | None = None
+    tool_calls: tuple[ChatToolCall, ...] | None = None
+    tool_call_id: str | None = None
+    function_call: Any = None
+
+
+class ChatTool(msgspec.Struct, frozen=True):
+    """A function that the model may call, as its JSON is."""
+
+    function: dict[str, Any]
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function by its name."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The function that must be called."""
+
+    function: NamedFunction
+    type: Literal["function"]
+
+
+class AudioOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What kind of audio the client wants."""
+
+    format: str
+    voice: str | VoiceId = ""
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`include_obfuscation` has no effect."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class PromptCacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Without effect: which prefixes are kept is the stage's choice."""
+
+    mode: Label | None = None
+    ttl: Label | None = None
+
+
+class TextForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
+    """Any text."""
+
+
+class ObjectForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_object"):
+    """A JSON object."""
+
+
+class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A JSON schema; without one any object. The text always keeps to it: `strict` has no effect,
+    and neither have `name` and `description`."""
+
+    name: Label
+    schema: dict[str, msgspec.Raw] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class SchemaForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_schema"):
+    """A value of a JSON schema."""
+
+    json_schema: NamedSchema
+
+
+ResponseForm = TextForm | ObjectForm | SchemaForm
+
+
+class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /v1/chat/completions`."""
+
+    model: str
+    messages: tuple[ChatMessage, ...]
+    modalities: tuple[str, ...] | None = None
+    audio: AudioOutput | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    stop: str | tuple[str, ...] | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: ResponseForm | None = None
+    # Additions; the first three are vLLM's.
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    chat_template_kwargs: dict[str, TemplateValue] | None = None
+    options: dict[str, msgspec.Raw] = {}
+    delivery: Literal["stream", "whole"] | None = None
+    chunk_policy: ChunkPolicyOptions | None = None
+    tools: tuple[ChatTool, ...] | None = None
+    tool_choice: str | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    # Accepted with harmless values only: see request.UNSUPPORTED.
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    logit_bias: Any = None
+    functions: Any = None
+    function_call: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    service_tier: Any = None
+    store: Any = None
+    use_audio_in_video: Any = None
+    mm_processor_kwargs: Any = None
+    # Accepted without effect; the README lists them.
+    user: Label | None = None
+    metadata: Metadata | None = None
+    prompt_cache_key: Label | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: Label | None = None
+    safety_identifier: Label | None = None

@@ -1,0 +1,236 @@
+"""Answering at an HTTP endpoint: the body bounded, the client watched, the answer sent in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError
+from antiphon_gateway.admission.byte_budget import BudgetExceeded, ByteBudget
+from antiphon_gateway.admission.reservation import Reservation
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.calls.choices import Choices
+from antiphon_gateway.endpoints.access_log import RequestLog
+from antiphon_gateway.endpoints.http.body import TrackedSend, read_body, while_connected
+from antiphon_gateway.endpoints.http.client_deadline import with_client_deadline
+from antiphon_gateway.endpoints.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
+from antiphon_gateway.endpoints.http.fields import IgnoredFields
+from antiphon_gateway.endpoints.ignored_fields import IgnoredFieldReport
+from antiphon_gateway.endpoints.openai.audio import AnswerAudio
+from antiphon_gateway.endpoints.openai.endpoint import (
+    Answer,
+    HttpEndpoint,
+    Receiving,
+    RequestContext,
+)
+from antiphon_gateway.endpoints.openai.spoken import SpokenAnswers
+from antiphon_gateway.endpoints.openai.streaming import StreamedResponse, of_choice
+from antiphon_gateway.endpoints.sending import pieces
+from antiphon_gateway.failover.failover_segment import FailoverSegment
+from antiphon_gateway.media.encoding import EncoderThreads
+from antiphon_gateway.metrics import Metrics, Refused
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.prepared import PreparedRequest
+
+_BOUNDS = {
+    BodyTooLarge: Refused.BODY_BYTES,
+    TooManyValues: Refused.BODY_VALUES,
+    BodyTooSlow: Refused.BODY_TIME,
+    BudgetExceeded: Refused.UPLOADS,
+}
+
+
+Preparing = Coroutine[Any, Any, PreparedRequest]
+
+
+def _wait() -> None:
+    """Nothing is sent before a whole answer."""
+
+
+class SharedByEndpoints:
+    """What there is once for all HTTP endpoints: room for bodies and whole answers, threads that
+    encode, what was said, what was ignored. Close it when no endpoint needs it any more."""
+
+    def __init__(self, config: GatewayConfig, metrics: Metrics, uploads: ByteBudget) -> None:
+        self.ignored = IgnoredFieldReport(metrics)
+        self.encoders = EncoderThreads(config.encoder_threads)
+        self.spoken = SpokenAnswers(config.spoken_keep_s, config.max_spoken_bytes)
+        self.uploads = uploads
+        self.unread = ByteBudget(
+            config.max_unread_bytes, "unread answers", "gateway.max_unread_bytes"
+        )
+        metrics.watch(
+            "upload_bytes",
+            "Bytes of bodies, fetched files and decoded ones held",
+            lambda: self.uploads.held_bytes,
+        )
+        metrics.watch("unread_bytes", "Bytes of answers held", lambda: self.unread.held_bytes)
+
+    def stop_uploads(self) -> None:
+        """Refuse those who have not sent their request yet."""
+        self.uploads.clear()
+
+    def close(self) -> None:
+        """Encode nothing more."""
+        self.encoders.close()
+
+
+class EndpointApp:
+    """One endpoint as an ASGI application. Errors before the response are raised."""
+
+    def __init__(
+        self,
+        endpoint: HttpEndpoint,
+        calls: Calls,
+        shared: SharedByEndpoints,
+        config: GatewayConfig,
+        metrics: Metrics,
+    ) -> None:
+        self._endpoint = endpoint
+        self._calls = calls
+        self._shared = shared
+        self._config = config
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; its entry in the access log is `scope["state"]["entry"]`."""
+        self._calls.check_open()
+        entry: RequestLog = scope["state"]["entry"]
+        transport: asyncio.Transport = scope["state"]["transport"]
+        with entry.admitted(), ExitStack() as upload:
+            preparing, answer = await self._begin(scope, receive, entry, upload)
+            # A client that disconnects at once leaves the coroutine without a start.
+            with closing(preparing):
+                audio = AnswerAudio(answer.encoding, self._shared.encoders)
+                tracked = TrackedSend(send)
+                if not answer.streamed:
+                    segments = self._segments(preparing, upload)
+                    work = self._respond_whole(answer, audio, segments, entry, transport, tracked)
+                    await while_connected(receive, tracked, work)
+                    return
+                keepalive_s = self._config.keepalive_s
+                response = StreamedResponse(answer, audio, transport, tracked, keepalive_s)
+                segments = self._segments(preparing, upload, response.queued)
+                works = [response.respond(segments, entry)]
+                works += [response.keep_alive()] if response.takes_comments else []
+                await while_connected(receive, tracked, *works)
+
+    @asynccontextmanager
+    async def _segments(
+        self,
+        preparing: Preparing,
+        upload: ExitStack,
+        on_queued: Callable[[], None] = _wait,
+    ) -> AsyncIterator[FailoverSegment | Choices]:
+        """The segments that answer a request once it is prepared; see `Calls.choices`. Room for
+        the body is given back when the request is queued or has its slots."""
+
+        def on_wait(_: Reservation) -> None:
+            upload.close()
+            on_queued()
+
+        async with self._calls.choices(await preparing, on_wait) as segments:
+            upload.close()
+            yield segments
+
+    async def _begin(
+        self, scope: Scope, receive: Receive, entry: RequestLog, upload: ExitStack
+    ) -> tuple[Preparing, Answer]:
+        """Read the body; what prepares the request, and has the body alone, and the answer."""
+        body = await self._receive(scope, receive, upload)
+        order, answer = self._read(body, entry)
+        order = entry.for_key(with_client_deadline(order, scope, streamed=answer.streamed))
+        return self._calls.prepare(order), answer
+
+    def _read(self, body: Receiving, entry: RequestLog) -> tuple[Order, Answer]:
+        """What the body asks for. Fields that are ignored are reported even if it will not do."""
+        entry.ignored_fields = ignored = IgnoredFields(self._config.unknown_fields)
+        try:
+            return body.read(self._visit(entry, ignored))
+        finally:
+            self._shared.ignored.report(self._endpoint.path, entry.key.name, ignored)
+
+    def _visit(self, entry: RequestLog, ignored: IgnoredFields) -> RequestContext:
+        fleet = self._calls.fleet
+        accepted = fleet.accepted()
+        return RequestContext(
+            answer_id=entry.answer_id,
+            delivery=self._calls.delivery,
+            sampling_stages=accepted.sampling_fields,
+            stages=accepted.roles,
+            voices=fleet.voices(),
+            spoken=self._shared.spoken,
+            max_choices=self._config.max_choices,
+            transcribe_instruction=self._config.transcribe_instruction,
+            options=accepted.options,
+            ignored=ignored,
+        )
+
+    async def _receive(self, scope: Scope, receive: Receive, upload: ExitStack) -> Receiving:
+        """The body; room for it is held until `upload` is closed."""
+        loop, config = asyncio.get_running_loop(), self._config
+        clock = asyncio.timeout(config.body_timeout_s)
+
+        def give_way() -> None:
+            if not clock.expired():
+                clock.reschedule(loop.time())
+
+        holding = upload.enter_context(self._shared.uploads.lease(give_way))
+        try:
+            body = self._endpoint.receive(dict(scope["headers"]).get(b"content-type", b""), config)
+            await read_body(scope, receive, config, holding, clock, body)
+            return body
+        except AntiphonError as error:
+            self._calls.check_open()
+            if bound := _BOUNDS.get(type(error)):
+                self._metrics.refuse(bound)
+            raise
+
+    async def _respond_whole(
+        self,
+        answer: Answer,
+        audio: AnswerAudio,
+        segments: AbstractAsyncContextManager[FailoverSegment | Choices],
+        entry: RequestLog,
+        transport: asyncio.Transport,
+        send: Send,
+    ) -> None:
+        async with segments as events:
+            whole = await _whole(answer, audio, events, entry)
+        await self._send_whole(answer, whole, transport, send)
+
+    async def _send_whole(
+        self, answer: Answer, body: bytes, transport: asyncio.Transport, send: Send
+    ) -> None:
+        """Send what no stage works on any more. Who takes nothing of it may have to give way."""
+        headers = [_content_type(answer), (b"content-length", str(len(body)).encode())]
+        with self._shared.unread.lease(transport.abort) as holding:
+            try:
+                holding.moved(len(body))
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                for piece in pieces({"type": "http.response.body", "body": body}):
+                    await send(piece)
+                    holding.moved(len(body))
+            except BudgetExceeded:
+                self._metrics.refuse(Refused.UNREAD)
+                raise
+
+
+async def _whole(
+    answer: Answer, audio: AnswerAudio, events: FailoverSegment | Choices, entry: RequestLog
+) -> bytes:
+    parts = []
+    async for told in events:
+        entry.note(told)
+        choice, event = of_choice(told)
+        parts += [answer.add(each, choice) for each in await audio.encoded(event, choice)]
+    return b"".join(parts)
+
+
+def _content_type(answer: Answer) -> tuple[bytes, bytes]:
+    return (b"content-type", answer.content_type.encode())

@@ -1,0 +1,172 @@
+"""The OpenAPI document of the HTTP endpoints, made from the messages that they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from antiphon.version import VERSION
+from antiphon_gateway.endpoints.http.errors import ErrorAnswer
+from antiphon_gateway.endpoints.http.fields import UnknownFields
+from antiphon_gateway.endpoints.openai.listings import ModelCard, ModelList, VersionCard, VoiceList
+from antiphon_gateway.endpoints.openai.stage_sampling import body_type
+from antiphon_gateway.fleet.health import HealthReport
+from antiphon_gateway.outputs import OUTPUTS
+
+REFERENCE = "#/components/schemas/{name}"
+JSON, EVENTS = "application/json", "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointMessages:
+    """What an endpoint says of itself: the type of its body, its answers by media type, None for
+    what has no schema, and the body's media type."""
+
+    summary: str
+    body: type[msgspec.Struct]
+    answers: Mapping[str, type[msgspec.Struct] | None]
+    body_type: str = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A GET request."""
+
+    path: str
+    summary: str
+    answers: Mapping[str, type[msgspec.Struct] | None]
+    # Parameters in the query, all optional, and the values that each may have; none: any.
+    query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    in_path: tuple[str, ...] = ()
+
+
+_OUTPUT = {"output": tuple(sorted(OUTPUTS))}
+LISTINGS = (
+    _Listing("/v1/models", "The served model.", {JSON: ModelList}),
+    _Listing("/v1/models/{name}", "The served model, by name.", {JSON: ModelCard}, {}, ("name",)),
+    _Listing("/v1/audio/voices", "The voices of the model.", {JSON: VoiceList}, {"model": ()}),
+    _Listing("/version", "The version of antiphon.", {JSON: VersionCard}),
+    _Listing("/health", "Whether all is served, and why not.", {JSON: HealthReport}, _OUTPUT),
+    _Listing("/metrics", "Metrics for Prometheus.", {"text/plain": None}),
+)
+
+
+_UNKNOWN: Mapping[UnknownFields, str] = {
+    "ignore": "Fields of requests that are not listed here are ignored, and named in the response "
+    "header `x-antiphon-ignored`; those of OpenAI's and vLLM's that would change the answer return "
+    "400.",
+    "reject": "Fields of requests that are not listed here return 400, unless their value is null "
+    "or empty.",
+}
+
+
+class OpenApi:
+    """The document of these endpoints, by path; made when it is asked for."""
+
+    def __init__(
+        self, endpoints: Mapping[str, EndpointMessages], unknown_fields: UnknownFields
+    ) -> None:
+        self._endpoints = endpoints
+        self._unknown_fields = unknown_fields
+        self._made_for: tuple[str, ...] | None = None
+        self._made = b""
+
+    def document(self, sampling_stages: tuple[str, ...]) -> bytes:
+        """It as JSON, with a field for each stage that samples in the bodies."""
+        if self._made_for != sampling_stages:
+            self._made = _document(self._endpoints, sampling_stages, self._unknown_fields)
+            self._made_for = sampling_stages
+        return self._made
+
+
+def _document(
+    endpoints: Mapping[str, EndpointMessages],
+    sampling_stages: tuple[str, ...],
+    unknown_fields: UnknownFields,
+) -> bytes:
+    bodies = {path: _body(endpoint, sampling_stages) for path, endpoint in endpoints.items()}
+    written = [each for endpoint in endpoints.values() for each in endpoint.answers.values()]
+    written += [each for listing in LISTINGS for each in listing.answers.values()]
+    kinds = [*bodies.values(), ErrorAnswer, *filter(None, written)]
+    _, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+    for kind in components.values():
+        _send_files_as_they_are(kind)
+        if unknown_fields == "ignore" and kind.get("additionalProperties") is False:
+            del kind["additionalProperties"]
+    paths: dict[str, Any] = {}
+    for path, endpoint in endpoints.items():
+        body = {
+            "required": True,
+            "content": {endpoint.body_type: {"schema": _schema(bodies[path])}},
+        }
+        operation = _operation(path, endpoint.summary, endpoint.answers)
+        paths[path] = {"post": {**operation, "requestBody": body}}
+    for listing in LISTINGS:
+        operation = _operation(listing.path, listing.summary, listing.answers)
+        operation["parameters"] = [
+            *(_parameter(name, "path") for name in listing.in_path),
+            *(_parameter(name, "query", choices) for name, choices in listing.query.items()),
+        ]
+        paths[listing.path] = {"get": operation}
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "antiphon",
+                "version": VERSION,
+                "description": _UNKNOWN[unknown_fields],
+            },
+            "paths": paths,
+            "components": {"schemas": components},
+        }
+    )
+
+
+def _body(endpoint: EndpointMessages, sampling_stages: tuple[str, ...]) -> type[msgspec.Struct]:
+    """A form has no field for each stage."""
+    return (
+        body_type(endpoint.body, sampling_stages) if endpoint.body_type == JSON else endpoint.body
+    )
+
+
+def _send_files_as_they_are(kind: dict[str, Any]) -> None:
+    """A form's file is in no encoding; msgspec says base64 of all bytes."""
+    for described in kind.get("properties", {}).values():
+        if described.get("format") == "binary":
+            described.pop("contentEncoding", None)
+
+
+def _operation(
+    path: str, summary: str, answers: Mapping[str, type[msgspec.Struct] | None]
+) -> dict[str, Any]:
+    content = {
+        media_type: {} if kind is None else {"schema": _schema(kind)}
+        for media_type, kind in answers.items()
+    }
+    error: Mapping[str, Any] = {JSON: {"schema": _schema(ErrorAnswer)}}
+    if path == "/health":
+        error = content
+    return {
+        "summary": summary,
+        "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
+        "responses": {
+            "200": {"description": "The answer.", "content": content},
+            "default": {"description": "What is wrong.", "content": error},
+        },
+    }
+
+
+def _schema(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": REFERENCE.format(name=kind.__name__)}
+
+
+def _parameter(name: str, place: str, choices: tuple[str, ...] = ()) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    if place == "path":
+        schema["minLength"] = 1
+    if choices:
+        schema["enum"] = choices
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}

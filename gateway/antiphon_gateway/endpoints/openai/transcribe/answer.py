@@ -1,0 +1,127 @@
+"""Events of a segment to a transcript: whole, or as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from antiphon.errors import AntiphonError
+from antiphon_gateway.endpoints.http.errors import error_json
+from antiphon_gateway.endpoints.http.server_sent import CONTENT_TYPE as SERVER_SENT
+from antiphon_gateway.endpoints.http.server_sent import server_sent
+from antiphon_gateway.endpoints.http.transcription_usage import DurationUsage, transcription_usage
+from antiphon_gateway.endpoints.openai.audio import AnswerEvent
+from antiphon_gateway.endpoints.openai.logprobs import finite
+from antiphon_gateway.endpoints.openai.openapi import JSON
+from antiphon_gateway.endpoints.openai.transcribe.schema import (
+    Transcription,
+    TranscriptionDelta,
+    TranscriptionDone,
+)
+from antiphon_gateway.endpoints.openai.transcribe.segments import srt, vtt, whole_segment
+from antiphon_gateway.sessions.events import (
+    SegmentFinished,
+    SegmentStarted,
+    SegmentUsage,
+    TextProduced,
+)
+
+_PLAIN = "text/plain; charset=utf-8"
+FORMATS: Mapping[str, str] = {
+    "json": JSON,
+    "text": _PLAIN,
+    "verbose_json": JSON,
+    "srt": _PLAIN,
+    "vtt": "text/vtt; charset=utf-8",
+}
+"""The formats of a whole transcript, with their media types."""
+UNDETERMINED = "und"
+"""ISO 639's code for a language that nobody has told."""
+
+
+class WholeTranscript:
+    """The transcript in one of `FORMATS`. `language` and `temperature` are what the client said."""
+
+    streamed = False
+    encoding = None
+
+    def __init__(self, wanted: str, language: str = "", temperature: float | None = None) -> None:
+        self.content_type = FORMATS[wanted]
+        self._wanted = wanted
+        self._language = language or UNDETERMINED
+        self._temperature = temperature
+        self._seconds = 0.0
+        self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+
+    def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
+        """What to send for an event; b"" when there is nothing yet."""
+        match event:
+            case SegmentStarted():
+                self._seconds = event.input_audio_s
+            case TextProduced():
+                self._text.append(event.text)
+                if self._wanted == "verbose_json":
+                    self._tokens += map(int, event.ids)
+                    self._logprobs += (finite(each.logprob) for each in event.logprobs)
+            case SegmentFinished():
+                return self._whole("".join(self._text), event.usage)
+        return b""
+
+    def fail(self, error: AntiphonError) -> None:
+        """Nothing is sent before it is whole."""
+
+    def _whole(self, text: str, usage: SegmentUsage) -> bytes:
+        match self._wanted:
+            case "text":
+                return _utf8(text)
+            case "srt":
+                return _utf8(srt(text, self._seconds))
+            case "vtt":
+                return _utf8(vtt(text, self._seconds))
+            case "verbose_json":
+                return msgspec.json.encode(self._verbose(text))
+        return msgspec.json.encode(Transcription(text, transcription_usage(usage)))
+
+    def _verbose(self, text: str) -> Transcription:
+        seconds = round(self._seconds, 3)
+        return Transcription(
+            text,
+            DurationUsage(seconds),
+            "transcribe",
+            self._language,
+            seconds,
+            whole_segment(text, seconds, self._tokens, self._logprobs, self._temperature),
+        )
+
+
+class TranscriptEvents:
+    """OpenAI's events."""
+
+    streamed = True
+    encoding = None
+    content_type = SERVER_SENT
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+
+    def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
+        """What to send for an event; b"" when there is nothing yet."""
+        match event:
+            case TextProduced() if event.text:
+                self._text.append(event.text)
+                return server_sent(msgspec.json.encode(TranscriptionDelta(event.text)))
+            case SegmentFinished():
+                done = TranscriptionDone("".join(self._text), transcription_usage(event.usage))
+                return server_sent(msgspec.json.encode(done))
+        return b""
+
+    def fail(self, error: AntiphonError) -> bytes:
+        """The last event of an answer that fails."""
+        return server_sent(error_json(error))
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode(errors="replace")

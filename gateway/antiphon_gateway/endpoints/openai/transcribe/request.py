@@ -1,0 +1,109 @@
+"""A form of `/v1/audio/transcriptions` to an order: every check that needs no stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from antiphon.errors import NotImplementedYet
+from antiphon.sampling import SamplingRequest
+from antiphon_gateway.endpoints.http.fields import Unsupported, check_unsupported, or_all, or_unset
+from antiphon_gateway.endpoints.http.form_body import FORM
+from antiphon_gateway.endpoints.http.json_body import invalid
+from antiphon_gateway.endpoints.openai.endpoint import RequestContext
+from antiphon_gateway.endpoints.openai.openapi import EVENTS, JSON, EndpointMessages
+from antiphon_gateway.endpoints.openai.transcribe.answer import (
+    FORMATS,
+    TranscriptEvents,
+    WholeTranscript,
+)
+from antiphon_gateway.endpoints.openai.transcribe.schema import Transcription, TranscriptionForm
+from antiphon_gateway.media.audio_in import Recording
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.transcribing import transcription_order
+
+TRANSCRIBE = EndpointMessages(
+    "Writes down what a recording says.",
+    TranscriptionForm,
+    {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
+    FORM,
+)
+_STREAMED = ("json", "text")
+_NO_SPEAKERS = "the model does not tell speakers apart"
+_GRANULARITIES = ("segment", "word")
+UNSUPPORTED: Mapping[str, Unsupported] = {
+    # OpenAI's, for what no model says here.
+    "include": Unsupported(remedy="only the text is told; leave it out"),
+    "chunking_strategy": Unsupported(
+        ("auto",), "a recording is always heard as a whole; leave it out"
+    ),
+    "keywords": Unsupported(remedy="name them in the prompt"),
+    "languages": Unsupported(remedy="name one as the language, or several in the prompt"),
+    "known_speaker_names": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
+    "known_speaker_references": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
+    # vLLM's and other servers'.
+    "to_language": Unsupported(remedy="ask a chat to translate"),
+    "task": Unsupported(("transcribe",), "ask a chat to translate"),
+    "frequency_penalty": Unsupported(("0", "0.0")),
+    "presence_penalty": Unsupported(("0", "0.0")),
+    "min_p": Unsupported(("0", "0.0")),
+    "stream_include_usage": Unsupported(any_value=True),
+    "stream_continuous_usage_stats": Unsupported(any_value=True),
+}
+"""Fields that are known and not supported."""
+
+
+def read_transcription(
+    form: TranscriptionForm, visit: RequestContext
+) -> tuple[Order, WholeTranscript | TranscriptEvents]:
+    """Read a form. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
+    if not form.model:
+        raise invalid("model", "is empty")
+    check_unsupported(form, UNSUPPORTED)
+    wanted = form.response_format.strip().lower()
+    language = form.language if form.language and form.language.lower() != "auto" else ""
+    if wanted == "diarized_json":
+        raise NotImplementedYet(
+            f"response_format: {wanted!r} is not supported; {_NO_SPEAKERS}; "
+            f"use one of: {', '.join(FORMATS)}",
+            field="response_format",
+        )
+    if wanted not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise invalid("response_format", f"no format {wanted!r}; there are: {known}")
+    if form.stream and wanted not in _STREAMED:
+        raise invalid("response_format", f"{wanted} does not go with stream: true")
+    _check_granularities(form.timestamp_granularities)
+    order = transcription_order(
+        Recording("file", form.file),
+        visit.transcribe_instruction,
+        model=form.model,
+        language=language,
+        prompt=form.prompt or "",
+        sampling=SamplingRequest(
+            temperature=form.temperature,
+            top_k=or_all(form.top_k),
+            top_p=form.top_p,
+            repetition_penalty=form.repetition_penalty,
+            seed=or_unset(form.seed),
+            max_tokens=or_unset(form.max_completion_tokens),
+            top_logprobs=0 if wanted == "verbose_json" else None,
+        ),
+        model_options=visit.options,
+    )
+    if form.stream:
+        return order, TranscriptEvents()
+    return order, WholeTranscript(wanted, language, form.temperature)
+
+
+def _check_granularities(granularities: Iterable[str]) -> None:
+    """Raise for times that there are none of, and for what are no times."""
+    for each in granularities:
+        if each == "word":
+            raise NotImplementedYet(
+                "timestamp_granularities: the model reports no times of words; use 'segment', "
+                "or leave it out",
+                field="timestamp_granularities",
+            )
+        if each not in _GRANULARITIES:
+            known = ", ".join(_GRANULARITIES)
+            raise invalid("timestamp_granularities", f"no {each!r}; there are: {known}")

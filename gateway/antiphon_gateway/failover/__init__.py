@@ -1,0 +1,1 @@
+"""Answers that go on when a replica is lost."""

@@ -1,0 +1,214 @@
+"""What a client has of an answer, and what it lacks of the same answer made once more. Pure.
+
+Another attempt makes the whole answer again, with the same seeds, or goes on from what the client
+has. Either way all of it comes once more. What the client has is compared and dropped, to the id,
+the character and the sample, so nothing is repeated or skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from msgspec import structs
+
+from antiphon.chunk import Tensor
+from antiphon.errors import Unavailable
+from antiphon.history import History
+from antiphon_gateway.sessions.events import (
+    AudioProduced,
+    Event,
+    ImageProduced,
+    SegmentFinished,
+    SegmentStarted,
+    TextProduced,
+    ToolCallPiece,
+    ToolCallsProduced,
+)
+
+ROUNDED = 1e-3
+"""Largest difference between floats of two attempts whose products were rounded otherwise."""
+
+
+class DeliveredOutput:
+    """Of one segment, over all attempts. Give it every event, and tell it of each new attempt."""
+
+    def __init__(self) -> None:
+        self._started = False
+        self._text = _Series()
+        self._frames = _Series()
+        self._ids = _Series()
+        self._logprobs = _Count()
+        self._samples = _Count()
+        self._images = _Count()
+        self._call_text = _Series()
+        self._ended_calls = _Count()
+        # What the client knows each by; another attempt may call it otherwise.
+        self._call_ids: list[str] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """Held for the comparison: text, ids and codec frames; of audio the length alone."""
+        return sum(each.size_bytes for each in self._series)
+
+    @property
+    def history(self) -> History:
+        """What another attempt may go on from: ids, and frames of one size, codes or floats."""
+        ids, frames = self._ids.values, self._frames.values
+        history = History()
+        if ids is not None:
+            history = replace(history, ids=ids)
+        if frames is not None and frames.ndim == 2:
+            part = "latents" if frames.dtype.kind == "f" else "frames"
+            history = replace(history, **{part: frames})
+        return history
+
+    @property
+    def _series(self) -> tuple[_Series, ...]:
+        return (self._text, self._frames, self._ids, self._call_text)
+
+    def start_over(self) -> None:
+        """The next event is the first one of another attempt."""
+        for each in self._series:
+            each.start_over()
+        for count in (self._logprobs, self._samples, self._images, self._ended_calls):
+            count.start_over()
+
+    def take(self, event: Event) -> Event | None:
+        """What the client lacks of an event; None if it has all of it.
+
+        Raises `Unavailable` when the attempt makes something else than was delivered.
+        """
+        match event:
+            case SegmentStarted():
+                known, self._started = self._started, True
+                return None if known else event
+            case TextProduced():
+                return self._take_text(event)
+            case AudioProduced():
+                return self._take_audio(event)
+            case ImageProduced():
+                images = event.images[self._images.take(len(event.images)) :]
+                return ImageProduced(images) if images else None
+            case ToolCallsProduced():
+                pieces = tuple(filter(None, map(self._take_piece, event.pieces)))
+                return ToolCallsProduced(pieces) if pieces else None
+            case SegmentFinished():
+                self._check_whole()
+                return event
+
+    def _take_text(self, event: TextProduced) -> TextProduced | None:
+        utf8 = _utf8(event.text)
+        text = utf8[self._text.take(utf8) :].tobytes().decode()
+        ids = event.ids[self._ids.take(event.ids) :]
+        logprobs = event.logprobs[self._logprobs.take(len(event.logprobs)) :]
+        if not (text or len(ids) or logprobs):
+            return None
+        return TextProduced(text, ids, logprobs)
+
+    def _take_piece(self, piece: ToolCallPiece) -> ToolCallPiece | None:
+        begins = piece.begins and not self._call_text.take(_utf8(piece.name))
+        arguments = _utf8(piece.arguments)
+        arguments = arguments[self._call_text.take(arguments) :]
+        if piece.index == len(self._call_ids):
+            self._call_ids.append(piece.id)
+        call_id, call = self._call_ids[piece.index], None
+        if piece.call is not None and not self._ended_calls.take(1):
+            call = structs.replace(piece.call, id=call_id)
+        if not (begins or len(arguments) or call):
+            return None
+        text = arguments.tobytes().decode()
+        return replace(piece, id=call_id, arguments=text, begins=begins, call=call)
+
+    def _take_audio(self, event: AudioProduced) -> AudioProduced | None:
+        known = self._samples.take(len(event.samples))
+        frames = event.frames[self._frames.take(event.frames) :]
+        samples = event.samples[known:]
+        if not (len(samples) or len(frames)):
+            return None
+        return replace(
+            event, samples=samples, frames=frames, first_sample=event.first_sample + known
+        )
+
+    def _check_whole(self) -> None:
+        """Raise unless the attempt has come as far as an earlier one."""
+        series = any(each.behind for each in self._series)
+        if series or any(each.behind for each in (self._samples, self._images, self._ended_calls)):
+            raise _differs()
+
+
+class _Count:
+    """How many the client has, and where the attempt is."""
+
+    def __init__(self) -> None:
+        self._had = self.at = 0
+
+    @property
+    def behind(self) -> bool:
+        return self.at < self._had
+
+    def start_over(self) -> None:
+        self.at = 0
+
+    def take(self, count: int) -> int:
+        """How many of the next ones the client has."""
+        known = min(count, self._had - self.at)
+        self.at += count
+        self._had = max(self._had, self.at)
+        return known
+
+
+class _Series:
+    """The same of values, which are kept and compared."""
+
+    def __init__(self) -> None:
+        self._count = _Count()
+        self._parts: list[Tensor] = []
+        self._whole: Tensor | None = None
+        self.size_bytes = 0
+
+    @property
+    def behind(self) -> bool:
+        return self._count.behind
+
+    @property
+    def values(self) -> Tensor | None:
+        """All that the client has; None if that is nothing."""
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0] if self._parts else None
+
+    def start_over(self) -> None:
+        self._count.start_over()
+        self._whole = self.values
+
+    def take(self, values: Tensor) -> int:
+        """How many of the next values the client has. Raises `Unavailable` if they are others."""
+        at = self._count.at
+        known = self._count.take(len(values))
+        if known:
+            assert self._whole is not None
+            if not _same(self._whole[at : at + known], values[:known]):
+                raise _differs()
+        if known < len(values):
+            # A copy: what a transport has handed over is not kept alive by what is compared.
+            self._parts.append(values[known:].copy())
+            self.size_bytes += self._parts[-1].nbytes
+        return known
+
+
+def _same(had: Tensor, made: Tensor) -> bool:
+    """Whether values are the same; floats may differ by what another machine rounds."""
+    if had.dtype.kind != "f":
+        return np.array_equal(had, made)
+    return had.shape == made.shape and np.allclose(had, made, rtol=0, atol=ROUNDED)
+
+
+def _utf8(text: str) -> Tensor:
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def _differs() -> Unavailable:
+    return Unavailable(
+        "the answer could not be continued: another replica has made a different one"
+    )

@@ -1,0 +1,123 @@
+"""What a client lacks of an answer that it had begun to hear from another gateway. Pure.
+
+Nothing of the answer is known here but how much of it the client has. The same order with the
+same seed makes the same answer, so as much is dropped of its beginning; of the text a digest tells
+whether it is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from antiphon.errors import DataLoss
+from antiphon_gateway.sessions.events import (
+    AudioProduced,
+    Event,
+    ImageProduced,
+    SegmentFinished,
+    TextProduced,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPart:
+    """How much of an answer a client has: counts, and the SHA-256 of its text in UTF-8.
+
+    `frame_values` are those of codec frames, all groups of a frame together.
+    """
+
+    characters: int = 0
+    text_sha256: bytes = b""
+    ids: int = 0
+    logprobs: int = 0
+    samples: int = 0
+    frame_values: int = 0
+    images: int = 0
+
+
+class ResumedOutput:
+    """Of one answer, made from its beginning. Give it every event.
+
+    Without `with_ids` the client gets no token ids and codec frames, and lacks none.
+    """
+
+    def __init__(self, held: HeldPart, *, with_ids: bool) -> None:
+        self._left = {
+            "characters": held.characters,
+            "ids": held.ids,
+            "logprobs": held.logprobs,
+            "samples": held.samples,
+            "frame_values": held.frame_values,
+            "images": held.images,
+        }
+        self._text_sha256 = held.text_sha256
+        self._with_ids = with_ids
+        self._digest = hashlib.sha256()
+
+    def take(self, event: Event) -> Event | None:
+        """What the client lacks of an event; None if it has all of it.
+
+        Raises `DataLoss` when the answer is not the one that it has begun to hear.
+        """
+        match event:
+            case TextProduced():
+                return self._take_text(event)
+            case AudioProduced():
+                return self._take_audio(event)
+            case ImageProduced():
+                images = event.images[self._drop("images", len(event.images)) :]
+                return ImageProduced(images) if images else None
+            case SegmentFinished():
+                self._check_whole()
+        return event
+
+    def _take_text(self, event: TextProduced) -> TextProduced | None:
+        known = self._drop("characters", len(event.text))
+        if known:
+            self._digest.update(event.text[:known].encode())
+            if not self._left["characters"] and self._digest.digest() != self._text_sha256:
+                raise _differs()
+        ids = event.ids[self._drop("ids", len(event.ids)) :]
+        logprobs = event.logprobs[self._drop("logprobs", len(event.logprobs)) :]
+        text = event.text[known:]
+        lacked = text or logprobs or (self._with_ids and len(ids))
+        return TextProduced(text, ids, logprobs) if lacked else None
+
+    def _take_audio(self, event: AudioProduced) -> AudioProduced | None:
+        known = self._drop("samples", len(event.samples))
+        samples, frames = event.samples[known:], event.frames
+        if frames.size:
+            groups = frames.shape[-1]
+            frames = frames[self._drop("frame_values", frames.size) // groups :]
+        if not (len(samples) or (self._with_ids and len(frames))):
+            return None
+        first = event.first_sample + known
+        return replace(event, samples=samples, frames=frames, first_sample=first)
+
+    def _drop(self, kind: str, count: int) -> int:
+        """How many of the next ones of a kind the client has."""
+        known = min(count, self._left[kind])
+        self._left[kind] -= known
+        return known
+
+    def _check_whole(self) -> None:
+        """Raise unless the answer had all that the client has."""
+        if any(self._left.values()):
+            raise _differs()
+
+
+async def lacked(events: AsyncIterator[Event], resumed: ResumedOutput) -> AsyncIterator[Event]:
+    """The events of an answer, without what its client has."""
+    async for event in events:
+        if (lacking := resumed.take(event)) is not None:
+            yield lacking
+
+
+def _differs() -> DataLoss:
+    return DataLoss(
+        "delivered: another answer was made than the one that the client has begun to hear; "
+        "ask anew without it",
+        field="delivered",
+    )

@@ -1,0 +1,1 @@
+"""Orders, and the requests that are prepared from them."""

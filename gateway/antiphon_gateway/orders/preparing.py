@@ -1,0 +1,239 @@
+"""From an order to a `PreparedRequest`, once and before admission.
+
+All that can be checked is, against one state of the fleet, before anything is fetched or decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
+from antiphon_gateway.fleet.accepted import Accepted
+from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.fleet.lineup import Lineup
+from antiphon_gateway.fleet.replicated_stage import RETRY_AFTER_S
+from antiphon_gateway.media.attachments import (
+    AUDIO,
+    Attachments,
+    FieldsByKind,
+    MediaInput,
+    audio_limits,
+    check_conversation,
+    name_field,
+)
+from antiphon_gateway.media.audio_in import Recording
+from antiphon_gateway.media.options_in import OptionReaders, check_options, read_options
+from antiphon_gateway.media.request_media import RequestMedia
+from antiphon_gateway.media.sent_recordings import SentRecordings
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.prepared import PreparedRequest
+from antiphon_gateway.orders.tools import check_tools
+from antiphon_gateway.outputs import AUDIO as SPEECH
+from antiphon_gateway.sessions.opening import check_reading
+
+
+def too_late() -> DeadlineExceeded:
+    """The error for a request whose time is over before it could begin."""
+    return DeadlineExceeded("the request's time was over before its attachments were read")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """An order that the stages of `lineup` accept as far as it shows before files are read, and
+    the stages that read its options."""
+
+    order: Order
+    lineup: Lineup
+    voice: str
+    readers: OptionReaders
+    field_names: dict[str, str]
+
+
+class RequestPreparer:
+    """Checks and decodes the requests of a gateway."""
+
+    def __init__(self, fleet: Fleet, config: GatewayConfig, media: MediaInput) -> None:
+        self._fleet = fleet
+        self._config = config
+        self._media = media
+
+    def check_model(self, name: str) -> None:
+        """Raise `NotFound` unless the name is empty, the served model's or an alias of it."""
+        served = self._fleet.model_name()
+        if name not in ("", served) and not self._fleet.names.has_model(name):
+            raise NotFound(f"no model {name!r}; there is: {served}", field="model")
+
+    def check(self, order: Order) -> CheckedRequest:
+        """Check an order against the stages that would answer it now.
+
+        Raises `NotFound` for another model, `NotImplementedYet` for what the model does not make or
+        take, `InvalidArgument` for the rest, all with the client's name of the field, and
+        `Unavailable` when a stage is down or one that may know an option was never reached.
+        """
+        fields = _all_names(order.field_names, order.attachments.fields)
+        with _named(fields):
+            self.check_model(order.model)
+            lineup = self._fleet.line_up(order.outputs, tool_calls=bool(order.tools))
+        return self._checked(order, lineup, order.attachments.fields)
+
+    async def prepare(
+        self, checked: CheckedRequest, *, sent: SentRecordings | None = None, heard: bool = False
+    ) -> PreparedRequest:
+        """Fetch and decode what a checked request brings, within its time.
+
+        A turn of a conversation goes to a session that was `sent` recordings, and its last one may
+        be `heard` while it is spoken: these are not decoded. Raises `InvalidArgument` and
+        `NotImplementedYet` with the field of a file that will not do, `DeadlineExceeded`, and
+        `ResourceExhausted` when the bytes for requests are used up. Cancelling frees everything.
+        """
+        began, order, config = time.monotonic(), checked.order, self._config
+        reader = checked.lineup.input_member.description
+        limits = audio_limits(reader, config)
+        keeps = order.recordings_alone and reader.keeps_recordings
+        media = RequestMedia(
+            order.attachments,
+            self._media,
+            reader.input_sample_rate_hz,
+            limits,
+            key=order.key,
+            named=keeps,
+            alone=order.recordings_alone or config.recordings_alone,
+        )
+        known = SentRecordings() if sent is None else sent
+        within_s = min(config.request_timeout_s, order.timeout_s)
+        with _named(checked.field_names):
+            async with in_time(within_s):
+                await media.decode(known, heard=heard)
+                options = await read_options(
+                    order.options,
+                    checked.readers,
+                    config,
+                    self._media.decoder,
+                    taken_s=media.seconds(known),
+                    key=order.key,
+                )
+        took_s = time.monotonic() - began
+        order = replace(
+            order,
+            timeout_s=within_s - took_s,
+            start_within_s=order.start_within_s - took_s,
+            options={n: v for n, v in order.options.items() if not isinstance(v, Recording)},
+            attachments=order.attachments if order.recordings_alone else Attachments(),
+        )
+        if order.timeout_s <= 0:
+            raise too_late()
+        return PreparedRequest(
+            order, checked.lineup, checked.voice, media, options, checked.field_names
+        )
+
+    def fit(self, prepared: PreparedRequest, lineup: Lineup) -> PreparedRequest:
+        """The request for the stages of a session; itself where these accept what it was checked
+        against. A fleet may hold two builds, which accept different things.
+
+        Raises what `check` raises, and `Unavailable` when files would have to be decoded again.
+        """
+        if lineup.terms == prepared.lineup.terms:
+            return prepared
+        order, rate_hz = prepared.order, lineup.input_member.description.input_sample_rate_hz
+        checked = self._checked(order, lineup, prepared.media.fields)
+        given = {name: value for each in prepared.options.values() for name, value in each.items()}
+        readers = self._accepted(lineup).option_readers(given.keys())
+        decoded_for = _audio_readers(prepared, self._accepted(prepared.lineup))
+        if _audio_readers(prepared, self._accepted(lineup)) != decoded_for or (
+            prepared.media.fields[AUDIO] and rate_hz != prepared.media.rate_hz
+        ):
+            raise Unavailable(
+                "the stages that could answer take recordings otherwise than those that the "
+                "request was prepared for; send it again",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        options = {
+            role: {n: given[n] for n in given if role in readers[n]} for role in lineup.roles
+        }
+        return replace(prepared, lineup=lineup, voice=checked.voice, options=options)
+
+    def _accepted(self, lineup: Lineup) -> Accepted:
+        return self._fleet.accepted().of_session(lineup)
+
+    def _checked(self, order: Order, lineup: Lineup, files: FieldsByKind) -> CheckedRequest:
+        """Everything that can be checked without the content of files, which are at these paths."""
+        config, accepted = self._config, self._accepted(lineup)
+        reader = lineup.input_member.description
+        fields = _all_names(order.field_names, files)
+        with _named(fields):
+            order = _with_instruction(order, accepted)
+            fields |= order.field_names
+            check_reading(order, lineup)
+            voice = lineup.choose_voice(order.voice) if SPEECH in lineup.outputs else ""
+            accepted.check_sampling(order.sampling)
+            readers = accepted.option_readers(order.options.keys())
+            check_options(order.options, readers, config, recordings=len(files[AUDIO]))
+            check_tools(order, reader, config)
+            check_conversation(order.messages, files, reader, config, order.tools)
+        return CheckedRequest(order, lineup, voice, readers, fields)
+
+
+def _audio_readers(
+    prepared: PreparedRequest, accepted: Accepted
+) -> dict[str, dict[str, tuple[int, float]]]:
+    """By name, the stages that read a recording among the options, and how each wants it."""
+    names = {name for each in prepared.options.values() for name in each}
+    recorded = names - prepared.order.options.keys()
+    return {
+        name: {role: (each.sample_rate_hz, each.max_s) for role, each in options.items()}
+        for name, options in accepted.option_readers(recorded).items()
+    }
+
+
+def _with_instruction(order: Order, accepted: Accepted) -> Order:
+    """The order with its instruction as the option that it is.
+
+    Raises `InvalidArgument` when that option is given too, and what `instructing_option` raises.
+    """
+    if order.instruction is None:
+        return order
+    name = accepted.instructing_option()
+    if name in order.options:
+        raise InvalidArgument(
+            f"instruction: is the same as options.{name}; give one of them", field="instruction"
+        )
+    mine = order.field_names.get("instruction", "instruction")
+    return replace(
+        order,
+        instruction=None,
+        options={**order.options, name: order.instruction},
+        field_names={**order.field_names, f"options.{name}": mine},
+    )
+
+
+def _all_names(names: Mapping[str, str], files: FieldsByKind) -> dict[str, str]:
+    """The client's names of fields, and its paths of files by their names in the conversation."""
+    by_input = {f"{kind}.{at}": path for kind in files for at, path in enumerate(files[kind])}
+    return {**names, **by_input}
+
+
+@asynccontextmanager
+async def in_time(within_s: float) -> AsyncIterator[None]:
+    """Raise `DeadlineExceeded` where the block takes more time."""
+    try:
+        async with asyncio.timeout(within_s) as clock:
+            yield
+    except TimeoutError as error:
+        if not clock.expired():
+            raise
+        raise too_late() from error
+
+
+@contextmanager
+def _named(names: dict[str, str]) -> Iterator[None]:
+    """Errors that leave the block have the client's names of fields."""
+    try:
+        yield
+    except AntiphonError as error:
+        name_field(error, names)
+        raise

@@ -1,0 +1,151 @@
+"""The functions of a request, whatever its protocol: read, bounded, and how they may be called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from antiphon.conversation import FUNCTION_NAME, ConversationMessage, ToolChoice, function_names
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.v1 import stage_pb2
+from antiphon_gateway.orders.order import Order
+
+KIND = "tools"
+"""What a stage that takes functions names among its input kinds."""
+
+_arguments = msgspec.json.Decoder(dict[str, Any])
+
+
+class FunctionDefinition(msgspec.Struct, frozen=True):
+    """A function; what else a client says of it reaches the model as it is. `strict` has no
+    effect: what the model writes is checked, not constrained."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+def read_functions(functions: Sequence[Mapping[str, Any]], field: str) -> tuple[str, ...]:
+    """Functions as `Conversation.tools` has them.
+
+    `field` is where function number {} stands. Raises `InvalidArgument`.
+    """
+    read: dict[str, str] = {}
+    for index, function in enumerate(functions):
+        path = field.format(index)
+        try:
+            name = msgspec.convert(function, FunctionDefinition).name
+            text = msgspec.json.encode({"type": "function", "function": function}).decode()
+        except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
+            raise InvalidArgument(f"{path}: {error}", field=path) from error
+        if FUNCTION_NAME.fullmatch(name) is None or name in read:
+            why = "another has it" if name in read else "must be 1 to 64 letters, digits, _ or -"
+            raise InvalidArgument(f"{path}.name: {why}", field=f"{path}.name")
+        read[name] = text
+    return tuple(read.values())
+
+
+def read_function_texts(texts: Sequence[str], field: str) -> tuple[str, ...]:
+    """The same of functions whose JSON came as text."""
+    functions: list[Mapping[str, Any]] = []
+    for index, text in enumerate(texts):
+        path = field.format(index)
+        try:
+            functions.append(_arguments.decode(text))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidArgument(f"{path}: is no JSON object: {error}", field=path) from error
+    return read_functions(functions, field)
+
+
+def read_arguments(arguments: str, path: str) -> str:
+    """The arguments of an earlier call: a JSON object; none were given if they are empty.
+
+    Raises `InvalidArgument`.
+    """
+    try:
+        _arguments.decode(arguments or "{}")
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidArgument(f"{path}: is no JSON object: {error}", field=path) from error
+    return arguments or "{}"
+
+
+def choose_tools(
+    tools: tuple[str, ...],
+    choice: str | None,
+    name: str,
+    *,
+    parallel: bool | None,
+    field: str = "tool_choice",
+) -> tuple[tuple[str, ...], ToolChoice]:
+    """The functions that the reply may call, and how.
+
+    `choice` is "none", "auto" (the default), "required" or "function", which goes with a `name`.
+    With "none" the model is told of no functions. Raises `InvalidArgument` with the `field`.
+    """
+    together = parallel is not False
+    if choice in (None, "auto"):
+        return tools, ToolChoice(parallel=together)
+    if choice == "none":
+        return (), ToolChoice()
+    if choice not in ("required", "function"):
+        raise InvalidArgument(
+            f"{field}: must be 'none', 'auto', 'required' or a function, not {choice!r}",
+            field=field,
+        )
+    names = function_names(tools)
+    if not names:
+        raise InvalidArgument(f"{field}: goes only with functions", field=field)
+    if choice == "function" and name not in names:
+        raise InvalidArgument(
+            f"{field}: there is no function {name!r}; there are: {', '.join(names)}",
+            field=field,
+        )
+    return tools, ToolChoice(name if choice == "function" else "", parallel=together)
+
+
+def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> None:
+    """Raise what `check_offered` does, and `NotImplementedYet` for calls in the messages where the
+    reading stage takes none."""
+    takes = KIND in reader.input_kinds
+    check_offered(order.tools, config, takes=takes)
+    if not takes and (field := _called_at(order.messages)):
+        raise _no_place(field)
+
+
+def check_offered(tools: Sequence[str], config: GatewayConfig, *, takes: bool) -> None:
+    """Raise `InvalidArgument` for more or larger functions than are allowed, and
+    `NotImplementedYet` for any if the model does not take them."""
+    if len(tools) > config.max_tools:
+        raise InvalidArgument(
+            f"tools: more than {config.max_tools}; gateway.max_tools sets the bound", field="tools"
+        )
+    for index, tool in enumerate(tools):
+        if len(tool.encode()) > config.max_tool_bytes:
+            path = f"tools[{index}]"
+            raise InvalidArgument(
+                f"{path}: has more than {config.max_tool_bytes} bytes; gateway.max_tool_bytes "
+                "sets the bound",
+                field=path,
+            )
+    if tools and not takes:
+        raise _no_place("tools")
+
+
+def _no_place(field: str) -> NotImplementedYet:
+    return NotImplementedYet(
+        f"{field}: this model takes no tools: its checkpoint's chat template has no place for "
+        "them; leave them out",
+        field=field,
+    )
+
+
+def _called_at(messages: Sequence[ConversationMessage]) -> str:
+    """The first message that calls something or answers a call; "" without one."""
+    for index, message in enumerate(messages):
+        if message.tool_calls or message.role == "tool":
+            return f"messages[{index}]"
+    return ""

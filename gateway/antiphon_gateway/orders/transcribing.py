@@ -1,0 +1,48 @@
+"""Asking the model what a recording says: a user message with the recording and an instruction, or
+the task of a model that has one for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from antiphon.conversation import ConversationMessage, Part, TextPart
+from antiphon.options import TASK, TRANSCRIPTION, Option, does_task
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon_gateway.media.attachments import Attachments
+from antiphon_gateway.media.audio_in import Recording
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.outputs import TEXT
+
+
+def transcription_order(
+    recording: Recording,
+    instruction: str,
+    *,
+    model: str = "",
+    language: str = "",
+    prompt: str = "",
+    sampling: SamplingRequest | None = None,
+    model_options: Iterable[Option] = (),
+) -> Order:
+    """The order whose text is what the recording says, as far as the model hears it.
+
+    `language` is that of the recording, `prompt` what else is known of it. A model whose
+    `model_options` have the task is given no `instruction`.
+    """
+    by_task = does_task(model_options, TRANSCRIPTION)
+    asked = [] if by_task else [instruction]
+    asked += [f"The language is {language}."] if language else []
+    asked += [f"What is known of it: {prompt}"] if prompt else []
+    attachments = Attachments()
+    parts: tuple[Part, ...] = (attachments.add_recording(recording),)
+    if asked:
+        parts = (*parts, TextPart("\n".join(asked)))
+    return Order(
+        messages=(ConversationMessage("user", parts),),
+        attachments=attachments,
+        model=model,
+        outputs=frozenset({TEXT}),
+        sampling={INPUT_STAGE: sampling or SamplingRequest()},
+        options={TASK: TRANSCRIPTION} if by_task else {},
+        field_names={"modalities": "model", "messages": "model"},
+    )

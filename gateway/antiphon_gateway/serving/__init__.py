@@ -1,0 +1,1 @@
+"""Listeners of HTTP and gRPC: connections, TLS, bounds."""

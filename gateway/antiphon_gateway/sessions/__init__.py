@@ -1,0 +1,1 @@
+"""Sessions on the stages, and the events of their segments."""

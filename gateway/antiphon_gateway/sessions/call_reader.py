@@ -1,0 +1,46 @@
+"""What the edge `tool_calls` carries: calls of functions, as they are written. Pure."""
+
+from __future__ import annotations
+
+from antiphon.chunk import Chunk
+from antiphon.conversation import ToolCall
+from antiphon.errors import DataLoss
+from antiphon.wire.tool_calls import CallPiece, call_pieces_from_tensors
+from antiphon_gateway.sessions.events import ToolCallPiece, ToolCallsProduced
+
+
+class CallReader:
+    """The calls of one segment; their ids begin with `id_prefix`."""
+
+    def __init__(self, id_prefix: str) -> None:
+        self._id_prefix = id_prefix
+        self._count = 0
+        # Of the call that is being written: its name and what there is of its arguments.
+        self._name = ""
+        self._arguments: list[str] = []
+
+    def read(self, chunk: Chunk) -> ToolCallsProduced | None:
+        """The event that a chunk amounts to. Raises `DataLoss` for one that makes no sense."""
+        joined: list[CallPiece] = []
+        for piece in call_pieces_from_tensors(chunk.tensors):
+            if joined and not (joined[-1].ends or piece.name):
+                before = joined.pop()
+                piece = CallPiece(before.name, before.arguments + piece.arguments, piece.ends)
+            joined.append(piece)
+        pieces = tuple(map(self._piece, joined))
+        if chunk.finish_reason is not None and self._name:
+            raise DataLoss("tool_calls: ended within a call", edge="tool_calls")
+        return ToolCallsProduced(pieces) if pieces else None
+
+    def _piece(self, piece: CallPiece) -> ToolCallPiece:
+        if bool(piece.name) is bool(self._name):
+            what = "begins within another" if piece.name else "goes on that has not begun"
+            raise DataLoss(f"tool_calls: a call {what}", edge="tool_calls")
+        name = self._name = self._name or piece.name
+        self._arguments.append(piece.arguments)
+        index, call_id = self._count, f"{self._id_prefix}_{self._count}"
+        call = None
+        if piece.ends:
+            call = ToolCall(call_id, name, "".join(self._arguments))
+            self._count, self._name, self._arguments = index + 1, "", []
+        return ToolCallPiece(index, call_id, name, piece.arguments, bool(piece.name), call)

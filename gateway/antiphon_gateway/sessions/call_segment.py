@@ -1,0 +1,239 @@
+"""One segment of a session: stage messages in, events out.
+
+Pulled by whoever answers the client, so that a slow client slows the reading down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import RecordingKey
+from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.tracing.span import current_span
+from antiphon.v1 import session_pb2
+from antiphon.wire.chunks import chunk_from_proto
+from antiphon.wire.convert import error_from_proto
+from antiphon_gateway.fleet.assignment import Assignment
+from antiphon_gateway.media.sent_recordings import RecordingName
+from antiphon_gateway.outputs import AUDIO
+from antiphon_gateway.sessions.events import AudioProduced, Event, SegmentFinished, SegmentStarted
+from antiphon_gateway.sessions.progress import SegmentProgress
+
+if TYPE_CHECKING:
+    from antiphon_gateway.sessions.session import Session
+
+Told = TypeVar("Told")
+StageMessage = tuple[str, session_pb2.SessionResponse | None]
+"""A stage's role and what it sent; None when it has ended its stream."""
+
+
+class CallSegment:
+    """The events of one segment, an async iterator, from `SegmentStarted` to `SegmentFinished`.
+
+    One that found no slot on a stage raises `ResourceExhausted` once the others have freed it; the
+    session goes on. One that `refers` to recordings of earlier segments may raise `NotFound` in the
+    place of its first event, and has lost its session.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        number: int,
+        progress: SegmentProgress,
+        started: SegmentStarted,
+        windows: Mapping[str, int],
+        *,
+        last: bool,
+        live: bool,
+        deadline_s: float,
+        idle_timeout_s: float,
+    ) -> None:
+        # The stages get it with their openings.
+        self.span = current_span.get().child("segment")
+        self.number = number
+        self.over = False
+        self.refers = False
+        self._heard = RecordingKey()
+        self.drawn_seed = started.drawn_seed
+        self._last = last
+        self._session = session
+        self._progress = progress
+        self._window = windows.get(AUDIO, 0)
+        self._idle_timeout_s = idle_timeout_s
+        self._listening = live
+        self._deadline_s = deadline_s
+        self._deadline = time.monotonic() + deadline_s
+        self._until_deadline = False
+        self._idle: asyncio.Timeout | None = None
+        self._cancelled = False
+        self._refusal: AntiphonError | None = None
+        self._started: SegmentStarted | None = started
+        self._waiting: Event | None = None
+        self._given: Event | None = None
+
+    def __aiter__(self) -> CallSegment:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Raises `AntiphonError`.
+
+        Cancelling loses nothing: the segment can be iterated further or left.
+        """
+        if self.over:
+            raise StopAsyncIteration
+        self._credit_taken()
+        if self._cancelled and not isinstance(self._waiting, SegmentFinished):
+            self._waiting = None
+        event = self._waiting or await self._next_event()
+        self._waiting = None
+        if self._started is not None:
+            started, self._started, self._waiting = self._started, None, event
+            return started
+        self.over = isinstance(event, SegmentFinished)
+        self._given = event
+        return event
+
+    async def wait_opened(self) -> None:
+        """Return when all stages have given the segment a slot; before anything of it is taken.
+
+        Raises `ResourceExhausted` when one had none, once the others have freed theirs.
+        """
+        with self.span.child("open"):
+            if not await self._in_time(self._session.wait_answered()):
+                async for _ in self:
+                    pass
+
+    async def wait_begun(self) -> None:
+        """Return when its first event is there, which is still to be taken. Raises what taking it
+        raises."""
+        if self._started is not None and self._waiting is None:
+            self._waiting = await self._next_event()
+
+    @property
+    def assignment(self) -> Assignment:
+        """The replicas that it runs on."""
+        return self._session.assignment
+
+    def hear(self, samples: Tensor) -> None:
+        """Bring more of a live segment's recording: float32 mono at the rate of who reads it.
+
+        Of one that is cancelled, refused or over, nothing happens. Raises `ResourceExhausted` when
+        the stages are too slow for what comes.
+        """
+        if self._listening and not (self.over or self._cancelled):
+            self._heard.add(samples)
+            self._session.hear(self.number, samples)
+
+    @property
+    def heard_rate_hz(self) -> int:
+        """Samples a second of what `hear` takes."""
+        return self._session.heard_rate_hz
+
+    def finish_input(
+        self, on_freed: Callable[[str], None] | None = None, name: RecordingName | None = None
+    ) -> None:
+        """The recording of a live segment is complete: it is answered, and its time runs.
+
+        `name` is that of the file that will bring it in later orders. For `on_freed` see
+        `Session.ask`.
+        """
+        if self._listening and not (self.over or self._cancelled):
+            self._end_listening()
+            if name is not None:
+                self._session.sent.note(name, self._heard.key, self._heard.samples)
+            self._session.finish_input(self.number, on_freed)
+
+    def _end_listening(self) -> None:
+        """From now on time runs."""
+        self._listening = False
+        self._deadline = time.monotonic() + self._deadline_s
+        self.extend()
+
+    def cancel(self) -> None:
+        """Stop the segment on all stages: no delta follows, only `SegmentFinished`.
+
+        That comes when every stage has freed the segment; the session then takes another.
+        Of one that is over, nothing happens.
+        """
+        if not (self.over or self._cancelled):
+            if self._listening:
+                self._end_listening()
+            self._cancelled = True
+            self._progress.cancel()
+            self._session.cancel_segment(self.number)
+
+    def extend(self) -> None:
+        """A stage works on its part: the idle clock starts again."""
+        if self._idle is not None and not self._idle.expired():
+            wait_s = self._wait_s()
+            now = asyncio.get_running_loop().time()
+            self._idle.reschedule(None if wait_s is None else now + wait_s)
+
+    def _credit_taken(self) -> None:
+        """Grant as much audio anew as the client has taken."""
+        taken, self._given = self._given, None
+        if self._window and isinstance(taken, AudioProduced):
+            positions = taken.first_sample + len(taken.samples) + self._window
+            self._session.credit(AUDIO, self.number, positions)
+
+    async def _next_event(self) -> Event:
+        """The next delta, or `SegmentFinished` when everything has come."""
+        while not self._progress.complete:
+            role, response = await self._in_time(self._session.next_message())
+            event = self._apply(role, response)
+            if event is not None:
+                return event
+        self._session.segment_over(last=self._last)
+        self.span.end(self._refusal)
+        if self._refusal is not None:
+            self.over = True
+            raise self._refusal
+        return self._progress.finished()
+
+    async def _in_time(self, told: Awaitable[Told]) -> Told:
+        """What stages tell. Raises `DeadlineExceeded` when nothing comes in time."""
+        try:
+            async with asyncio.timeout(self._wait_s()) as self._idle:
+                return await told
+        except TimeoutError:
+            late = ", ".join(self._progress.unfinished)
+            idle = f"no stage has said anything for {self._idle_timeout_s:g} s"
+            what = "the request's time is over" if self._until_deadline else idle
+            error = DeadlineExceeded(
+                f"{what}; not finished: {late}", stage=self._progress.unfinished[0]
+            )
+            self._session.end_with(error)
+            raise error from None
+        finally:
+            self._idle = None
+
+    def _wait_s(self) -> float | None:
+        """How long the next sign of life may take: until the stages' time is over, or all time.
+
+        None while somebody speaks: the stage that hears has a clock for that.
+        """
+        if self._listening:
+            return None
+        left_s = self._deadline - time.monotonic()
+        self._until_deadline = left_s <= self._idle_timeout_s
+        return min(self._idle_timeout_s, left_s)
+
+    def _apply(self, role: str, response: session_pb2.SessionResponse | None) -> Event | None:
+        """Take note of a message. Raises `AntiphonError` when it breaks the protocol."""
+        if response is None:
+            self._progress.add_end(role)
+        elif response.HasField("segment_refused"):
+            refusal = error_from_proto(response.segment_refused.error)
+            refusal.stage = refusal.stage or role
+            self._refusal = self._refusal or refusal
+            self.cancel()
+            self._progress.add_refusal(role)
+        elif response.HasField("report"):
+            self._progress.add_report(role, response.report)
+        elif response.HasField("chunk"):
+            return self._progress.add_chunk(role, chunk_from_proto(response.chunk))
+        return None

@@ -1,0 +1,49 @@
+"""Chunks of the edge `image` to whole files.
+
+Its positions count images. A row of `images` has the bytes of a file, and the positions that the
+image took of the model's context; the bytes themselves are in `files`, in the chunk of the row or
+in those before it.
+"""
+
+from __future__ import annotations
+
+from antiphon.chunk import Chunk
+from antiphon.errors import DataLoss, ResourceExhausted
+from antiphon_gateway.media.vision_in import image_media_type
+from antiphon_gateway.sessions.events import ImageFile, ImageProduced
+
+
+class ImageReader:
+    """The images of one segment, bounded in bytes together."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.positions = 0
+        self._limit_bytes = limit_bytes
+        self._came = 0
+        self._rest = bytearray()
+
+    def read(self, chunk: Chunk) -> ImageProduced | None:
+        """The images that this chunk completes. Raises `DataLoss`, `ResourceExhausted`."""
+        if (files := chunk.tensors.get("files")) is not None:
+            self._came += files.nbytes
+            if self._came > self._limit_bytes:
+                raise ResourceExhausted(
+                    f"image: the answer's images have more than {self._limit_bytes} bytes "
+                    "(gateway.max_image_bytes); ask for fewer or smaller ones",
+                    edge=chunk.edge,
+                )
+            self._rest += files.tobytes()
+        rows = chunk.tensors["images"].tolist() if "images" in chunk.tensors else []
+        images = tuple(self._take(size_bytes, chunk.edge) for size_bytes, _ in rows)
+        self.positions += sum(positions for _, positions in rows)
+        if chunk.segment_finished and self._rest:
+            raise DataLoss("image: the edge ended within a file", edge=chunk.edge)
+        return ImageProduced(images) if images else None
+
+    def _take(self, size_bytes: int, edge: str) -> ImageFile:
+        file = bytes(self._rest[: max(0, size_bytes)])
+        media_type = image_media_type(file)
+        if len(file) != size_bytes or not media_type:
+            raise DataLoss("image: a file is cut short, or no PNG, JPEG or WebP", edge=edge)
+        del self._rest[:size_bytes]
+        return ImageFile(file, media_type)

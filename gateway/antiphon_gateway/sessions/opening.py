@@ -1,0 +1,173 @@
+"""The messages that open a session and its segments on the stages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from antiphon.chunk import Chunk, Tensor
+from antiphon.conversation import Conversation, TextPart, to_tensors
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.history import History
+from antiphon.options import TASK, OptionValue
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import Delivery, FinishReason
+from antiphon.template import FIELD
+from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon.wire.chunks import chunk_to_proto
+from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
+from antiphon.wire.history import history_to_proto
+from antiphon.wire.options import option_value_to_proto
+from antiphon_gateway.fleet.lineup import Lineup, Member
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.prepared import AnswerAttempt, PreparedRequest
+
+
+def session_open(
+    session_id: str, member: Member, lineup: Lineup, windows: Mapping[str, int]
+) -> session_pb2.SessionOpen:
+    """What opens the session on one stage, still without a segment."""
+    return session_pb2.SessionOpen(
+        session_id=session_id,
+        pipeline=member.description.pipeline,
+        checkpoint_fingerprint=member.description.checkpoint_fingerprint,
+        routes=lineup.routes(member.role),
+        windows=windows,
+    )
+
+
+def segment_openings(
+    prepared: PreparedRequest,
+    attempt: AnswerAttempt,
+    lineup: Lineup,
+    deployed_delivery: Mapping[str, Delivery],
+    *,
+    segment: int,
+    last: bool,
+    live: bool,
+    traceparent: str,
+) -> dict[str, session_pb2.SegmentOpen]:
+    """What opens a segment on each stage of a session, by role.
+
+    All get the same, but for the options and the kinds of history that each reads.
+    """
+    order, reader = prepared.order, lineup.input_member.role
+    given = {role or reader: settings for role, settings in order.sampling.items()}
+    drawn = order.drawn_seed if attempt.drawn_seed is None else attempt.drawn_seed
+    sampling = with_seeds(given, lineup.roles, reader, drawn)
+    delivery = {e: d for e, d in deployed_delivery.items() if e in lineup.stage_edges()}
+    if order.delivery is not None:
+        delivery = dict.fromkeys(lineup.stage_edges(), order.delivery)
+    shared = session_pb2.SegmentOpen(
+        sampling={role: sampling_to_proto(settings) for role, settings in sampling.items()},
+        voice=prepared.voice,
+        outputs=sorted(lineup.outputs),
+        delivery={edge: delivery_to_proto(value) for edge, value in delivery.items()},
+        segment=segment,
+        deadline_s=attempt.deadline_s,
+        last=last,
+        live=live,
+        choice=attempt.choice,
+        traceparent=traceparent,
+    )
+    if order.chunk_policy is not None:
+        shared.chunk_policy.CopyFrom(policy_to_proto(order.chunk_policy))
+    return {
+        member.role: _own(member, shared, prepared.options.get(member.role, {}), attempt.history)
+        for member in lineup.members
+    }
+
+
+def check_reading(order: Order, lineup: Lineup) -> None:
+    """Raise `NotImplementedYet` when a text is to be read aloud by a model that answers and has no
+    task for it, and `InvalidArgument` when a model that reads aloud gets anything but one user
+    message of text."""
+    reads_aloud = lineup.input_member.description.reads_aloud
+    if order.reads_aloud and not (reads_aloud or TASK in order.options):
+        raise NotImplementedYet(
+            "model: this one answers and does not read aloud; ask /v1/chat/completions",
+            field="model",
+        )
+    if not reads_aloud:
+        return
+    if order.template:
+        raise NotImplementedYet(
+            f"{FIELD}: this model reads aloud and has no chat template; leave it out", field=FIELD
+        )
+    parts = [part for message in order.messages for part in message.parts]
+    said = [message.role for message in order.messages] == ["user"]
+    if not said or not all(isinstance(part, TextPart) for part in parts):
+        raise InvalidArgument(
+            "messages: this model reads aloud: give one user message of text", field="messages"
+        )
+
+
+def _own(
+    member: Member,
+    shared: session_pb2.SegmentOpen,
+    options: Mapping[str, OptionValue],
+    history: History | None,
+) -> session_pb2.SegmentOpen:
+    """The message for one stage, with the options that it reads, and what it goes on from."""
+    kinds = tuple(member.description.goes_on_from) if history is not None else ()
+    if not (options or kinds):
+        return shared
+    own = session_pb2.SegmentOpen()
+    own.CopyFrom(shared)
+    for name, value in options.items():
+        own.options[name].CopyFrom(option_value_to_proto(value))
+    if history is not None and kinds:
+        own.history.CopyFrom(history_to_proto(history, kinds))
+    return own
+
+
+def input_chunk(
+    session_id: str,
+    conversation: Conversation,
+    lineup: Lineup,
+    *,
+    segment: int,
+    sequence: int,
+    last: bool,
+    live: bool,
+) -> chunk_pb2.Chunk:
+    """The conversation as the segment's input chunk, which ends its input but for a live one's."""
+    ends = not live
+    chunk = Chunk(
+        session_id=session_id,
+        edge=lineup.input_edge.name,
+        segment=segment,
+        sequence=sequence,
+        tensors=to_tensors(conversation),
+        segment_finished=ends,
+        finished=ends and last,
+        finish_reason=FinishReason.STOP if ends else None,
+    )
+    return chunk_to_proto(chunk)
+
+
+def sample_chunk(
+    session_id: str, edge: str, segment: int, samples: Tensor, *, sequence: int
+) -> chunk_pb2.Chunk:
+    """More samples of a live segment's open recording."""
+    chunk = Chunk(
+        session_id, edge, segment=segment, sequence=sequence, tensors={"samples": samples}
+    )
+    return chunk_to_proto(chunk)
+
+
+def with_seeds(
+    sampling: Mapping[str, SamplingRequest], roles: tuple[str, ...], input_role: str, drawn: int
+) -> dict[str, SamplingRequest]:
+    """Sampling for every role, each with a seed.
+
+    A role without one takes the input stage's, or the `drawn` one if that has none either. Stages
+    that share a seed draw independently all the same: each keys its draws by its role, too.
+    """
+    given = sampling.get(input_role, SamplingRequest()).seed
+    shared = drawn if given is None else given
+    complete = {}
+    for role in roles:
+        settings = sampling.get(role, SamplingRequest())
+        complete[role] = settings if settings.seed is not None else replace(settings, seed=shared)
+    return complete
