@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from antiphon_services.lm.reproducible import ask_for_equal_digits
-from antiphon_services.precision import keep_float32_exact
+from antiphon_services.stage.precision import keep_float32_exact
 from antiphon_testkit.failures import FailureRecorder
 from tests.tiers import TIERS, WithoutTorch, is_ignored, is_of
 

@@ -41,6 +41,7 @@ SHARED = (
     "services/antiphon_services/clips",
     "services/antiphon_services/flow",
     "services/antiphon_services/lm",
+    "services/antiphon_services/stage",
     "services/antiphon_services/text",
     "services/antiphon_services/vllm",
     "services/antiphon_services/vocoder",
@@ -113,7 +114,7 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
         "antiphon/runtime/session/states.py": "import asyncio",
         "antiphon/errors.py": "import grpc",
         "antiphon/transport/planted.py": "import antiphon.runtime",
-        "tools/antiphon_tools/load/planted.py": "import antiphon_services.loading",
+        "tools/antiphon_tools/load/planted.py": "import antiphon_services.stage.loading",
     }
     for path, lines in planted.items():
         with (copy_of_packages / path).open("a") as file:

@@ -22,7 +22,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-INSTALLED = {"antiphon", "antiphon.client", "antiphon.v1", "antiphon.wire"}
+INSTALLED = {"antiphon", "antiphon.client", "antiphon.v1", "antiphon.values", "antiphon.wire"}
 DEPENDENCIES = {"grpcio": "grpc", "protobuf": "google"}
 """What is installed with the client, and the name that it is imported by."""
 WIRE_EXTRA = {"ml_dtypes": "ml_dtypes", "msgspec": "msgspec", "numpy": "numpy"}

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from antiphon.answer import FunctionCall
 from antiphon.client import conversation_commands as commands
 from antiphon.client.conversation_commands import ConversationOptions
 from antiphon.client.conversing import Talk
-from antiphon.live_conversation import CallResultPart, ConversationOpened, Item, TalkEvent
+from antiphon.values.answer import FunctionCall
+from antiphon.values.live_conversation import CallResultPart, ConversationOpened, Item, TalkEvent
 
 
 class AsyncConversationCall(AsyncIterator[TalkEvent]):

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TypedDict
 
-from antiphon.answer import FunctionCall
 from antiphon.client.checks import listed, named, number_between, of_type, unicode_text, wrong_type
 from antiphon.client.tools import (
     Function,
@@ -17,7 +16,9 @@ from antiphon.client.tools import (
     functions_to_proto,
 )
 from antiphon.errors import InvalidArgument
-from antiphon.live_conversation import (
+from antiphon.v1 import converse_pb2
+from antiphon.values.answer import FunctionCall
+from antiphon.values.live_conversation import (
     CallResultPart,
     Item,
     ItemPart,
@@ -27,8 +28,7 @@ from antiphon.live_conversation import (
     TranscriptOptions,
     VoiceTurns,
 )
-from antiphon.sampling import SamplingRequest
-from antiphon.v1 import converse_pb2
+from antiphon.values.sampling import SamplingRequest
 from antiphon.wire.convert import sampling_to_proto
 
 Request = converse_pb2.ConverseRequest

@@ -15,14 +15,14 @@ from antiphon.errors import (
     DataLoss,
     FailedPrecondition,
 )
-from antiphon.live_conversation import (
+from antiphon.v1 import converse_pb2
+from antiphon.values.live_conversation import (
     ConversationOpened,
     ConversationSaved,
     ResponseItemStarted,
     ResponseStarted,
     TalkEvent,
 )
-from antiphon.v1 import converse_pb2
 from antiphon.wire.conversation import event_from_proto
 
 CONVERSE = Method(

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from antiphon.answer import FunctionCall, Usage
-from antiphon.brief import brief
 from antiphon.client.tools import call_from_proto
 from antiphon.errors import DataLoss
-from antiphon.logprobs import TokenLogprob
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, speech_pb2, stage_pb2, usage_pb2
+from antiphon.values.answer import FunctionCall, Usage
+from antiphon.values.brief import brief
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason
 from antiphon.wire.convert import finish_reason_from_proto
 
 OptionType = Literal["text", "number", "audio", ""]

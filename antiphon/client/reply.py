@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.answer import FunctionCall, Usage
-from antiphon.brief import brief
 from antiphon.client.events import (
     AudioDelta,
     Event,
@@ -28,9 +26,11 @@ from antiphon.client.events import (
     text_from_proto,
 )
 from antiphon.errors import DataLoss, FailedPrecondition
-from antiphon.logprobs import TokenLogprob
-from antiphon.segment import FinishReason
 from antiphon.v1 import speech_pb2
+from antiphon.values.answer import FunctionCall, Usage
+from antiphon.values.brief import brief
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason
 from antiphon.wire.convert import error_from_proto
 
 ENDED_EARLY = "the stream ended before the answer did"

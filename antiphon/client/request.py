@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal, TypedDict
 
-from antiphon.answer import FunctionCall
-from antiphon.brief import brief
 from antiphon.client.checks import file_bytes, listed, named, of_type, unicode_text, wrong_type
 from antiphon.client.tools import (
     Function,
@@ -19,10 +17,12 @@ from antiphon.client.tools import (
     choice_to_proto,
     functions_to_proto,
 )
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery
-from antiphon.template import FIELD, TemplateValue, check_template_variables
 from antiphon.v1 import session_pb2, speech_pb2
+from antiphon.values.answer import FunctionCall
+from antiphon.values.brief import brief
+from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.values.segment import ChunkPolicy, Delivery
+from antiphon.values.template import FIELD, TemplateValue, check_template_variables
 from antiphon.wire.convert import (
     checked_policy,
     delivery_to_proto,

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from antiphon.answer import FunctionCall
 from antiphon.client.checks import listed, of_type, unicode_text, wrong_type
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import functions_pb2
+from antiphon.values.answer import FunctionCall
 
 
 @dataclass(frozen=True, slots=True)

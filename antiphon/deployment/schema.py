@@ -29,7 +29,7 @@ from antiphon.deployment.discovery import DiscoveryConfig as DiscoveryConfig
 from antiphon.deployment.tls_config import MutualTlsConfig, TlsConfig
 from antiphon.deployment.yaml_file import read_yaml
 from antiphon.errors import InvalidArgument
-from antiphon.history import MAX_HISTORY_BYTES
+from antiphon.values.history import MAX_HISTORY_BYTES
 
 DeliveryName = Literal["stream", "whole"]
 TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]

@@ -16,8 +16,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from antiphon.chunk import Chunk
-from antiphon.options import Option, OptionKind
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
 from antiphon.pipelines.examples import (
     ExampleSettings,
@@ -28,6 +26,8 @@ from antiphon.pipelines.examples import (
     random_codes,
 )
 from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.values.chunk import Chunk
+from antiphon.values.options import Option, OptionKind
 
 TALKER, CODE2WAV = "talker", "code2wav"
 INPUT, VOICE, CODES, AUDIO = "input", "speaker_prompt", "codes", "audio"

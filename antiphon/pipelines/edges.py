@@ -11,7 +11,7 @@ TEXT_PACE_S = 0.040
 
 
 def conversation_edge(consumer: str) -> Edge:
-    """`input`, what the client says: see antiphon/conversation.py.
+    """`input`, what the client says: see antiphon/values/conversation.py.
 
     One chunk carries `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings;
     `tools` and `template` (JSON) if there are any. In a live segment the last of the recordings is

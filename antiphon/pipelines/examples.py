@@ -15,11 +15,11 @@ from typing import Protocol
 import numpy as np
 from msgspec import structs
 
-from antiphon.chunk import Chunk, Tensor
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.errors import FailedPrecondition
-from antiphon.segment import ChunkPolicy, FinishReason
 from antiphon.v1 import stage_pb2
+from antiphon.values.chunk import Chunk, Tensor
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.segment import ChunkPolicy, FinishReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import read_json
-from antiphon.sampling import Sampling, SamplingRequest
+from antiphon.values.sampling import Sampling, SamplingRequest
 
 FILE = "generation_config.json"
 SETTINGS = {

@@ -14,11 +14,11 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
-from antiphon.options import Option, OptionKind
 from antiphon.pipelines.examples import Example
-from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.options import Option, OptionKind
+from antiphon.values.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
 """The producer or consumer of an edge when it is the client and not a stage."""

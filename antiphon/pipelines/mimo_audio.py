@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from antiphon.errors import FailedPrecondition
-from antiphon.options import DIALOGUE, SPEECH, TASK, TRANSCRIPTION, Option, OptionKind
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge, text_edge
 from antiphon.pipelines.examples import (
     ExampleSettings,
@@ -24,7 +23,8 @@ from antiphon.pipelines.examples import (
 )
 from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.graph import Pipeline, StageSpec
-from antiphon.segment import ChunkPolicy
+from antiphon.values.options import DIALOGUE, SPEECH, TASK, TRANSCRIPTION, Option, OptionKind
+from antiphon.values.segment import ChunkPolicy
 
 TALKER, CODE2WAV = "talker", "code2wav"
 INPUT, TEXT, CODES, AUDIO = "input", "text", "codes", "audio"

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphon.options import Option, OptionKind
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
 from antiphon.pipelines.examples import conversation, random_floats
 from antiphon.pipelines.files import CONFIG_FILE, read_config, read_json, reading
 from antiphon.pipelines.graph import Pipeline, StageSpec
-from antiphon.segment import ChunkPolicy
+from antiphon.values.options import Option, OptionKind
+from antiphon.values.segment import ChunkPolicy
 
 TALKER, CODE2WAV = "talker", "code2wav"
 INPUT, LATENTS, AUDIO = "input", "speech_latents", "audio"

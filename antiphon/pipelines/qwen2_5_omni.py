@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from antiphon.chunk import Chunk
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.edges import (
     audio_edge,
@@ -38,7 +37,8 @@ from antiphon.pipelines.examples import (
 )
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
-from antiphon.segment import ChunkPolicy
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import ChunkPolicy
 
 THINKER, TALKER, TOKEN2WAV = "thinker", "talker", "token2wav"
 PROMPT, TOKENS, CODES, AUDIO = "prompt", "tokens", "codes", "audio"

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Chunk
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.edges import (
     TEXT_PACE_S,
@@ -39,6 +38,7 @@ from antiphon.pipelines.examples import (
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec, Variant
 from antiphon.pipelines.media_ids import is_media
+from antiphon.values.chunk import Chunk
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 

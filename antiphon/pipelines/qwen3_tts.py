@@ -9,10 +9,10 @@ then prime code2wav.
 
 from __future__ import annotations
 
-from antiphon.options import Option, OptionKind
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
 from antiphon.pipelines.examples import conversation, random_codes
 from antiphon.pipelines.graph import Pipeline, StageSpec
+from antiphon.values.options import Option, OptionKind
 
 TALKER, CODE2WAV = "talker", "code2wav"
 

@@ -18,12 +18,12 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.chunk import Tensors
 from antiphon.errors import AntiphonError
-from antiphon.history import History
-from antiphon.options import Option, OptionValue
-from antiphon.sampling import Sampling, SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensors
+from antiphon.values.history import History
+from antiphon.values.options import Option, OptionValue
+from antiphon.values.sampling import Sampling, SamplingRequest
+from antiphon.values.segment import FinishReason, SegmentKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from antiphon.chunk import Tensor as Array
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.transport.slot_allocator import SlotAllocator
+from antiphon.values.chunk import Tensor as Array
 
 # torch does not say what these take.
 _cuda: Any = torch.cuda

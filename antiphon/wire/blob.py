@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss
+from antiphon.values.chunk import Tensor, Tensors
 
 ALIGNMENT = 64
 SMALL_ALIGNMENT = 16

@@ -6,9 +6,9 @@ payload whose size lies. A malformed chunk is a `DataLoss`.
 
 from __future__ import annotations
 
-from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import DataLoss
 from antiphon.v1 import chunk_pb2
+from antiphon.values.chunk import MAX_NAME, Chunk
 from antiphon.wire import blob
 from antiphon.wire.convert import finish_reason_from_proto, finish_reason_to_proto
 

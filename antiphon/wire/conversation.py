@@ -1,5 +1,5 @@
 """Conversations over gRPC: one table from the messages of `converse.proto` to the values of
-`antiphon.live_conversation`, read by the client and written by the gateway.
+`antiphon.values.live_conversation`, read by the client and written by the gateway.
 
 A value and its message have the same field names, so a new event is a row in `EVENTS`. The client
 reads what it does not know as None; a field that a message lacks takes the value's default.
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from antiphon import live_conversation as talk
-from antiphon.answer import FunctionCall, Usage
 from antiphon.errors import DataLoss
 from antiphon.v1 import converse_pb2
+from antiphon.values import live_conversation as talk
+from antiphon.values.answer import FunctionCall, Usage
 from antiphon.wire.convert import (
     error_from_proto,
     error_to_proto,

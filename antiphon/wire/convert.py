@@ -18,9 +18,9 @@ from antiphon.errors import (
     InvalidArgument,
     shortened,
 )
-from antiphon.sampling import MAX_STOPS, SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon.values.sampling import MAX_STOPS, SamplingRequest
+from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 
 MAX_FRAMES_PER_CHUNK = 1 << 16
 MAX_RAMP = 64

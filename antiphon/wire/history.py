@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
-from antiphon.history import MAX_HISTORY_BYTES, History
 from antiphon.v1 import session_pb2
+from antiphon.values.history import MAX_HISTORY_BYTES, History
 
 _ID = np.dtype("<i4")
 _CODE = np.dtype("<u2")

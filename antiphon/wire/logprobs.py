@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss
-from antiphon.logprobs import TokenLogprob
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.logprobs import TokenLogprob
 
 IDS, LOGPROBS, SIZES, BYTES = "logprob_ids", "logprobs", "logprob_sizes", "logprob_bytes"
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from antiphon.errors import InvalidArgument
-from antiphon.options import Option, OptionKind, OptionValue
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.options import Option, OptionKind, OptionValue
 
 _KIND_TO_PROTO = {
     OptionKind.TEXT: stage_pb2.OPTION_KIND_TEXT,

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss
+from antiphon.values.chunk import Tensor, Tensors
 
 
 class CallPiece(msgspec.Struct, frozen=True):

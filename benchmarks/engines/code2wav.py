@@ -22,10 +22,10 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from antiphon.chunk import Tensor
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.code2wav.load import EDGES
 from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
 from antiphon_services.vocoder.engine import VocoderEngine

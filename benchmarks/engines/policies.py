@@ -25,7 +25,7 @@ import torch
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Emitted, Failed, InputChunk
 from antiphon.runtime.session.chunking import next_boundary
-from antiphon.segment import ChunkPolicy, FinishReason, SegmentKey
+from antiphon.values.segment import ChunkPolicy, FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.code2wav.load import EDGES
 from antiphon_services.vocoder.engine import VocoderEngine
 from antiphon_tools.load.player import underrun

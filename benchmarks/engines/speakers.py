@@ -9,11 +9,11 @@ from itertools import count
 import ml_dtypes
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import Emitted, Engine, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen3_omni.talker.engine import CODES
 from benchmarks.engines.stopwatch import Stopwatch
 

@@ -28,13 +28,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 from transformers.utils import logging
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
+from antiphon_services.stage.budgets import PREFILL_ROWS
 from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
 from benchmarks.comparison.machine import stated_machine

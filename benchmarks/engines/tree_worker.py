@@ -26,12 +26,12 @@ if not Path("services/antiphon_services").is_dir():
     sys.modules["antiphon_services"] = importlib.import_module("services")
     sys.modules["antiphon_testkit"] = importlib.import_module("antiphon.testing")
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.drive_engine import await_ready
 
 SESSIONS = 16

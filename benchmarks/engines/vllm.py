@@ -30,16 +30,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import THINKER
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
 from antiphon_services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from antiphon_services.thinker.intake import PromptIntake
-from antiphon_services.thinker.segment import PROMPT, TEXT
+from antiphon_services.thinker.thinker_segment import PROMPT, TEXT
 from antiphon_services.thinker.vllm_engine.engine import VllmThinkerEngine
 from antiphon_services.vllm import environment
 from antiphon_services.vllm.media import MediaLimits

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from antiphon.runtime.engine import Failed, InputChunk
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen3_omni.code2wav.load import EDGES as CODE2WAV_EDGES
 from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
 from antiphon_services.vocoder.engine import VocoderEngine

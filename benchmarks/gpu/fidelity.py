@@ -18,12 +18,12 @@ import numpy.typing as npt
 import torch
 from msgspec.structs import replace
 
-from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE, TALKER, THINKER
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import to_tensors
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.attention import Span
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.kv_cache import KVCache

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from antiphon.pipelines.qwen3_omni import CODE2WAV
 from antiphon.runtime.engine import InputChunk
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from benchmarks.engines.code2wav import WANTED
 from benchmarks.gpu.code2wav_rows import random_codes

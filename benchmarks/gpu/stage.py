@@ -20,7 +20,7 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.main import main
 from antiphon_services.lm.reproducible import ask_for_equal_digits
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 from benchmarks.gpu.weights import VOCODER_GAIN, end_never, random_module
 
 # Who asks for a module of the checkpoint, by role.

@@ -8,12 +8,12 @@ from itertools import count
 
 import numpy as np
 
-from antiphon.conversation import to_tensors
 from antiphon.pipelines.qwen3_omni import THINKER
 from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.thinker.segment import PROMPT, TEXT, TOKENS
+from antiphon.values.conversation import to_tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.thinker.thinker_segment import PROMPT, TEXT, TOKENS
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import await_ready
 from benchmarks.engines.stopwatch import stopwatch_of

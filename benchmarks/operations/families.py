@@ -12,17 +12,17 @@ from torch import Tensor
 
 from antiphon.pipelines.cosyvoice3 import FRAMES_PER_CODE, MEL_BINS, SPEAKER_WIDTH
 from antiphon.pipelines.mimo_audio import CODEBOOKS
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.cosyvoice3.code2wav.flow import ClonedVoice, MelFlow
 from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
-from antiphon_services.cosyvoice3.talker.segment import DrawPlace
+from antiphon_services.cosyvoice3.talker.speech_segment import DrawPlace
 from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.flow.block_cache import BlockCache, BlockCausalRows, BlockPages
 from antiphon_services.flow.work import run_to_end
 from antiphon_services.lm.frames import FrameDraw
 from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
+from antiphon_services.mimo_audio.talker.dialogue_segment import PositionDraw
 from antiphon_services.mimo_audio.talker.model import SpeechTextModel
-from antiphon_services.mimo_audio.talker.segment import PositionDraw
 from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
 from antiphon_services.qwen2_5_omni.talker.rows import TextRow
 from antiphon_services.qwen2_5_omni.token2wav.flow import Flow

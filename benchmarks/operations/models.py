@@ -29,14 +29,13 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from antiphon.pipelines.cosyvoice3 import MODEL_FILE
 from antiphon.pipelines.qwen2_5_omni import PlaceholderIds
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.cosyvoice3.code2wav.flow import MelFlow
 from antiphon_services.cosyvoice3.code2wav.flow_module import FlowModule
 from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
 from antiphon_services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
 from antiphon_services.cosyvoice3.talker.module import SpeechTalkerModule
 from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
-from antiphon_services.hyperpyyaml import read_hyperpyyaml
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.readback import Readback
@@ -60,6 +59,7 @@ from antiphon_services.qwen3_tts.code2wav import module as tts_codec
 from antiphon_services.qwen3_tts.talker.module import TalkerModule
 from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
 from antiphon_services.qwen3_tts.talker.talker import TtsTalker
+from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
 from antiphon_services.thinker.model import ThinkerModel
 from antiphon_services.vocoder.stream import StreamDecoder
 from antiphon_testkit.cosyvoice3.tiny_config import layers_config, model_yaml

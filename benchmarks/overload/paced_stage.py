@@ -15,9 +15,9 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import EngineEvent, LoadedStage
 from antiphon.runtime.server.main import main
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.reproducible import ask_for_equal_digits
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 from benchmarks.overload.pace import SESSION_S, STEP_S
 
 Step = Callable[[Collection[SegmentKey]], Sequence[EngineEvent]]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon import SamplingRequest
-from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE, TALKER, THINKER
 from antiphon.runtime.engine import Emitted, Failed, InputChunk, LoadedStage, SegmentSettings
 from antiphon.runtime.session.output_edge import OutputEdge
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import to_tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.code2wav import load as code2wav
 from antiphon_services.qwen3_omni.talker import load as talker
 from antiphon_services.qwen3_omni.thinker import load as thinker

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from antiphon.live_conversation import SpokenPart
+from antiphon.values.live_conversation import SpokenPart
 from antiphon_gateway.conversations.items import cut_part
 from models.recipe.asking import Services, Spoken
 from models.recipe.codes import TEXT_OVER, TOKEN_GROUP, VOICES

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from antiphon.chunk import Tensors
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.runtime.engine import (
     Completed,
@@ -24,7 +23,8 @@ from antiphon.runtime.engine import (
     LoadedStage,
     SegmentSettings,
 )
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS
 
 STEP_S = 0.020

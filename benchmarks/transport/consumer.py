@@ -14,10 +14,10 @@ from typing import Any
 import grpc
 import numpy as np
 
-from antiphon.chunk import Chunk
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.payload.framed import FRAME_BYTES
 from antiphon.transport.payload.registry import attach_best
+from antiphon.values.chunk import Chunk
 from antiphon.wire import blob
 from antiphon_testkit.link_rig import LinkConsumer, Received, serving
 from benchmarks.transport.arms import arm_named, omni_wheel, run_as

@@ -17,11 +17,11 @@ from itertools import count
 import grpc
 import numpy as np
 
-from antiphon.chunk import Chunk, Tensors
 from antiphon.deployment.schema import TransportName
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.payload.framed import FRAME_BYTES
 from antiphon.transport.settings import LinkSettings
+from antiphon.values.chunk import Chunk, Tensors
 from antiphon.wire import blob
 from antiphon_testkit.link_rig import producer
 from benchmarks.transport.arms import Arm, command, omni_wheel

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from antiphon.chunk import Tensors
+from antiphon.values.chunk import Tensors
 
 _PACKAGES = (
     "vllm_omni",

@@ -15,7 +15,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from antiphon.chunk import Tensors
+from antiphon.values.chunk import Tensors
 from benchmarks.transport.arms import arm_named, run_as
 from benchmarks.transport.contestants import Contestant, contestant_of
 

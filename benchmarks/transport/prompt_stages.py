@@ -31,7 +31,7 @@ from antiphon.runtime.engine import (
     SegmentSettings,
 )
 from antiphon.runtime.process import run
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS
 from antiphon_testkit.stage_harness import LIMITS, LINKS, running_stage
 

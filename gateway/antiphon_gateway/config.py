@@ -12,7 +12,7 @@ import msgspec
 
 from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import Deployment, load_deployment
-from antiphon.segment import Delivery
+from antiphon.values.segment import Delivery
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from antiphon.runtime.server.main import main
 from antiphon_services.lm.reproducible import ask_for_equal_digits
-from antiphon_services.loading import load_stage
-from antiphon_services.nameless_user import settle_user
+from antiphon_services.stage.loading import load_stage
+from antiphon_services.stage.nameless_user import settle_user
 
 
 def serve_stage(

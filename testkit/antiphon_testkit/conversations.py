@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from antiphon.conversation import (
+from antiphon.runtime.engine import InputChunk
+from antiphon.values.conversation import (
     AudioPart,
     Conversation,
     ConversationMessage,
@@ -21,8 +22,7 @@ from antiphon.conversation import (
     VideoPart,
     to_tensors,
 )
-from antiphon.runtime.engine import InputChunk
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon.wire.tool_calls import CallPiece
 
 Pixels = npt.NDArray[np.uint8]

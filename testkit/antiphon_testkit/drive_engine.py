@@ -6,7 +6,6 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.chunk import Tensor, concatenate
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import (
     Completed,
@@ -17,7 +16,8 @@ from antiphon.runtime.engine import (
     PreparingEngine,
     SegmentSettings,
 )
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor, concatenate
+from antiphon.values.segment import FinishReason, SegmentKey
 
 MAX_STEPS = 100_000
 READY_TIMEOUT_S = 300.0

@@ -17,7 +17,6 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 import numpy as np
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, NotImplementedYet
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.link.incoming.connection import LinkContext
@@ -28,6 +27,7 @@ from antiphon.transport.link.outgoing.links import connect_in_clear
 from antiphon.transport.payload.registry import Attach, MakeSenders, attach_best, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings, Peer
 from antiphon.v1 import chunk_pb2, stage_pb2_grpc
+from antiphon.values.chunk import Chunk
 from antiphon.wire.frames import CameOnLink, add_stage_service
 from antiphon.wire.status import abort
 from antiphon_testkit.cut_wire import CutWire

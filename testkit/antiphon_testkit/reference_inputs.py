@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import AutoImageProcessor, AutoTokenizer, WhisperFeatureExtractor
 
-from antiphon.conversation import Conversation, recordings_alone
+from antiphon.values.conversation import Conversation, recordings_alone
 from antiphon_testkit.conversations import Pixels, chat_messages, chat_tools
 
 FRAMES_PER_S = 2.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import SegmentSettings
 from antiphon.runtime.session.plan import SegmentRequest, StageLimits, StagePlan
-from antiphon.sampling import Sampling, SamplingRequest
+from antiphon.values.sampling import Sampling, SamplingRequest
 
 _LIMITS = StageLimits(slots=1, stall_timeout_s=1.0, hold_timeout_s=1.0, hold_bytes=1)
 

@@ -19,7 +19,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import Engine, EngineEvent, LoadedStage, SegmentSettings
 from antiphon.runtime.server.main import main
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 
 ADMITTED = "admitted at"
 

@@ -14,7 +14,7 @@ UID = "54321"
 _TALK = "import asyncio; from tests.cluster.one_family import talk; asyncio.run(talk('localhost'))"
 _ASK = """
 import getpass, os, pathlib, pwd, sys
-from antiphon_services.nameless_user import settle_user
+from antiphon_services.stage.nameless_user import settle_user
 try:
     pwd.getpwuid(os.getuid())
 except KeyError:

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss
-from antiphon.segment import FinishReason
 from antiphon.transport.link.incoming import connection as incoming_connection
 from antiphon.transport.link.outgoing.send_log import Outgoing
 from antiphon.transport.payload.registry import make_senders
 from antiphon.transport.payload.shared_memory import SlabSender
 from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.faulty_transport import FaultySender
 from antiphon_testkit.link_rig import linked, marked_chunk
 from antiphon_testkit.open_files import open_files

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.chunk import Chunk, Tensors
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.session.chunking import due
 from antiphon.transport.settings import LinkSettings
+from antiphon.values.chunk import Chunk, Tensors
 from antiphon_testkit.link_rig import linked
 
 SESSION = "0123456789abcdef0123456789abcdef"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from antiphon.conversation import ToolCall
 from antiphon.errors import UnusableOutput
-from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
+from antiphon.values.conversation import ToolCall
+from antiphon.values.segment import FinishReason
 from antiphon.wire.tool_calls import CallPiece, call_pieces_to_tensors
 from tests.contract.fake_stages import EDGES, THINKER, FakeStages, Session
 

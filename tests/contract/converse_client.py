@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import grpc
 
 import antiphon
-from antiphon.conversation import TextPart, from_tensors
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import TextPart, from_tensors
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import CODE2WAV, THINKER, USUAL, Session
 from tests.contract.served_gateway import ServedGateway
 

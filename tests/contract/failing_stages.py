@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import (
     AntiphonError,
     Unavailable,
 )
+from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import (
     AudioProduced,

@@ -11,11 +11,11 @@ import grpc
 import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from antiphon.chunk import Chunk, Tensors
 from antiphon.errors import AntiphonError
-from antiphon.segment import FinishReason
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2, stage_pb2_grpc
+from antiphon.values.chunk import Chunk, Tensors
+from antiphon.values.segment import FinishReason
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import error_to_proto, finish_reason_to_proto
 from antiphon.wire.frames import add_stage_service

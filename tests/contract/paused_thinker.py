@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import Session
 
 

@@ -10,8 +10,8 @@ import httpx
 import numpy as np
 
 from antiphon.errors import Internal
-from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.server import Gateway
 from tests.contract.fake_stages import FakeStage, FakeStages, Session
 from tests.contract.served_gateway import deployment_of

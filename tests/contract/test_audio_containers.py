@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 import antiphon
-from antiphon.options import Option, OptionKind
+from antiphon.values.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto, option_values_from_proto
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER, FakeStages, Session
 from tests.contract.media_files import MUXED, SHORT, muxed, needs_ffmpeg, program

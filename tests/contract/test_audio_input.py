@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from antiphon.conversation import AudioPart, Conversation, from_tensors
 from antiphon.errors import InvalidArgument
+from antiphon.values.conversation import AudioPart, Conversation, from_tensors
 from antiphon_gateway.media.audio_formats import ForwardSink
 from antiphon_gateway.media.encoding import AudioEncoding, EncodingSteps
 from antiphon_gateway.media.mp3 import frame_at

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.keys.key_file import digest_of, new_key
 from tests.contract.fake_stages import TALKER, Session
 from tests.contract.reading_model import Reader

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import (
     CODE2WAV,
     FRAMES,

@@ -11,9 +11,9 @@ import pytest_asyncio
 from pydantic import BaseModel
 
 import antiphon
-from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import from_tensors
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import THINKER, Session
 from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.logprobs import TokenLogprob
-from antiphon.segment import FinishReason
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason
 from antiphon.wire.logprobs import logprobs_to_tensors
 from tests.contract.fake_stages import THINKER, Session
 from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway

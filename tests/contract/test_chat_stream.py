@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from antiphon.errors import Internal, InvalidArgument
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import CODE2WAV, FRAMES, TALKER, THINKER, Session, samples_of, stall
 from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway
 

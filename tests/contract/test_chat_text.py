@@ -7,9 +7,9 @@ import msgspec
 import openai
 import pytest
 
-from antiphon.conversation import from_tensors
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from antiphon.values.conversation import from_tensors
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import THINKER, Session, think
 from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Unavailable
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import ConversationMessage, TextPart
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.conversations.kept_session import ConversationSession
 from antiphon_gateway.media.options_in import read_options
 from antiphon_gateway.orders.order import Order

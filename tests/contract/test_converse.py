@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon.conversation import from_tensors
 from antiphon.errors import (
     Cancelled,
     DeadlineExceeded,
     FailedPrecondition,
     Unavailable,
 )
+from antiphon.values.conversation import from_tensors
 from tests.contract.converse_client import asked, begin, said, until, until_begun, until_failed
 from tests.contract.fake_stages import (
     CODE2WAV,

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 import antiphon
-from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
+from antiphon.values.conversation import from_tensors
 from antiphon_gateway.server import Gateway
 from tests.contract.calling_stages import CALLS, TOOLS, CallInPieces, say_and_call, with_tools
 from tests.contract.converse_client import said, until, until_failed

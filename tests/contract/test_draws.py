@@ -11,7 +11,7 @@ import pytest
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server.servicer import segment_request
 from antiphon.runtime.session.plan import StageLimits, StagePlan
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.sampler import uniform_each
 from tests.contract.fake_stages import ROLES, FakeStages
 from tests.contract.served_gateway import SPOKEN, ServedGateway

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from antiphon.deployment.schema import dump_deployment
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from tests.contract.attackers import attacked, hear_many
 from tests.contract.fake_stages import THINKER, FakeStages, Session
 from tests.contract.gateway_process import gateway_process

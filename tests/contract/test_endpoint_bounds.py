@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from antiphon.errors import DeadlineExceeded
-from antiphon.segment import FinishReason
 from antiphon.v1 import speech_pb2
+from antiphon.values.segment import FinishReason
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
 from antiphon_gateway.endpoints.sending import PIECE_BYTES

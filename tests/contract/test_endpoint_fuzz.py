@@ -27,9 +27,9 @@ import grpc
 import pytest
 
 from antiphon.errors import InvalidArgument, NotFound, NotImplementedYet
-from antiphon.options import Option, OptionKind
 from antiphon.v1.session_pb2 import ERROR_CODE_DATA_LOSS, SessionError
 from antiphon.v1.speech_pb2 import GenerateResponse
+from antiphon.values.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import error_from_rpc
 from tests.contract.fake_stages import ROLES, THINKER

@@ -16,8 +16,8 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from antiphon.values.segment import FinishReason
 from antiphon.wire import checksum
 from antiphon_gateway.conversations.kept_session import ConversationSession
 from antiphon_gateway.orders.order import Order

@@ -10,7 +10,7 @@ from antiphon.errors import (
     InvalidArgument,
     Unavailable,
 )
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import Event, SegmentFinished
 from tests.contract.failing_stages import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import InvalidArgument, Unavailable
-from antiphon.history import FRAMES as FRAME_HISTORY
-from antiphon.history import IDS
+from antiphon.values.history import FRAMES as FRAME_HISTORY
+from antiphon.values.history import IDS
 from antiphon.wire.history import history_from_proto
 from antiphon_gateway.sessions.events import AudioProduced, Event, TextProduced
 from tests.contract.failing_stages import Failing, answered, check_whole, failing, told_by

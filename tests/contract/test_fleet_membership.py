@@ -11,9 +11,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
+from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.fleet import Fleet

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import antiphon
-from antiphon.chunk import Tensor
-from antiphon.conversation import from_tensors, recording_key
 from antiphon.errors import NotFound
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import from_tensors, recording_key
 from antiphon_gateway.server import Gateway
 from tests.contract.converse_client import until
 from tests.contract.fake_stages import (

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon.errors import AntiphonError, Cancelled
-from antiphon.live_conversation import (
+from antiphon.values.live_conversation import (
     CreateItem,
     CreateResponse,
     Item,
@@ -22,7 +22,7 @@ from antiphon.live_conversation import (
     SpokenPart,
     TruncateItem,
 )
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
 from antiphon_gateway.conversations.responses import RefuseResponse
 from antiphon_gateway.orders.order import Order

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.conversation import TextPart, from_tensors
+from antiphon.values.conversation import TextPart, from_tensors
 from tests.contract.fake_stages import TEXTS, THINKER
 from tests.contract.reading_model import Reader
 from tests.contract.served_gateway import MODEL, ServedGateway

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.options import Option, OptionKind
+from antiphon.values.conversation import ConversationMessage, TextPart
+from antiphon.values.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto, option_values_from_proto
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.server import Gateway

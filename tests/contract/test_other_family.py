@@ -18,10 +18,10 @@ import soundfile
 
 import antiphon
 from antiphon.errors import InvalidArgument
-from antiphon.options import Option, OptionKind
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, speech_pb2, speech_pb2_grpc, stage_pb2
+from antiphon.values.options import Option, OptionKind
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason
 from antiphon.wire.options import option_to_proto, option_values_from_proto
 from antiphon_gateway.server import Gateway
 from antiphon_tools.load.options import read_options

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import ConversationMessage, from_tensors
 from antiphon.errors import ResourceExhausted
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import ConversationMessage, from_tensors
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 import soundfile
 
-from antiphon.conversation import from_tensors
 from antiphon.v1 import stage_pb2
+from antiphon.values.conversation import from_tensors
 from antiphon_gateway.server import Gateway
 from tests.contract.fake_stages import FakeStages
 from tests.contract.reading_model import (

@@ -8,9 +8,9 @@ import base64
 import numpy as np
 import pytest
 
-from antiphon.conversation import TextPart, from_tensors
 from antiphon.errors import ResourceExhausted, Unavailable
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import TextPart, from_tensors
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import (
     CODE2WAV,
     FRAMES,

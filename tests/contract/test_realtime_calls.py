@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 import antiphon
-from antiphon.conversation import TextPart, ToolChoice, from_tensors
 from antiphon.errors import NotImplementedYet
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import TextPart, ToolChoice, from_tensors
+from antiphon.values.segment import FinishReason
 from antiphon.wire.tool_calls import CallPiece, call_pieces_to_tensors
 from antiphon_gateway.server import Gateway
 from tests.contract.calling_stages import (

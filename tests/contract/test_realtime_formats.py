@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.conversation import from_tensors
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import from_tensors
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.media.live_audio import A_LAW, LIVE_FORMATS, MU_LAW, LiveEncoder, LiveFormat
 from tests.contract.fake_stages import (
     CODE2WAV,

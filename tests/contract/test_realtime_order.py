@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session
 from tests.contract.realtime_client import Realtime, Told, realtime
 from tests.contract.served_gateway import ServedGateway

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import THINKER, USUAL, Session
 from tests.contract.realtime_client import hear, realtime
 from tests.contract.served_gateway import ServedGateway

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.conversation import TextPart, from_tensors
 from antiphon.errors import Internal, InvalidArgument
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import TextPart, from_tensors
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.conversations.transcripts import MOST_WAITING
 from tests.contract.fake_stages import THINKER, Session, think
 from tests.contract.realtime_client import Realtime, Told, realtime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import ROLES, THINKER, USUAL, Session
 from tests.contract.realtime_client import realtime
 from tests.contract.served_gateway import ServedGateway

@@ -7,8 +7,8 @@ import base64
 
 import pytest
 
-from antiphon.conversation import from_tensors
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import from_tensors
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session, twice
 from tests.contract.realtime_client import Realtime, Told, hear, realtime
 from tests.contract.served_gateway import ServedGateway, serve_gateway

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Internal, ResourceExhausted, Unavailable
+from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon_gateway.conversations.kept_session import ConversationSession
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import SegmentFinished

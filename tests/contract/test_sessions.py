@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, ResourceExhausted, Unavailable
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import ConversationMessage, TextPart
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.orders.prepared import PreparedRequest

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 import soundfile
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.media import pyav
 from tests.contract.fake_stages import Session
 from tests.contract.reading_model import VOCODER, Reader, open_reader, post

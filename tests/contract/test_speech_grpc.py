@@ -14,7 +14,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from antiphon.client.events import text_from_proto
-from antiphon.conversation import from_tensors
 from antiphon.errors import (
     AntiphonError,
     FailedPrecondition,
@@ -24,9 +23,10 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from antiphon.logprobs import TokenLogprob
-from antiphon.segment import FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, usage_pb2
+from antiphon.values.conversation import from_tensors
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason
 from antiphon.wire.logprobs import logprobs_to_tensors
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import TextPart, from_tensors
+from antiphon.values.conversation import TextPart, from_tensors
 from antiphon_gateway.endpoints.openai.spoken import OVERHEAD_BYTES
 from tests.contract.fake_stages import THINKER
 from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, serve_gateway

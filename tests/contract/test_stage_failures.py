@@ -20,8 +20,8 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session, stall, think
 from tests.contract.raw_http import chat_body, post, raw_client
 from tests.contract.served_gateway import (

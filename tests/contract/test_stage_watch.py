@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.fleet import replica_watch
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica

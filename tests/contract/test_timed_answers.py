@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon.conversation import AudioPart, from_tensors
+from antiphon.values.conversation import AudioPart, from_tensors
 from tests.contract.converse_client import until
 from tests.contract.fake_stages import ROLES, THINKER, USUAL, Session, think, twice
 from tests.contract.realtime_client import realtime

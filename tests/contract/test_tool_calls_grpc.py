@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 import antiphon
-from antiphon.conversation import TextPart, ToolCall, ToolChoice, from_tensors
+from antiphon.values.conversation import TextPart, ToolCall, ToolChoice, from_tensors
 from antiphon_gateway.server import Gateway
 from tests.contract.calling_stages import (
     CALLS,

@@ -10,8 +10,8 @@ import openai
 import pytest
 import pytest_asyncio
 
-from antiphon.conversation import TextPart, ToolCall, ToolChoice, from_tensors
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import TextPart, ToolCall, ToolChoice, from_tensors
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.server import Gateway
 from tests.contract.calling_stages import (
     CALLS,

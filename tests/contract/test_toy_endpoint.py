@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
+from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon_gateway.endpoints.openai.audio import AnswerEvent
 from antiphon_gateway.endpoints.openai.endpoint import JsonEndpoint, RequestContext
 from antiphon_gateway.orders.order import Order

@@ -13,9 +13,9 @@ import pytest_asyncio
 import soundfile
 from openai.types.audio import Transcription, TranscriptionVerbose
 
-from antiphon.conversation import AudioPart, Conversation, TextPart, from_tensors
 from antiphon.errors import Internal
 from antiphon.v1 import stage_pb2
+from antiphon.values.conversation import AudioPart, Conversation, TextPart, from_tensors
 from tests.contract.fake_stages import INPUT_RATE_HZ, TEXTS, THINKER, Session
 from tests.contract.raw_http import raw_client
 from tests.contract.reading_model import Reader

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.trace_collector import SpanNode, TraceCollector, trace_collector
 from tests.contract.fake_stages import THINKER, Session, think
 from tests.contract.realtime_client import Realtime, realtime

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
+from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon_gateway.orders.order import Order
 from tests.contract.fake_stages import THINKER, FakeStage
 from tests.contract.replicated_stages import open_replicas

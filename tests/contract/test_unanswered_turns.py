@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import ResourceExhausted
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import THINKER, Session, think
 from tests.contract.realtime_client import Realtime, realtime
 from tests.contract.served_gateway import ServedGateway, serve_gateway

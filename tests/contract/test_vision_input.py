@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon.conversation import (
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.v1 import stage_pb2
+from antiphon.values.conversation import (
     AudioPart,
     Conversation,
     ImagePart,
@@ -19,9 +21,7 @@ from antiphon.conversation import (
     VideoPart,
     from_tensors,
 )
-from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.segment import FinishReason
-from antiphon.v1 import stage_pb2
+from antiphon.values.segment import FinishReason
 from benchmarks.hostile import files
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER, Session
 from tests.contract.served_gateway import ServedGateway

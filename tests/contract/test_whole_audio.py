@@ -17,7 +17,7 @@ import httpx
 import pytest
 import soundfile
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.media.pyav import there_is_pyav
 from tests.contract.fake_stages import Session
 from tests.contract.reading_model import (

@@ -14,7 +14,7 @@ import torch
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason, SamplingRequest
-from antiphon.conversation import AudioPart, Conversation, ImagePart, VideoPart
+from antiphon.values.conversation import AudioPart, Conversation, ImagePart, VideoPart
 from antiphon_testkit.qwen3_omni.reference import ReferenceOutput
 from tests.equality.truth import Truth
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import Conversation, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.graph import CLIENT, Pipeline
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
-from antiphon_services.loading import load_stage
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import Conversation, to_tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from antiphon.chunk import Chunk, Tensors, concatenate
-from antiphon.conversation import Conversation, to_tensors
 from antiphon.pipelines.qwen3_omni import SpecialIds, talker_row_positions
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Chunk, Tensors, concatenate
+from antiphon.values.conversation import Conversation, to_tensors
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.reference import Case

@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from antiphon.conversation import AudioPart, Conversation, ConversationMessage, Part, TextPart
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import AntiphonError
-from antiphon.live_conversation import (
+from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
+from antiphon.values.conversation import (
+    AudioPart,
+    Conversation,
+    ConversationMessage,
+    Part,
+    TextPart,
+)
+from antiphon.values.live_conversation import (
     AppendAudio,
     ChangeSettings,
     CommitAudio,
@@ -23,8 +30,7 @@ from antiphon.live_conversation import (
     SpokenPart,
     TimedTurns,
 )
-from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
-from antiphon.sampling import SamplingRequest
+from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.conversations.conversation import LiveConversation
 from antiphon_gateway.conversations.conversations import AdmittedConversation, Conversations

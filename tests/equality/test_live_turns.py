@@ -9,16 +9,16 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 
-from antiphon.conversation import (
+from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
+from antiphon.values.conversation import (
     AudioPart,
     Conversation,
     ConversationMessage,
     TextPart,
 )
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
-from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.media.attachments import Attachments

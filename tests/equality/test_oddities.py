@@ -11,9 +11,9 @@ import torch
 
 import antiphon
 from antiphon import FinishReason
-from antiphon.chunk import Chunk
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Chunk
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.conversations import conversation

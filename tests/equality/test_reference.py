@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.conversation import Conversation
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import Conversation
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen3_omni.reference import Case, Reference, ReferenceOutput

@@ -17,8 +17,8 @@ import pytest
 import pytest_asyncio
 
 import antiphon
-from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
+from antiphon.values.conversation import Conversation
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.margins import MIN_MARGIN

@@ -10,13 +10,13 @@ import httpx
 import numpy as np
 
 import antiphon
-from antiphon.chunk import concatenate
-from antiphon.conversation import TextPart, from_tensors
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig, TransportName
 from antiphon.pipelines.graph import VARIES, Pipeline, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.tracing.tracing import open_tracing
+from antiphon.values.chunk import concatenate
+from antiphon.values.conversation import TextPart, from_tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_gateway.server import Gateway
 from antiphon_testkit.stage_harness import LIMITS, LINKS, RunningStage, running_stage
 from tests.integration.scripted_engine import Chunks

@@ -12,8 +12,8 @@ from antiphon.runtime.engine import (
     SegmentSettings,
     StageFacts,
 )
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 
 NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 Chunks = deque[InputChunk]

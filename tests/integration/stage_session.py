@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import grpc
 import numpy as np
 
-from antiphon.chunk import Chunk
-from antiphon.segment import FinishReason
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import FinishReason
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.stage_harness import RunningStage

@@ -19,8 +19,8 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import Engine, EngineEvent, InputChunk, LoadedStage, SegmentSettings
 from antiphon.runtime.server.main import main
-from antiphon.segment import SegmentKey
-from antiphon_services.loading import load_stage
+from antiphon.values.segment import SegmentKey
+from antiphon_services.stage.loading import load_stage
 
 HOLDS_THE_INTERPRETER = ctypes.PyDLL(None)
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from antiphon.chunk import Chunk
 from antiphon.runtime.engine import LoadedStage
-from antiphon.segment import SegmentKey
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, FakeEngine

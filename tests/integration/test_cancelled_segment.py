@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from antiphon.segment import SegmentKey
 from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FakeEngine
 from antiphon_testkit.stage_harness import RunningStage

@@ -11,8 +11,8 @@ import torch
 from msgspec import structs
 
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
-from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage

@@ -10,8 +10,8 @@ import pytest
 
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import LoadedStage
-from antiphon.segment import SegmentKey
 from antiphon.v1 import session_pb2
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import EXPLOSION, FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon.chunk import Tensor, concatenate
 from antiphon.deployment.schema import TransportName
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
-from antiphon.segment import SegmentKey
+from antiphon.values.chunk import Tensor, concatenate
+from antiphon.values.segment import SegmentKey
 from tests.integration.families import (
     IDS,
     INPUT,

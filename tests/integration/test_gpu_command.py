@@ -34,7 +34,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.checkpoint.submodule import construct
 from antiphon_services.lm.memory import WORKING_BYTES
-from antiphon_services.memory_plan import Cached, plan_stage
+from antiphon_services.stage.memory_plan import Cached, plan_stage
 from antiphon_tools.launcher.plan import import_path
 from benchmarks.gpu import fidelity
 from benchmarks.gpu.__main__ import NO_DEVICE, main

@@ -13,7 +13,7 @@ import antiphon
 from antiphon.errors import DataLoss, ResourceExhausted
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from tests.integration.families import (
     IDS,
     INPUT,

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from antiphon.chunk import Chunk
 from antiphon.runtime.engine import LoadedStage
 from antiphon.transport.payload.transport import placed
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.values.chunk import Chunk
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine

@@ -21,7 +21,7 @@ from antiphon.runtime.engine import (
     LoadedStage,
     SegmentSettings,
 )
-from antiphon.segment import Delivery, FinishReason, SegmentKey
+from antiphon.values.segment import Delivery, FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
 from antiphon_testkit.stage_harness import running_stage
 from antiphon_tools.load.content import Content

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from antiphon.chunk import Chunk
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
 from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Chunk
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
 from antiphon_testkit.stage_harness import RunningStage, running_stage

@@ -25,7 +25,7 @@ import soundfile
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Launcher, Running
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from antiphon.chunk import Tensor
 from antiphon.deployment.schema import TransportName
 from antiphon.pipelines.graph import Edge
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
-from antiphon.segment import SegmentKey
 from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker

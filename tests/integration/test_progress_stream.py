@@ -7,8 +7,8 @@ import threading
 from collections.abc import Collection, Sequence
 
 from antiphon.runtime.engine import EngineEvent, LoadedStage
-from antiphon.segment import SegmentKey
 from antiphon.v1 import session_pb2
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage

@@ -19,12 +19,12 @@ import pytest_asyncio
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.chunk import Chunk, Tensor
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
-from antiphon.segment import FinishReason
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.chunk import Chunk, Tensor
+from antiphon.values.conversation import ConversationMessage, TextPart
+from antiphon.values.segment import FinishReason
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_gateway.orders.order import Order

@@ -11,7 +11,6 @@ import grpc
 import numpy as np
 import pytest
 
-from antiphon.chunk import Chunk
 from antiphon.errors import Internal, ResourceExhausted
 from antiphon.runtime.engine import Emitted, EngineEvent, LoadedStage
 from antiphon.runtime.server.outbox import Outbox
@@ -25,9 +24,10 @@ from antiphon.runtime.session.facts import (
 from antiphon.runtime.session.instructions import Destination, End
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.stepping.thread import RESULT_PERMITS
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import SegmentKey
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.values.chunk import Chunk
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import SegmentKey
 from antiphon.wire import blob
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine

@@ -23,9 +23,9 @@ from antiphon.runtime.session.facts import (
 from antiphon.runtime.session.instructions import Destination, End, Progress
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.stepping.thread import RESULT_PERMITS
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import SegmentKey
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine

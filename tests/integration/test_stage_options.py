@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.options import Option, OptionKind, OptionValue
 from antiphon.pipelines.graph import StageSpec
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.session.plan import MAX_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.options import Option, OptionKind, OptionValue
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.options import option_value_to_proto
 from antiphon.wire.stubs import stage_stub
@@ -126,7 +126,7 @@ async def test_describe_tells_the_checkpoints_description(served: RunningStage) 
 UNDECLARED = """
 import sys
 from dataclasses import replace
-from antiphon.options import Option, OptionKind
+from antiphon.values.options import Option, OptionKind
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.main import main
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine

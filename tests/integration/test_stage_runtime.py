@@ -14,9 +14,9 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.session.facts import ChunkArrived, SegmentRequested
 from antiphon.runtime.session.instructions import Destination, End
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import SegmentKey
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import EXPLOSION, FACTS, POISON, FakeEngine

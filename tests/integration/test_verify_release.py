@@ -14,10 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.history import History
 from antiphon.pipelines.qwen2_5_omni import PIPELINE as OMNI25
 from antiphon.runtime.engine import InputChunk, LoadedStage
-from antiphon_services.loading import load_stage
+from antiphon.values.history import History
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.drive_engine import SegmentOutput
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL

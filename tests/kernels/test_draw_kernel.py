@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.draw_kernel import MOST_IDS, choose_fused
 from antiphon_services.lm.sampler import SamplingRows, choose_each
 

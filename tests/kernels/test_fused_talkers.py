@@ -13,7 +13,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines import qwen2_5_omni, qwen3_omni, qwen3_tts
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import InputChunk
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.awake_deadline import ON_TIME_S, SLICE_S, AwakeDeadline
+from antiphon.deadlines.awake_deadline import ON_TIME_S, SLICE_S, AwakeDeadline
 
 
 def slices_until_passed(deadline: AwakeDeadline, *late: float) -> tuple[int, float]:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.conversation import (
+from antiphon.errors import InvalidArgument
+from antiphon.values.conversation import (
     AudioPart,
     Conversation,
     ConversationMessage,
@@ -13,7 +14,6 @@ from antiphon.conversation import (
     from_tensors,
     to_tensors,
 )
-from antiphon.errors import InvalidArgument
 
 
 def test_conversation_round_trip() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from antiphon.errors import InvalidArgument
-from antiphon.options import Option, OptionKind, OptionValue
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.options import Option, OptionKind, OptionValue
 from antiphon.wire.options import (
     option_from_proto,
     option_to_proto,

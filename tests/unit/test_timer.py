@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import uvloop
 
-from antiphon.timer import Timer
+from antiphon.deadlines.timer import Timer
 
 LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from antiphon.pipelines.graph import Edge, Pipeline
 from antiphon.runtime.engine import StageFacts
 from antiphon.runtime.server.load_watch import LoadCounts
-from antiphon.sampling import MAX_STOP_BYTES, MAX_STOPS
 from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
+from antiphon.values.sampling import MAX_STOP_BYTES, MAX_STOPS
 from antiphon.version import VERSION
 from antiphon.wire.convert import delivery_to_proto
 from antiphon.wire.options import option_to_proto

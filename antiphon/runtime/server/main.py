@@ -51,7 +51,6 @@ from antiphon.runtime.server.metrics_endpoint import metrics_endpoint
 from antiphon.runtime.server.servicer import StageServicer
 from antiphon.runtime.server.stage import Stage
 from antiphon.runtime.session.plan import StageLimits, StagePlan
-from antiphon.segment import Delivery
 from antiphon.tracing.tracing import open_tracing
 from antiphon.transport.channel import CHANNEL_OPTIONS, SERVER_OPTIONS
 from antiphon.transport.heap import leave_out_startup
@@ -59,6 +58,7 @@ from antiphon.transport.listening import listen_at, wait_closed
 from antiphon.transport.mutual_tls import ServiceTls, open_channel, service_tls
 from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkIdentity, LinkSettings
+from antiphon.values.segment import Delivery
 from antiphon.wire.frames import add_stage_service
 
 Load = Callable[[Pipeline, str, Path, StageConfig], LoadedStage]

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import grpc
 from google.protobuf.message import DecodeError
 
-from antiphon.chunk import Chunk
+from antiphon.deadlines.wait_deadline import WaitDeadline
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
@@ -48,11 +48,11 @@ from antiphon.runtime.session.instructions import (
     Suspended,
 )
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
-from antiphon.segment import Delivery, SegmentKey
 from antiphon.tracing.tracing import Tracing
 from antiphon.transport.link.incoming.connection import LinkContext
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
-from antiphon.wait_deadline import WaitDeadline
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import Delivery, SegmentKey
 from antiphon.wire.checksum import CorruptMessage, undamaged
 from antiphon.wire.chunks import chunk_from_proto, put_chunk
 from antiphon.wire.convert import (

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.deferred_closes import DeferredCloses
@@ -59,6 +58,7 @@ from antiphon.runtime.stepping.watchdog import Watchdog
 from antiphon.transport.link.outgoing.link import LinkEvents
 from antiphon.transport.link.outgoing.links import Connect, OutgoingLinks, connect_in_clear
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
+from antiphon.values.chunk import Chunk
 
 Reply = Chunk | Told
 """What a session's own stream is told; `End` is the last."""

@@ -6,7 +6,7 @@ the segment has finished, so it cannot get out of step between segments.
 
 from __future__ import annotations
 
-from antiphon.segment import ChunkPolicy
+from antiphon.values.segment import ChunkPolicy
 
 
 def next_boundary(sent: int, policy: ChunkPolicy) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.pipelines.graph import CLIENT
+from antiphon.runtime.session.open_segment import Segment
 from antiphon.runtime.session.plan import StagePlan
-from antiphon.runtime.session.segment import Segment
 
 
 class SessionClocks:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import Completed, EngineEvent
 from antiphon.runtime.session.instructions import Destination, Refuse
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
-from antiphon.segment import SegmentKey
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import SegmentKey
 
 # -- from a session's stream -------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, DataLoss, ResourceExhausted
 from antiphon.runtime.session.facts import ChunkArrived
+from antiphon.values.chunk import Chunk
 
 CHUNK_BYTES = 1024
 """About what a chunk that waits takes beside its tensors' bytes, so that empty ones are bounded."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import FinishReason, SegmentKey
 
 
 class Destination(Struct, frozen=True):

@@ -9,12 +9,12 @@ from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexp
 from antiphon.runtime.session.deadlines import Deadlines
 from antiphon.runtime.session.inbox import EarlyChunks
 from antiphon.runtime.session.instructions import End, Instruction
+from antiphon.runtime.session.open_segment import Segment
 from antiphon.runtime.session.plan import StagePlan
-from antiphon.runtime.session.segment import Segment
 from antiphon.runtime.session.session import LiveSession
 from antiphon.runtime.session.states import Event, State
 from antiphon.runtime.session.tally import Outcome
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 
 TellFault = Callable[[str, Exception], None]
 """Is told of exceptions that nobody expected, with the session's id."""

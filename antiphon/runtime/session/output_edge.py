@@ -26,14 +26,14 @@ from dataclasses import replace
 
 from msgspec import Struct, structs
 
-from antiphon.chunk import Tensor, Tensors, concatenate
 from antiphon.errors import Internal
 from antiphon.pipelines.graph import Edge
 from antiphon.runtime.engine import Emitted
 from antiphon.runtime.session.chunking import due, next_boundary
 from antiphon.runtime.session.credit import Credit
 from antiphon.runtime.session.instructions import Destination
-from antiphon.segment import ChunkPolicy, Delivery, FinishReason
+from antiphon.values.chunk import Tensor, Tensors, concatenate
+from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 
 CLOCK_S = 0.0005
 """Half of what an event loop's clock and timers tell apart."""

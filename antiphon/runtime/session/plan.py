@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from antiphon.chunk import MAX_NAME
 from antiphon.deployment.schema import GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.history import FRAMES, IDS, LATENTS, History
-from antiphon.options import Option, OptionValue
 from antiphon.pipelines.graph import CLIENT, SAMPLE, Edge, Pipeline
 from antiphon.runtime.engine import SegmentSettings
 from antiphon.runtime.session.instructions import Destination
-from antiphon.sampling import Sampling, SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.values.chunk import MAX_NAME
+from antiphon.values.history import FRAMES, IDS, LATENTS, History
+from antiphon.values.options import Option, OptionValue
+from antiphon.values.sampling import Sampling, SamplingRequest
+from antiphon.values.segment import ChunkPolicy, Delivery
 
 MAX_WINDOW = 1 << 32
 """Positions: years of audio, and far from where totals would not fit a message."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from antiphon.chunk import Chunk
 from antiphon.errors import FailedPrecondition, ResourceExhausted
 from antiphon.runtime.session.inbox import held_size
+from antiphon.values.chunk import Chunk
 
 
 class SegmentOrder:

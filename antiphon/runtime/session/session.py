@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
 from antiphon.pipelines.graph import CLIENT, Edge
 from antiphon.runtime.engine import Completed, Emitted, InputChunk
@@ -31,14 +30,15 @@ from antiphon.runtime.session.instructions import (
     SegmentRefused,
     Send,
 )
+from antiphon.runtime.session.open_segment import Segment
 from antiphon.runtime.session.output_edge import OutputEdge, Piece
 from antiphon.runtime.session.output_flow import OutputFlow
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StagePlan
-from antiphon.runtime.session.segment import Segment
 from antiphon.runtime.session.segment_order import SegmentOrder
 from antiphon.runtime.session.states import Event, State, follow
 from antiphon.runtime.session.tally import Outcome, Tally
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import FinishReason, SegmentKey
 
 
 class LiveSession:

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from antiphon.chunk import MAX_NAME
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
@@ -44,6 +43,7 @@ from antiphon.runtime.session.plan import StagePlan
 from antiphon.runtime.session.session import LiveSession
 from antiphon.runtime.session.states import Event, State
 from antiphon.runtime.session.tally import Outcome, Tally
+from antiphon.values.chunk import MAX_NAME
 
 
 class SessionTable:

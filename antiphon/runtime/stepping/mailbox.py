@@ -13,7 +13,7 @@ import numpy as np
 
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Release
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 
 MAX_COMMANDS = 65536
 

@@ -28,7 +28,7 @@ from antiphon.runtime.engine import (
 )
 from antiphon.runtime.session.facts import EngineStepped, SegmentStatus
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Limit, Release
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 
 FAILURES_TO_GIVE_UP = 3
 # A guess at how long a restart takes, for whoever wants to try again.

@@ -17,10 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from antiphon.awake_deadline import ON_TIME_S, SLICE_S
+from antiphon.deadlines.awake_deadline import ON_TIME_S, SLICE_S
+from antiphon.deadlines.timer import Timer
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.runtime.stepping.starvation import Starvation
-from antiphon.timer import Timer
 
 
 class Pulse:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+from antiphon.deadlines.timer import Timer
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
     AntiphonError,
@@ -22,7 +23,6 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from antiphon.timer import Timer
 from antiphon_gateway.admission.admission import AdmissionQueue, Decision, Denied, Reason
 from antiphon_gateway.admission.admission_request import AdmissionRequest
 from antiphon_gateway.admission.refused_slots import RefusedSlots

@@ -27,9 +27,9 @@ from typing import Any
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import NotFound, ResourceExhausted, Unavailable
-from antiphon.segment import Delivery
 from antiphon.tracing.span import current_span
 from antiphon.tracing.tracing import Tracing
+from antiphon.values.segment import Delivery
 from antiphon_gateway.admission.admission_request import AdmissionRequest, Urgency
 from antiphon_gateway.admission.byte_budget import uploads_of
 from antiphon_gateway.admission.reservation import Admission, Reservation, shutting_down

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, NotFound
-from antiphon.live_conversation import (
+from antiphon.values.live_conversation import (
     AppendAudio,
     AudioAccepted,
     AudioDropped,

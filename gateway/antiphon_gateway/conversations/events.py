@@ -1,12 +1,13 @@
-"""What the gateway adds to the events of `antiphon.live_conversation`, for its endpoints alone."""
+"""Events for the endpoints alone, beyond those of `antiphon.values.live_conversation`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from antiphon.chunk import Tensor
-from antiphon.live_conversation import (
+from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Tensor
+from antiphon.values.live_conversation import (
     ConversationReply,
     ConversationSaved,
     Item,
@@ -14,7 +15,6 @@ from antiphon.live_conversation import (
     ResponseItemStarted,
     TalkEvent,
 )
-from antiphon.v1 import session_pb2
 from antiphon_gateway.conversations.settings import ConversationSettings
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from antiphon.answer import FunctionCall
-from antiphon.conversation import ConversationMessage, Part, Role, TextPart, ToolCall
 from antiphon.errors import InvalidArgument, NotFound, ResourceExhausted
-from antiphon.live_conversation import CallResultPart, Item, RecordedPart, SpokenPart
+from antiphon.values.answer import FunctionCall
+from antiphon.values.conversation import ConversationMessage, Part, Role, TextPart, ToolCall
+from antiphon.values.live_conversation import CallResultPart, Item, RecordedPart, SpokenPart
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.pcm_recording import PcmRecording

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import AudioPart, ConversationMessage
 from antiphon.errors import AntiphonError
 from antiphon.tracing.span import NO_SPAN, TraceSpan, current_span
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import AudioPart, ConversationMessage
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import FULL_SCALE
 from antiphon_gateway.media.audio_out import SAMPLE_BYTES

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
-from antiphon.live_conversation import CreateResponse, EndedBy, Item, ItemRemoved
 from antiphon.tracing.span import enclosing_span
+from antiphon.values.live_conversation import CreateResponse, EndedBy, Item, ItemRemoved
 from antiphon_gateway.admission.reservation import GivenUp
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.conversations.errors import NoResponse, ResponseUnderWay

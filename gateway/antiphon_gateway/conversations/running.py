@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from antiphon.answer import FunctionCall
 from antiphon.errors import AntiphonError
-from antiphon.live_conversation import (
+from antiphon.values.answer import FunctionCall
+from antiphon.values.live_conversation import (
     EndedBy,
     Item,
     ItemPart,
@@ -20,7 +20,7 @@ from antiphon.live_conversation import (
     ResponseTextDelta,
     SpokenPart,
 )
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.admission.reservation import Reservation
 from antiphon_gateway.conversations.events import (
     ConversationEvent,

@@ -13,9 +13,9 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from antiphon.answer import FunctionCall
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
-from antiphon.live_conversation import (
+from antiphon.values.answer import FunctionCall
+from antiphon.values.live_conversation import (
     CallResultPart,
     Item,
     ItemPart,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from msgspec import structs
 
-from antiphon.live_conversation import (
+from antiphon.values.live_conversation import (
     AudioAccepted,
     AudioDropped,
     CommandFailed,

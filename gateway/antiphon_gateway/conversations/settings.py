@@ -6,9 +6,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from antiphon.conversation import ToolChoice
-from antiphon.live_conversation import HeldSettings, TimedTurns, VoiceTurns
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.values.conversation import ToolChoice
+from antiphon.values.live_conversation import HeldSettings, TimedTurns, VoiceTurns
+from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
 from antiphon_gateway.media.live_audio import PCM16, LiveFormat
 from antiphon_gateway.orders.tools import choose_tools
 from antiphon_gateway.outputs import AUDIO, TEXT

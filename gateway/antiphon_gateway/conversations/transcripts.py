@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, NotFound, ResourceExhausted
-from antiphon.live_conversation import (
+from antiphon.values.live_conversation import (
     Item,
     TranscriptDelta,
     TranscriptDone,

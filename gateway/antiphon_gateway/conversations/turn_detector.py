@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphon.live_conversation import SilencePassed, SpeechBegan, SpeechEnded, VoiceTurns
+from antiphon.values.live_conversation import SilencePassed, SpeechBegan, SpeechEnded, VoiceTurns
 from antiphon_gateway.conversations.input_audio import InputAudioBuffer
 from antiphon_gateway.conversations.items import new_id
 from antiphon_gateway.media.audio_out import SAMPLE_BYTES

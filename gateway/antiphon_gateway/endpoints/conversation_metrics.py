@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from antiphon.live_conversation import AudioAccepted, CommandFailed, ResponseDone
+from antiphon.values.live_conversation import AudioAccepted, CommandFailed, ResponseDone
 from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
 from antiphon_gateway.metrics import Metrics
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 from msgspec import structs
 
-from antiphon.chunk import Tensor
 from antiphon.errors import Unavailable
-from antiphon.history import History
+from antiphon.values.chunk import Tensor
+from antiphon.values.history import History
 from antiphon_gateway.sessions.events import (
     AudioProduced,
     Event,

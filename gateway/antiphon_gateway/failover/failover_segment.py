@@ -21,8 +21,8 @@ from antiphon.errors import (
     InvalidArgument,
     NotFound,
 )
-from antiphon.history import History
-from antiphon.segment import FinishReason
+from antiphon.values.history import History
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.failover.budget import FailoverBudget
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.failover.replica_retries import REFUSALS, ReplicaRetries

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from antiphon.errors import InvalidArgument, NotImplementedYet, Unavailable
-from antiphon.options import Option
 from antiphon.pipelines.graph import CLIENT
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.v1 import stage_pb2
+from antiphon.values.options import Option
+from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.wire.options import option_from_proto
 from antiphon_gateway.fleet.lineup import Edges, Lineup
 

@@ -3,8 +3,9 @@
 The gateway probes each stage. What a stage sends by itself is as good a sign of life as an answer:
 its output and its reports of progress, and its load. A hung event loop, a hung interpreter and a
 stopped process send none of these. So only silence counts against a stage, and only as much of it
-as this process was awake to see (`antiphon.awake_deadline`). While threads of this machine wait for
-its cores nearly all the time, stages on it may get none for seconds: that time counts for a fifth.
+as this process was awake to see (`antiphon.deadlines.awake_deadline`). While threads of this
+machine wait for its cores nearly all the time, stages on it may get none for seconds: that time
+counts for a fifth.
 
 Load reports are sent on a stream of their own, so they say nothing of a connection that loses what
 is sent to the stage. They excuse a missing answer for `REPORTS_EXCUSE` times the probe's timeout.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from antiphon.awake_deadline import AwakeDeadline
+from antiphon.deadlines.awake_deadline import AwakeDeadline
 
 MISSES_TO_LOSE = 2
 REPORTS_EXCUSE = 4

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from antiphon.errors import AntiphonError
-from antiphon.options import Option
+from antiphon.values.options import Option
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.lineup import Lineup
 from antiphon_gateway.outputs import OUTPUTS

@@ -6,16 +6,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.conversation import (
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
+from antiphon.v1 import stage_pb2
+from antiphon.values.conversation import (
     AudioPart,
     ConversationMessage,
     ImagePart,
     TextPart,
     VideoPart,
 )
-from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
-from antiphon.v1 import stage_pb2
 from antiphon_gateway.admission.byte_budget import ByteBudget
 from antiphon_gateway.media.audio_in import AudioLimits, Recording, check_recordings
 from antiphon_gateway.media.decoding.decoder import MediaDecoder

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import soundfile
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.audio_out import pcm16_of, to_pcm16, wav_file, wav_header
 from antiphon_gateway.media.mp3 import frame_at
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.data_url import data_of_url, file_bytes
 from antiphon_gateway.media.decoding.bounds import RecordingTooLong, RejectedRecording, check_sound
 from antiphon_gateway.media.decoding.decoder import MediaDecoder, MissingFfmpeg

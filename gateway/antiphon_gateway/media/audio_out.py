@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pybase64
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 
 SAMPLE_BYTES = 2
 BASE64_GROUP_BYTES = 6

@@ -11,9 +11,9 @@ from typing import TypeVar, TypeVarTuple
 import numpy as np
 import soxr
 
-from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.segment import Delivery
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import Delivery
 from antiphon_gateway.media.audio_formats import FORMATS, AudioEncoder, PcmEncoder, SoundFileEncoder
 from antiphon_gateway.media.pyav import (
     MAX_SPEED,

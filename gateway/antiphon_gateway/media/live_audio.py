@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import soxr
 
-from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.media import g711
 from antiphon_gateway.media.audio_out import SAMPLE_BYTES, pcm16_of
 from antiphon_gateway.media.decoding.bounds import RejectedRecording

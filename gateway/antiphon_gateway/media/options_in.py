@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
-from antiphon.options import Option, OptionKind, OptionValue
-from antiphon.sampling import utf8_size
+from antiphon.values.chunk import Tensor
+from antiphon.values.options import Option, OptionKind, OptionValue
+from antiphon.values.sampling import utf8_size
 from antiphon_gateway.media.audio_in import (
     AudioLimits,
     Recording,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.audio_formats import ForwardSink
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import (
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import (
     Conversation,
     ConversationMessage,
     recording_key,

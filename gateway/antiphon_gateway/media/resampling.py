@@ -12,7 +12,7 @@ import math
 import numpy as np
 import soxr
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 
 
 def resampled_length(samples: int, from_hz: int, to_hz: int) -> int:

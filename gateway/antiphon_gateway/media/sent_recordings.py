@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import is_recording_key
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import is_recording_key
 from antiphon_gateway.media.pcm_recording import PcmRecording
 
 MOST = 1024

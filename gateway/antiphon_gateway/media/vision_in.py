@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.data_url import data_of_url, file_bytes
 from antiphon_gateway.media.image_size import (
     MAX_CHUNKS,

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from antiphon.conversation import ConversationMessage, TextPart, ToolChoice
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery
-from antiphon.template import TemplateValue
+from antiphon.values.conversation import ConversationMessage, TextPart, ToolChoice
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import ChunkPolicy, Delivery
+from antiphon.values.template import TemplateValue
 from antiphon_gateway.admission.priority import Priority
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec import structs
 
-from antiphon.conversation import Conversation
-from antiphon.history import History
+from antiphon.values.conversation import Conversation
+from antiphon.values.history import History
 from antiphon_gateway.fleet.assignment import Assignment
 from antiphon_gateway.fleet.fleet import NONE_AVOIDED
 from antiphon_gateway.fleet.lineup import Lineup

@@ -7,10 +7,15 @@ from typing import Any
 
 import msgspec
 
-from antiphon.conversation import FUNCTION_NAME, ConversationMessage, ToolChoice, function_names
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
+from antiphon.values.conversation import (
+    FUNCTION_NAME,
+    ConversationMessage,
+    ToolChoice,
+    function_names,
+)
 from antiphon_gateway.orders.order import Order
 
 KIND = "tools"

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from antiphon.conversation import ConversationMessage, Part, TextPart
-from antiphon.options import TASK, TRANSCRIPTION, Option, does_task
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.values.conversation import ConversationMessage, Part, TextPart
+from antiphon.values.options import TASK, TRANSCRIPTION, Option, does_task
+from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.orders.order import Order

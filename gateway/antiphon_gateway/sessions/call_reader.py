@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from antiphon.chunk import Chunk
-from antiphon.conversation import ToolCall
 from antiphon.errors import DataLoss
+from antiphon.values.chunk import Chunk
+from antiphon.values.conversation import ToolCall
 from antiphon.wire.tool_calls import CallPiece, call_pieces_from_tensors
 from antiphon_gateway.sessions.events import ToolCallPiece, ToolCallsProduced
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import RecordingKey
 from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.tracing.span import current_span
 from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import RecordingKey
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto
 from antiphon_gateway.fleet.assignment import Assignment

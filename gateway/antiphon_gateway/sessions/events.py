@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from antiphon.answer import Usage
-from antiphon.chunk import Tensor
-from antiphon.conversation import ToolCall
-from antiphon.logprobs import TokenLogprob
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from antiphon.values.answer import Usage
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import ToolCall
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ in those before it.
 
 from __future__ import annotations
 
-from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss, ResourceExhausted
+from antiphon.values.chunk import Chunk
 from antiphon_gateway.media.vision_in import image_media_type
 from antiphon_gateway.sessions.events import ImageFile, ImageProduced
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from antiphon.chunk import Chunk, Tensor
-from antiphon.conversation import Conversation, TextPart, to_tensors
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.history import History
-from antiphon.options import TASK, OptionValue
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery, FinishReason
-from antiphon.template import FIELD
 from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon.values.chunk import Chunk, Tensor
+from antiphon.values.conversation import Conversation, TextPart, to_tensors
+from antiphon.values.history import History
+from antiphon.values.options import TASK, OptionValue
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import Delivery, FinishReason
+from antiphon.values.template import FIELD
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
 from antiphon.wire.history import history_to_proto

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.chunk import Chunk, Tensor
 from antiphon.deployment.schema import MAX_IMAGE_BYTES
 from antiphon.errors import DataLoss, Internal
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Chunk, Tensor
+from antiphon.values.segment import FinishReason
 from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_gateway.fleet.lineup import Lineup
 from antiphon_gateway.outputs import AUDIO, IMAGE, TEXT, TOOL_CALLS

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import is_recording_key
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
     AntiphonError,
@@ -27,8 +25,10 @@ from antiphon.errors import (
     Internal,
     Unavailable,
 )
-from antiphon.segment import Delivery
 from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import is_recording_key
+from antiphon.values.segment import Delivery
 from antiphon.wire.convert import error_from_proto
 from antiphon_gateway.fleet.assignment import Assignment
 from antiphon_gateway.fleet.fleet import Fleet

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterable
 from queue import SimpleQueue
 
-from antiphon.chunk import Tensor
 from antiphon.errors import Unavailable
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.voice_activity.endpointing import SpeechEdge
 from antiphon_gateway.voice_activity.network import voice_network
 from antiphon_gateway.voice_activity.vad_stream import VadStream

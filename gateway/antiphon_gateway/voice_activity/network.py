@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 
 RATE_HZ = 16_000
 FRAME_SAMPLES = 512

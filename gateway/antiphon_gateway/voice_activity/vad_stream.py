@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import soxr
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.voice_activity.endpointing import Endpointing, EndpointRule, SpeechEdge
 from antiphon_gateway.voice_activity.network import (
     CONTEXT_SAMPLES,

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Linear
 from torch.nn.functional import embedding as look_up
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.experts import LEAST_ROWS
 from antiphon_services.lm.fused_lockstep import FusedLockstep
 from antiphon_services.lm.graphs import Bucketing, RowFunction

@@ -24,13 +24,13 @@ from antiphon.runtime.engine import (
     InputChunk,
     SegmentSettings,
 )
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.frames import FrameSegment, Prompt, PromptPart
 from antiphon_services.lm.kept_parts import KeptParts
 from antiphon_services.lm.known_frames import KnownPart, known_frames
 from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.readback import Drawn
+from antiphon_services.stage.budgets import PREFILL_ROWS
 
 Segment = TypeVar("Segment", bound=FrameSegment[Any])
 

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from antiphon.errors import DataLoss
 from antiphon.runtime.engine import InputChunk
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.attention import Span
 from antiphon_services.lm.kept_parts import KeptParts
 from antiphon_services.lm.known_frames import Frames, KnownPart, check_count, no_frames

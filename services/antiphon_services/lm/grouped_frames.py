@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import on_device
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.codebooks import CodePredictor
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.experts import LEAST_ROWS

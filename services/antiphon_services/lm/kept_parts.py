@@ -19,7 +19,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 
 NAME_BYTES = 16
 NO_CUTS = np.empty(0, np.intp)

@@ -1,4 +1,4 @@
-"""Frames that a segment need not draw, as its client has them: see `antiphon.history`.
+"""Frames that a segment need not draw, as its client has them: see `antiphon.values.history`.
 
 Their rows go in behind the prompt by parts, as the prompt does, and what is drawn next is drawn
 as if they had been drawn one by one.
@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
-from antiphon.history import History
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.history import History
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.attention import Span
 
 Frames = npt.NDArray[Any]

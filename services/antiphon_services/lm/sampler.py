@@ -5,8 +5,8 @@ Which ids may be chosen and how likely each is equals the logits processors of
 suppressed ids, temperature, top_k, top_p, softmax.
 
 The draw is an inverse CDF over a number that is a hash of (seed, step, group) alone, where the
-seed is the key of the stage's draws for this answer (`antiphon.sampling.stream_key`). There is no
-generator and so no state: a segment's ids do not depend on its neighbours in a batch, on the
+seed is the key of the stage's draws for this answer (`antiphon.values.sampling.stream_key`). There
+is no generator and so no state: a segment's ids do not depend on its neighbours in a batch, on the
 process, or on what was drawn before, and a rebuilt segment goes on with the same ids.
 
 `choose` takes one row of any vocabulary and goes on with what top_k leaves of it;
@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from antiphon.errors import Internal
-from antiphon.sampling import KEY_BITS, Sampling
 from antiphon.transport.device_edge import on_device
+from antiphon.values.sampling import KEY_BITS, Sampling
 
 _FRACTION_BITS = 52
 _WORD_BYTES = 8

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import on_device
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.sampler import SamplingRows, choose, choose_each, draw_numbers
 
 Score = tuple[list[int], list[float]]

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from antiphon.runtime.engine import EngineEvent, InputChunk
-from antiphon.segment import SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
-from antiphon_services.isolation import alone
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frame_engine import FrameEngine, FrameModel
 from antiphon_services.lm.frames import FrameDraw, PromptPart
 from antiphon_services.lm.pending_step import DrawInFlight, PendingStep
 from antiphon_services.lm.spoken_text import SpokenTextSegment
-from antiphon_services.preparation import Preparations, wait_for_one, wake_nobody
+from antiphon_services.stage.budgets import PREFILL_ROWS
+from antiphon_services.stage.isolation import alone
+from antiphon_services.stage.preparation import Preparations, wait_for_one, wake_nobody
 
 Speaker = TypeVar("Speaker", bound=SpokenTextSegment[Any])
 

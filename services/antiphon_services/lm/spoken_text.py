@@ -16,13 +16,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensors
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import InputChunk
-from antiphon.segment import SegmentKey
+from antiphon.values.chunk import Tensors
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frames import FrameDraw, FrameSegment
 from antiphon_services.lm.kept_parts import NO_CUTS
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.preparation import Preparations
 
 ENCODING_WEIGHT = 4
 """Encoding a recording takes far longer than features do: from 11 s on it waits with its likes."""

@@ -12,10 +12,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from antiphon.errors import Internal
-from antiphon.options import OptionValue
 from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frames import PART_ROWS
 
 FRAMES = 2

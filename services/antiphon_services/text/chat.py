@@ -27,10 +27,10 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from antiphon.conversation import AudioPart, ConversationMessage, ImagePart, Part, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import REMEDY, read_json
-from antiphon.template import FIELD, TemplateValue
+from antiphon.values.conversation import AudioPart, ConversationMessage, ImagePart, Part, TextPart
+from antiphon.values.template import FIELD, TemplateValue
 from antiphon_services.text.literal import (
     SETTINGS_FILE,
     LiteralTokenizer,

@@ -13,7 +13,7 @@ import codecs
 from collections import deque
 from collections.abc import Sequence
 
-from antiphon.logprobs import TokenLogprob
+from antiphon.values.logprobs import TokenLogprob
 from antiphon_services.text.detokenizer import Vocabulary
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from antiphon.conversation import Conversation, TextPart
 from antiphon.errors import InvalidArgument
+from antiphon.values.conversation import Conversation, TextPart
 
 MESSAGES = "messages"
 

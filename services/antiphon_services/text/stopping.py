@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon.wire.tool_calls import CallPiece
 from antiphon_services.text.calls import ReplyCalls
 from antiphon_services.text.detokenizer import Detokenizer

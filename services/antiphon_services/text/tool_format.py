@@ -15,8 +15,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from antiphon.conversation import ToolCall
 from antiphon.errors import InvalidArgument
+from antiphon.values.conversation import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from transformers import WhisperFeatureExtractor
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import is_recording_key, recording_key
 from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import is_recording_key, recording_key
 from antiphon_services.thinker.growing_features import GrowingFeatures
 from antiphon_services.thinker.known_recordings import KnownRecording, KnownRecordings, MadeOnce
 

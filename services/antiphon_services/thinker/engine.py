@@ -25,10 +25,8 @@ import torch
 
 from antiphon.errors import NotImplementedYet
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import ToHost
-from antiphon_services.budgets import ENCODED_AT_LEAST, PREFILL_ROWS
-from antiphon_services.isolation import together
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.sampling import (
     LogitsRow,
     Sampled,
@@ -37,7 +35,9 @@ from antiphon_services.lm.sampling import (
     score_together,
 )
 from antiphon_services.lm.slots import Slots
-from antiphon_services.preparation import SHORT_TEXT_BYTES, wait_for_one, wake_nobody
+from antiphon_services.stage.budgets import ENCODED_AT_LEAST, PREFILL_ROWS
+from antiphon_services.stage.isolation import together
+from antiphon_services.stage.preparation import SHORT_TEXT_BYTES, wait_for_one, wake_nobody
 from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.thinker.generation import SlotGeneration
 from antiphon_services.thinker.intake import PromptIntake, ThinkerPreparations
@@ -46,8 +46,8 @@ from antiphon_services.thinker.listening import HeardPrompt
 from antiphon_services.thinker.model import ThinkerFeed, ThinkerModel
 from antiphon_services.thinker.prompt import PreparedPrompt
 from antiphon_services.thinker.schedule import prefill_shares
-from antiphon_services.thinker.segment import INPUT, PROMPT
-from antiphon_services.thinker.segment import ThinkerSegment as AnySegment
+from antiphon_services.thinker.thinker_segment import INPUT, PROMPT
+from antiphon_services.thinker.thinker_segment import ThinkerSegment as AnySegment
 
 ROWS_AT_ONCE = 512
 """Most rows of one prompt that leave in one step, or as many as are made in one."""

@@ -11,8 +11,8 @@ import torch
 
 from antiphon.errors import Internal
 from antiphon.pipelines.media_ids import MediaIds, is_media
-from antiphon.segment import FinishReason
 from antiphon.transport.device_edge import on_device
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm.slots import MIN_REUSED, Claim, Content, Kept
 from antiphon_services.text.stopping import ReplyText
 from antiphon_services.thinker.audio import AudioFeatures
@@ -22,7 +22,7 @@ from antiphon_services.thinker.patches import VisualPatches
 from antiphon_services.thinker.prompt import Ids, PreparedPrompt
 from antiphon_services.thinker.reply_rows import ReplyRows
 from antiphon_services.thinker.rows import no_positions
-from antiphon_services.thinker.segment import Positions
+from antiphon_services.thinker.thinker_segment import Positions
 
 Encode = Callable[[AudioFeatures | VisualPatches], torch.Tensor]
 

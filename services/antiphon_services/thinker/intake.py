@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from antiphon.chunk import Tensors
-from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import InputChunk
-from antiphon_services.preparation import LARGE_MEDIA_BYTES, Preparations
+from antiphon.values.chunk import Tensors
+from antiphon.values.conversation import from_tensors
+from antiphon_services.stage.preparation import LARGE_MEDIA_BYTES, Preparations
 from antiphon_services.text.calls import ReplyCalls
 from antiphon_services.text.detokenizer import Detokenizer, Vocabulary
 from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.text.stopping import ReplyText
 from antiphon_services.thinker.listening import HeardPrompt, LiveInput
 from antiphon_services.thinker.prompt import Ids, PreparedPrompt, PromptFactory
-from antiphon_services.thinker.segment import (
+from antiphon_services.thinker.thinker_segment import (
     INPUT,
     PROMPT,
     TEXT,

@@ -1,4 +1,4 @@
-"""The beginning of a reply that its client has already: see `antiphon.history`.
+"""The beginning of a reply that its client has already: see `antiphon.values.history`.
 
 Its last id is sampled again, so that whether the reply ends with it is decided where it ever is;
 the ids before it are fed like those of a prompt.
@@ -13,7 +13,7 @@ import numpy as np
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.media_ids import MediaIds, is_media
 from antiphon.runtime.engine import EngineEvent
-from antiphon_services.thinker.segment import G, ThinkerSegment
+from antiphon_services.thinker.thinker_segment import G, ThinkerSegment
 
 
 def check_history(segment: ThinkerSegment[G], vocabulary: int) -> None:

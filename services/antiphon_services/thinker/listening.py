@@ -19,9 +19,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import RecordingKey, from_tensors
 from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import RecordingKey, from_tensors
 from antiphon_services.thinker.audio import AudioFeatures, digest
 from antiphon_services.thinker.known_recordings import KnownRecording, MadeOnce
 from antiphon_services.thinker.prompt import PreparedPrompt, PromptFactory

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 from transformers import WhisperFeatureExtractor
 
-from antiphon.history import IDS
 from antiphon.pipelines.files import read_json, reading
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import StageFacts
-from antiphon.sampling import Sampling
-from antiphon_services.engines import VLLM
+from antiphon.values.history import IDS
+from antiphon.values.sampling import Sampling
+from antiphon_services.stage.engines import VLLM
 from antiphon_services.thinker.prompt import PromptFactory
 from antiphon_services.vllm.media import MediaLimits
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.conversation import recording_key
+from antiphon.values.conversation import recording_key
 from antiphon_services.thinker.audio import digest
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import Conversation, function_names, recordings_alone
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.media_ids import MediaIds, is_media
 from antiphon.pipelines.mrope import rotary_positions
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import Conversation, function_names, recordings_alone
 from antiphon_services.text.calls import CallRules
 from antiphon_services.text.chat import ChatTokenizer, text_bytes
 from antiphon_services.thinker.audio import AudioFeatures, AudioFrontEnd, Heard

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
-from antiphon.segment import FinishReason
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import FinishReason
 from antiphon_services.text.stopping import ReleasedText
 
 

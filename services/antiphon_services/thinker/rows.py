@@ -12,7 +12,7 @@ from torch import Tensor
 
 from antiphon.transport.device_edge import on_device
 from antiphon_services.lm.kv_cache import CacheShape, KVCache
-from antiphon_services.thinker.segment import Positions
+from antiphon_services.thinker.thinker_segment import Positions
 
 
 class RowStore:

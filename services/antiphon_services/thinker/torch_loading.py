@@ -14,13 +14,13 @@ from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon.transport.device_edge import ToHost
-from antiphon_services.budgets import text_rows
-from antiphon_services.engines import TORCH
 from antiphon_services.lm.graphs import Bucketing, graphs_of
 from antiphon_services.lm.kernels import kernels_of
 from antiphon_services.lm.memory import module_bytes, say_memory
-from antiphon_services.precision import BFLOAT16, compute_dtype
-from antiphon_services.preparation import SHORT_TEXT_BYTES
+from antiphon_services.stage.budgets import text_rows
+from antiphon_services.stage.engines import TORCH
+from antiphon_services.stage.precision import BFLOAT16, compute_dtype
+from antiphon_services.stage.preparation import SHORT_TEXT_BYTES
 from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_services.thinker.intake import PromptIntake, ThinkerPreparations
 from antiphon_services.thinker.loading import first_picture, thinker_facts, with_media

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensor
 from antiphon_services.thinker.mp4 import MAX_VIDEO_FRAMES, check_samples
 from antiphon_services.thinker.vision import (
     FRAMES_PER_S,

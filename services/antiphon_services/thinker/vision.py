@@ -20,9 +20,9 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import Conversation, ImagePart, VideoPart
 from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import Conversation, ImagePart, VideoPart
 
 # Pillow warns in the words of the file, in as many lines as it asks for, and Python keeps each.
 warnings.filterwarnings("ignore", module=r"PIL\.")

@@ -13,9 +13,9 @@ from typing import Any, cast
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from antiphon.chunk import Tensor
 from antiphon.errors import FailedPrecondition, NotImplementedYet
 from antiphon.pipelines.files import read_config
+from antiphon.values.chunk import Tensor
 from antiphon_services.thinker.patches import PatchMaker
 from antiphon_services.thinker.vision import (
     FRAMES_PER_S,

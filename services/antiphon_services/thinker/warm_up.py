@@ -11,8 +11,10 @@ import logging
 
 import numpy as np
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import (
+from antiphon.errors import FailedPrecondition
+from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import (
     AudioPart,
     Conversation,
     ConversationMessage,
@@ -21,13 +23,11 @@ from antiphon.conversation import (
     TextPart,
     to_tensors,
 )
-from antiphon.errors import FailedPrecondition
-from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.warm_up import run_to_the_end
 from antiphon_services.thinker.prompt import PromptTooLong
-from antiphon_services.thinker.segment import PROMPT, TEXT, TOKENS
+from antiphon_services.thinker.thinker_segment import PROMPT, TEXT, TOKENS
 
 SOUND_S = 0.5
 STOP = FinishReason.STOP

@@ -16,9 +16,9 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.sampling import MAX_TOP_LOGPROBS
-from antiphon_services.engines import VLLM
-from antiphon_services.precision import BFLOAT16, FLOAT32, dtype_name
+from antiphon.values.sampling import MAX_TOP_LOGPROBS
+from antiphon_services.stage.engines import VLLM
+from antiphon_services.stage.precision import BFLOAT16, FLOAT32, dtype_name
 from antiphon_services.vllm.media import ARGUMENT, MediaLimits
 from antiphon_services.vllm.row_receiver import RowAddress
 

@@ -15,9 +15,9 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerFactory
 
-from antiphon.chunk import Tensor
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from antiphon.values.chunk import Tensor
 from antiphon_services.vllm.host import VllmHost
 from antiphon_services.vllm.mailbox import Ended, Mailbox, Rows
 from antiphon_services.vllm.restarts import Restarts

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError
-from antiphon.segment import SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import SegmentKey
 from antiphon_services.vllm.scores import Scores
 
 

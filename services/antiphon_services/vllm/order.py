@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 
 
 class Media(Protocol):

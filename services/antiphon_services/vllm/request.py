@@ -7,7 +7,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.spans import wanted
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
+from antiphon.values.chunk import Tensor
 from antiphon.wire.blob import Encoding, decode
 from antiphon_services.vllm.spans import RowSpan
 

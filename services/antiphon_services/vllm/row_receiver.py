@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 
-from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
+from antiphon.values.chunk import Tensor
 from antiphon_services.vllm.row_messages import MAX_MESSAGE_BYTES, decode_rows
 from antiphon_services.vllm.spans import RowSpan
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.chunk import Tensor as Array
+from antiphon.values.chunk import Tensor as Array
 
 Shape = tuple[int, int]
 

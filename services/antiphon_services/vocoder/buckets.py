@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from antiphon.chunk import Tensor as Array
 from antiphon.transport.device_edge import on_device
+from antiphon.values.chunk import Tensor as Array
 from antiphon_services.lm.graphs import Bucketing, RowFunction, bucket_sizes
 from antiphon_services.vocoder.batch import Batch, Members, StreamStates
 from antiphon_services.vocoder.pace import DecodePace

@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from antiphon.chunk import Tensor
 from antiphon.errors import FailedPrecondition, ResourceExhausted
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import ToHost
-from antiphon_services.isolation import alone, together
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.graphs import Bucketing
-from antiphon_services.vocoder.buckets import Buckets
-from antiphon_services.vocoder.pace import CPU, DecodePace
-from antiphon_services.vocoder.segment import (
+from antiphon_services.stage.isolation import alone, together
+from antiphon_services.vocoder.audio_segment import (
     Pending,
     VocoderEdges,
     VocoderSegment,
     invalid_codes,
     read_codes,
 )
+from antiphon_services.vocoder.buckets import Buckets
+from antiphon_services.vocoder.pace import CPU, DecodePace
 from antiphon_services.vocoder.stream import Run, StreamDecoder, StreamPiece
 
 Turn = tuple[VocoderSegment, Pending]

@@ -15,15 +15,15 @@ from antiphon.errors import FailedPrecondition, Internal
 from antiphon.pipelines.files import reading
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import Engine, InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import ToHost
-from antiphon_services.engines import TORCH
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.graphs import Bucketing, graphs_of
 from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.stage.engines import TORCH
+from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.engine import VocoderEngine
 from antiphon_services.vocoder.pace import ACCELERATOR, CPU
-from antiphon_services.vocoder.segment import VocoderEdges
 from antiphon_services.vocoder.stream import StreamDecoder, Vocoder
 
 CODE_DTYPE_ENTRIES = 1 << 16

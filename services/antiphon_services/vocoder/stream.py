@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from antiphon.chunk import Tensor as Array
 from antiphon.errors import FailedPrecondition
 from antiphon.transport.device_edge import on_device
+from antiphon.values.chunk import Tensor as Array
 from antiphon_services.vocoder.batch import Batch, Level, Members, StreamStates, numbers_of
 from antiphon_services.vocoder.kernels import Linear
 from antiphon_services.vocoder.layers import (

@@ -28,10 +28,10 @@ from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import (
     Qwen2_5OmniProcessorKwargs,
 )
 
-from antiphon.conversation import Conversation
 from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
-from antiphon.sampling import stream_key
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import Conversation
+from antiphon.values.sampling import stream_key
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.conversations import Pixels
 from antiphon_testkit.margins import LogitGap
 from antiphon_testkit.qwen2_5_omni.noise import KeyedNoise

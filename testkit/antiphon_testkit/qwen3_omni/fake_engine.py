@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.errors import Internal
 from antiphon.runtime.engine import (
     Completed,
@@ -27,8 +26,9 @@ from antiphon.runtime.engine import (
     SegmentSettings,
     StageFacts,
 )
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 
 SAMPLES_PER_FRAME = 4
 GROUPS = 2

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.runtime.engine import (
     Completed,
     Emitted,
@@ -15,7 +14,8 @@ from antiphon.runtime.engine import (
     InputChunk,
     SegmentSettings,
 )
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import GROUPS
 
 

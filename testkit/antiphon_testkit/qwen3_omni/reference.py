@@ -27,8 +27,8 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     _get_feat_extract_output_lengths,
 )
 
-from antiphon.conversation import Conversation
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import Conversation
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.conversations import Pixels
 from antiphon_testkit.margins import LogitGap
 from antiphon_testkit.qwen3_omni.margins import Margins, Narrowest

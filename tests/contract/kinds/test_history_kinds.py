@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import ConversationMessage, TextPart, from_tensors
+from antiphon.values.conversation import ConversationMessage, TextPart, from_tensors
 from tests.contract.fake_stages import THINKER
 from tests.contract.served_gateway import ServedGateway
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from antiphon.conversation import from_tensors
+from antiphon.values.conversation import from_tensors
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
 from tests.contract.served_gateway import ServedGateway
 

@@ -11,8 +11,8 @@ import openai
 import pytest
 from openai.types.audio import TranscriptionVerbose
 
-from antiphon.logprobs import TokenLogprob
-from antiphon.segment import FinishReason
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason
 from antiphon.wire.logprobs import logprobs_to_tensors
 from tests.contract.fake_stages import THINKER, Session
 from tests.contract.served_gateway import MODEL, ServedGateway

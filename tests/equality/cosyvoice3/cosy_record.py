@@ -22,7 +22,7 @@ import soundfile
 import torch
 
 from antiphon.pipelines.cosyvoice3 import FIRST
-from antiphon.sampling import stream_key
+from antiphon.values.sampling import stream_key
 from antiphon_services.cosyvoice3.code2wav.vocoder import noise_of
 from antiphon_services.lm.sampler import uniform
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice

@@ -16,12 +16,12 @@ import pytest
 import pytest_asyncio
 
 from antiphon import AsyncStageClient
-from antiphon.chunk import Chunk
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import DeadlineExceeded, InvalidArgument
 from antiphon.pipelines.cosyvoice3 import CODE2WAV, CODES, INPUT, PIECE, PIPELINE, TALKER, VOICE
-from antiphon.segment import FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2_grpc
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import FinishReason
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
 from antiphon_testkit.local_deployment import local_deployment

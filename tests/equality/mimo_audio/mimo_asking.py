@@ -13,18 +13,18 @@ import soundfile
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery
-from antiphon.conversation import (
+from antiphon.pipelines.mimo_audio import CODES, INPUT, TEXT
+from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.values.conversation import (
     AudioPart,
     Conversation,
     ConversationMessage,
     TextPart,
     to_tensors,
 )
-from antiphon.options import OptionValue
-from antiphon.pipelines.mimo_audio import CODES, INPUT, TEXT
-from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.drive_engine import SegmentOutput
 from tests.equality.mimo_audio.mimo_cases import (
     ASR,

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, Qwen2Config
 
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.attention import Span
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.kv_cache import KVCache

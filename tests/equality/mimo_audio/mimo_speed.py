@@ -97,7 +97,7 @@ def serve(folder: Path) -> None:
     from antiphon.deployment.schema import StageConfig
     from antiphon.pipelines.mimo_audio import CODES, PIPELINE, TEXT
     from antiphon.runtime.engine import SegmentSettings
-    from antiphon.segment import SegmentKey
+    from antiphon.values.segment import SegmentKey
     from antiphon_services.mimo_audio.code2wav.load import load as load_code2wav
     from antiphon_services.mimo_audio.talker.load import load
     from antiphon_testkit.drive_engine import run_segment

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from antiphon.conversation import AudioPart, Conversation, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.history import History
 from antiphon.pipelines.mimo_audio import AUDIO, CODEBOOKS, CODES, INPUT, TEXT
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import AudioPart, Conversation, to_tensors
+from antiphon.values.history import History
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.mimo_audio.code2wav.load import load as load_code2wav
 from antiphon_services.mimo_audio.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments

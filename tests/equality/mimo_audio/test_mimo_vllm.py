@@ -18,10 +18,10 @@ from antiphon.errors import (
     InvalidArgument,
     Unavailable,
 )
-from antiphon.history import History
 from antiphon.pipelines.mimo_audio import CODES, TEXT
 from antiphon.runtime.engine import DetachedEngine, Engine, LoadedStage
-from antiphon.segment import SegmentKey
+from antiphon.values.history import History
+from antiphon.values.segment import SegmentKey
 from antiphon_services.mimo_audio.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, LANGUAGE_MODEL

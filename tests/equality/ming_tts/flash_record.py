@@ -25,7 +25,7 @@ import transformers
 from safetensors.torch import load_file
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, STEP_LATENTS
-from antiphon.sampling import stream_key
+from antiphon.values.sampling import stream_key
 from antiphon_services.flow.normal_draws import normal_draws
 from antiphon_services.ming_tts.talker.reference import CLIP_KEY
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming

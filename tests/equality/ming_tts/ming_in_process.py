@@ -15,13 +15,14 @@ from transformers import Qwen2Config
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, MingCheckpoint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.sampling import Sampling, stream_key
+from antiphon.values.sampling import Sampling, stream_key
 from antiphon_services.lm.frames import FrameDraw, PromptPart
 from antiphon_services.ming_tts.code2wav.module import DECODER, AudioDecoderModule, DecoderSizes
 from antiphon_services.ming_tts.code2wav.module import UNUSED as UNUSED_BY_DECODER
 from antiphon_services.ming_tts.talker.caption import STYLE as STYLE_PART
 from antiphon_services.ming_tts.talker.caption import VOICE as VOICE_PART
 from antiphon_services.ming_tts.talker.caption import caption_of
+from antiphon_services.ming_tts.talker.latent_segment import LatentText
 from antiphon_services.ming_tts.talker.module import (
     AUDIO,
     UNUSED,
@@ -31,7 +32,6 @@ from antiphon_services.ming_tts.talker.module import (
 )
 from antiphon_services.ming_tts.talker.prompt import LatentPrompt, make_prompt
 from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
-from antiphon_services.ming_tts.talker.segment import LatentText
 from antiphon_services.ming_tts.talker.talker import LatentDrawn, LatentTurn, MingTalker, is_last
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 from tests.equality.ming_tts.ming_cases import (

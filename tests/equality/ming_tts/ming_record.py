@@ -25,7 +25,7 @@ import torch
 import transformers
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, STEP_LATENTS
-from antiphon.sampling import stream_key
+from antiphon.values.sampling import stream_key
 from antiphon_services.flow.normal_draws import normal_draws
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import WINDOWED

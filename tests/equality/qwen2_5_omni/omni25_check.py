@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Case
 from tests.equality.asking import AUDIO_TOLERANCE, Answer
 from tests.equality.qwen2_5_omni.omni25_truth import Omni25Truth

@@ -13,7 +13,7 @@ import torch
 
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
-from antiphon.sampling import stream_key
+from antiphon.values.sampling import stream_key
 from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen2_5_omni.noise import KeyedNoise

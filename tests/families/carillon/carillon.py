@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.options import Option, OptionKind
 from antiphon.pipelines.examples import conversation, random_codes
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.values.options import Option, OptionKind
 
 Strokes = npt.NDArray[np.uint16]
 """[strokes, 2]: which bell, and the mood."""

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import InvalidArgument
-from antiphon.sampling import SamplingRequest
 from antiphon.v1 import stage_pb2
+from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.fleet.accepted import Accepted
 from antiphon_gateway.fleet.lineup import Lineup, Member
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import InvalidArgument, NotFound, ResourceExhausted
-from antiphon.live_conversation import Item, SpokenPart
+from antiphon.values.live_conversation import Item, SpokenPart
 from antiphon_gateway.conversations.items import (
     CONTENT_BYTES,
     ITEM_BYTES,

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import ToolCall
 from antiphon.errors import Unavailable
-from antiphon.logprobs import TokenLogprob
-from antiphon.segment import FinishReason
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import ToolCall
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.sessions.events import (
     AudioProduced,

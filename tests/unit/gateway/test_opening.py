@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from antiphon.sampling import SamplingRequest
+from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.orders.order import SEED_BITS, draw_seed
 from antiphon_gateway.sessions.opening import with_seeds
 

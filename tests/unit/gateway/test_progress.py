@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss, Internal
-from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.chunk import Chunk
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.fleet.lineup import Lineup, Member
 from antiphon_gateway.sessions.events import AudioProduced, TextProduced
 from antiphon_gateway.sessions.progress import SegmentProgress

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.answer import FunctionCall
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.live_conversation import (
+from antiphon.values.answer import FunctionCall
+from antiphon.values.live_conversation import (
     AudioAccepted,
     CallResultPart,
     ConversationSaved,
@@ -20,7 +20,7 @@ from antiphon.live_conversation import (
     TranscriptOptions,
     VoiceTurns,
 )
-from antiphon.sampling import SamplingRequest
+from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.conversations.events import ConversationEvent
 from antiphon_gateway.conversations.items import HeardPart
 from antiphon_gateway.conversations.saved import PendingResponse, restore, save, with_delivered

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soxr
 
-from antiphon.live_conversation import SpeechBegan, VoiceTurns
+from antiphon.values.live_conversation import SpeechBegan, VoiceTurns
 from antiphon_gateway.conversations.turn_detector import UNDECIDED_S, TurnDetector, TurnHeard
 from antiphon_gateway.voice_activity.listener import VoiceListener
 

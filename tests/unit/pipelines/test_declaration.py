@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from antiphon.errors import InvalidArgument
-from antiphon.options import Option, OptionKind
 from antiphon.pipelines import qwen2_5_omni, qwen3_omni
 from antiphon.pipelines.graph import CLIENT, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.values.options import Option, OptionKind
 
 A, B, C = "reader", "singer", "mixer"
 

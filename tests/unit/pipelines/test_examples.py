@@ -24,8 +24,8 @@ from antiphon.pipelines.qwen3_omni import (
     assistant_start,
     user_positions,
 )
-from antiphon.segment import ChunkPolicy
 from antiphon.v1 import stage_pb2
+from antiphon.values.segment import ChunkPolicy
 
 SETTINGS = ExampleSettings(
     prompt=lambda number: f"day number {number}",

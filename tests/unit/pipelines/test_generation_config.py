@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.generation_config import FILE, default_sampling
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 
 REFERENCE = Sampling(
     temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=4096

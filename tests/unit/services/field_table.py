@@ -25,7 +25,7 @@ import antiphon_services.qwen3_tts.code2wav.fields as tts_code2wav
 import antiphon_services.qwen3_tts.talker.fields as tts_talker
 from antiphon.pipelines.cosyvoice3 import MODEL_FILE
 from antiphon.pipelines.mimo_audio import AUDIO_TOKENIZER
-from antiphon_services.config_fields import ConfigPart, Values
+from antiphon_services.stage.config_fields import ConfigPart, Values
 
 PAGE = Path(__file__).parents[3] / "docs" / "checkpoint-fields.md"
 

@@ -123,7 +123,7 @@ from pathlib import Path
 import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 assert torch.backends.cuda.cudnn_sdp_enabled()
 load_stage(PIPELINE, "code2wav", Path({str(tmp_path)!r}), StageConfig())
 assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -17,7 +17,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines import cosyvoice3, mimo_audio, ming_tts, qwen2_5_omni, qwen3_omni, qwen3_tts
 from antiphon.pipelines.graph import Pipeline
-from antiphon_services.config_fields import (
+from antiphon_services.stage.config_fields import (
     ALWAYS_IDLE,
     FOREIGN,
     ConfigPart,
@@ -25,7 +25,7 @@ from antiphon_services.config_fields import (
     declared_fields,
     names,
 )
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming

@@ -7,9 +7,9 @@ import torch
 
 from antiphon.errors import Internal
 from antiphon.runtime.engine import EngineEvent, Failed, SegmentSettings
-from antiphon.segment import SegmentKey
-from antiphon_services.device_loss import device_is_lost
-from antiphon_services.thinker.segment import ThinkerSegment
+from antiphon.values.segment import SegmentKey
+from antiphon_services.stage.device_loss import device_is_lost
+from antiphon_services.thinker.thinker_segment import ThinkerSegment
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"

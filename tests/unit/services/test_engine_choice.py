@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon_services.engines import TORCH, VLLM, choose_engine, require_torch
+from antiphon_services.stage.engines import TORCH, VLLM, choose_engine, require_torch
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import torch._dynamo
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon_services.engines import choose_engine, refuse_fused
 from antiphon_services.lm import kernels as functions
 from antiphon_services.lm.graphs import Eager, graphs_of
 from antiphon_services.lm.kernels import Kernels, kernels_of
+from antiphon_services.stage.engines import choose_engine, refuse_fused
 
 
 def test_nothing_is_fused_by_default() -> None:

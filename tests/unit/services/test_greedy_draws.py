@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm import sampler
 from antiphon_testkit.launches import launches_on_meta, meta_as_a_gpu
 from benchmarks.operations import families, models

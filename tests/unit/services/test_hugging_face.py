@@ -9,7 +9,7 @@ import pytest
 from transformers import Qwen2_5OmniConfig
 
 from antiphon.errors import FailedPrecondition
-from antiphon_services.hugging_face import load_config
+from antiphon_services.stage.hugging_face import load_config
 
 
 def write(directory: Path, **told: object) -> Path:

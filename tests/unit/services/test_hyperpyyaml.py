@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import FailedPrecondition
-from antiphon_services.hyperpyyaml import read_hyperpyyaml
+from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
 from antiphon_testkit.cosyvoice3.tiny_config import model_yaml
 from antiphon_testkit.cosyvoice3.tiny_shape import VOICES
 

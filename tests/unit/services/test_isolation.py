@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.errors import Internal, ResourceExhausted
 from antiphon.runtime.engine import EngineEvent, Failed
-from antiphon.segment import SegmentKey
-from antiphon_services.isolation import alone, together
+from antiphon.values.segment import SegmentKey
+from antiphon_services.stage.isolation import alone, together
 
 KEY = SegmentKey("s", 0)
 LOST = "CUDA error: an illegal memory access was encountered"

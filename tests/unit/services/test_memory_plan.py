@@ -28,11 +28,16 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon_services import memory_plan
 from antiphon_services.cosyvoice3.code2wav import load as cosyvoice3_code2wav
-from antiphon_services.engines import TORCH, VLLM, context_limit
 from antiphon_services.lm.memory import WORKING_BYTES, SlotMemory
-from antiphon_services.memory_plan import (
+from antiphon_services.mimo_audio.code2wav import load as mimo_code2wav
+from antiphon_services.ming_tts.code2wav import load as ming_tts_code2wav
+from antiphon_services.qwen2_5_omni.token2wav import load as token2wav
+from antiphon_services.qwen3_omni.code2wav import load as qwen3_omni_code2wav
+from antiphon_services.qwen3_tts.code2wav import load as qwen3_tts_code2wav
+from antiphon_services.stage import memory_plan
+from antiphon_services.stage.engines import TORCH, VLLM, context_limit
+from antiphon_services.stage.memory_plan import (
     VLLM_WORKING_BYTES,
     Cached,
     MemoryPlan,
@@ -41,11 +46,6 @@ from antiphon_services.memory_plan import (
     plan_stage,
     planned_limit,
 )
-from antiphon_services.mimo_audio.code2wav import load as mimo_code2wav
-from antiphon_services.ming_tts.code2wav import load as ming_tts_code2wav
-from antiphon_services.qwen2_5_omni.token2wav import load as token2wav
-from antiphon_services.qwen3_omni.code2wav import load as qwen3_omni_code2wav
-from antiphon_services.qwen3_tts.code2wav import load as qwen3_tts_code2wav
 from antiphon_services.vocoder.stage import frame_limit
 from antiphon_testkit.cosyvoice3 import tiny_checkpoint as cosyvoice3_checkpoint
 from antiphon_testkit.cosyvoice3.tensor_shapes import flow_shapes, talker_shapes, vocoder_shapes

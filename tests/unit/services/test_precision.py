@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon_services.precision import BFLOAT16, FLOAT32, compute_dtype, dtype_name
+from antiphon_services.stage.precision import BFLOAT16, FLOAT32, compute_dtype, dtype_name
 
 ROOT = Path(__file__).parents[3]
 
@@ -72,7 +72,7 @@ def test_float32_is_not_rounded_whatever_the_stage_computes_in(dtype: str | None
 def test_one_file_decides_how_float32_is_rounded() -> None:
     sources = [path for each in ("antiphon", "services") for path in (ROOT / each).rglob("*.py")]
     known = [path.relative_to(ROOT) for path in sources if "tf32" in path.read_text()]
-    assert known == [Path("services/antiphon_services/precision.py")]
+    assert known == [Path("services/antiphon_services/stage/precision.py")]
 
 
 def test_every_stage_asks_what_to_compute_in() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon.errors import ResourceExhausted
-from antiphon.segment import SegmentKey
-from antiphon_services.preparation import Preparations
+from antiphon.values.segment import SegmentKey
+from antiphon_services.stage.preparation import Preparations
 
 TIMEOUT_S = 120.0
 FIRST, SECOND = SegmentKey("first", 0), SegmentKey("second", 0)

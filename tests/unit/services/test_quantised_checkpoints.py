@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.registry import pipeline_of
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as tiny25
 from antiphon_testkit.qwen3_omni import tiny_checkpoint as tiny3
 

@@ -24,10 +24,10 @@ KEPT_OUT = (
 LOAD = """
 import json, sys
 from pathlib import Path
-import antiphon_services.loading
+import antiphon_services.stage.loading
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.registry import pipeline_for
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 model = Path(sys.argv[2])
 load_stage(pipeline_for(model), sys.argv[1], model, StageConfig(slots=2, context_limit=256))
 print(json.dumps(sorted(sys.modules)))

@@ -14,7 +14,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.registry import pipeline_of
 from antiphon.runtime.checkpoint.staged_copies import StagedCopies
 from antiphon.runtime.checkpoint.weights import WeightReader, Weights
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming

@@ -13,9 +13,14 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
-from antiphon_services.budgets import (
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
+from antiphon_services.lm.frame_engine import FrameEngine, next_parts
+from antiphon_services.lm.frames import PART_ROWS, FrameSegment
+from antiphon_services.lm.kept_parts import KeptParts
+from antiphon_services.lm.pending_step import PendingStep
+from antiphon_services.lm.readback import Drawn
+from antiphon_services.stage.budgets import (
     GPU_FRAME_ROWS,
     GPU_PREPARED_AT_ONCE,
     GPU_SMALL_THREADS,
@@ -24,12 +29,7 @@ from antiphon_services.budgets import (
     frame_rows,
     text_rows,
 )
-from antiphon_services.lm.frame_engine import FrameEngine, next_parts
-from antiphon_services.lm.frames import PART_ROWS, FrameSegment
-from antiphon_services.lm.kept_parts import KeptParts
-from antiphon_services.lm.pending_step import PendingStep
-from antiphon_services.lm.readback import Drawn
-from antiphon_services.preparation import SMALL_AT_ONCE, Preparations
+from antiphon_services.stage.preparation import SMALL_AT_ONCE, Preparations
 
 TIMEOUT_S = 60.0
 CPU, GPU = StageConfig(), StageConfig(device="cuda:1")

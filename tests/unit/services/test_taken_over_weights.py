@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from antiphon.pipelines import qwen2_5_omni, qwen3_omni
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.memory import SlotMemory
 from antiphon_services.lm.products import Product
 from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.mimo_audio.tiny_checkpoint import COMMAND as MIMO_COMMAND
 from antiphon_testkit.qwen3_omni.reference import Case, Reference, ReferenceOutput

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.errors import FailedPrecondition
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference

@@ -6,11 +6,11 @@ from typing import get_args
 
 import pytest
 
-from antiphon import live_conversation as talk
-from antiphon.answer import FunctionCall, Usage
 from antiphon.errors import DataLoss
-from antiphon.sampling import SamplingRequest
 from antiphon.v1 import converse_pb2
+from antiphon.values import live_conversation as talk
+from antiphon.values.answer import FunctionCall, Usage
+from antiphon.values.sampling import SamplingRequest
 from antiphon.wire.conversation import EVENTS, event_from_proto, event_to_proto
 
 ITEM = talk.Item(

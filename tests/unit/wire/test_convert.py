@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import (
     ERROR_BY_CODE,
     AntiphonError,
@@ -14,9 +13,10 @@ from antiphon.errors import (
     Internal,
     InvalidArgument,
 )
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon.values.chunk import MAX_NAME, Chunk
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import (
     MAX_ERROR_NAME_BYTES,

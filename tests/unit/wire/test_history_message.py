@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from antiphon.errors import InvalidArgument
-from antiphon.history import FRAMES, IDS, LATENTS, MAX_HISTORY_BYTES, History
 from antiphon.v1 import session_pb2
+from antiphon.values.history import FRAMES, IDS, LATENTS, MAX_HISTORY_BYTES, History
 from antiphon.wire.history import history_from_proto, history_to_proto
 
 HISTORY = History(

@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.chunk import Tensor, concatenate
 from antiphon.errors import DataLoss
-from antiphon.logprobs import TokenLogprob
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.session.output_edge import OutputEdge
-from antiphon.segment import ChunkPolicy, Delivery, FinishReason
+from antiphon.values.chunk import Tensor, concatenate
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.wire.logprobs import logprobs_from_tensors, logprobs_to_tensors
 
 NEVER = float("-inf")

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from antiphon.client.aio_conversation import AsyncConversationCall
 from antiphon.errors import AntiphonError, Internal, Unavailable
-from antiphon.live_conversation import (
+from antiphon.values.live_conversation import (
     CommandFailed,
     ConversationOpened,
     ResponseAudioDelta,
     ResponseDone,
     ResponseTextDelta,
 )
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
 from antiphon_tools.chaos.heard import Heard
 
 MOST_LOST = 3

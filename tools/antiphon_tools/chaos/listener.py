@@ -16,7 +16,7 @@ from antiphon.client.aio import AsyncClient, AsyncGeneration
 from antiphon.client.events import AudioDelta, ModelInfo, TextDelta
 from antiphon.client.retrying import Retry
 from antiphon.errors import AntiphonError
-from antiphon.sampling import SamplingRequest
+from antiphon.values.sampling import SamplingRequest
 from antiphon_tools.chaos.conversing import KnownTalk, hear_turns
 from antiphon_tools.chaos.heard import Heard
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from antiphon.answer import FunctionCall
+from antiphon.values.answer import FunctionCall
 from antiphon_tools.demo.measure import AnswerProgress, MeasuredAnswer
 from antiphon_tools.demo.waveform import from_pcm16, waveform_rows
 

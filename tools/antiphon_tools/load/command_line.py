@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.values.segment import ChunkPolicy, Delivery
 from antiphon_tools.launcher.plan import GATEWAY
 from antiphon_tools.load.measured import METRICS
 from antiphon_tools.load.upstream import RATE_HZ

@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 
 from antiphon.pipelines.graph import CLIENT, Pipeline
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import ChunkPolicy, Delivery
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
 from antiphon.wire.options import option_value_to_proto
 from antiphon_tools.load.request_options import GivenOptions, to_stage

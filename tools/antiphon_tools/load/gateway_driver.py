@@ -15,7 +15,7 @@ from antiphon.client.reply import BYTES_PER_SAMPLE
 from antiphon.client.request import Modality
 from antiphon.client.retrying import Retry
 from antiphon.errors import AntiphonError, DataLoss, DeadlineExceeded, Unavailable
-from antiphon.sampling import INPUT_STAGE
+from antiphon.values.sampling import INPUT_STAGE
 from antiphon_tools.load.content import AUDIO, Content
 from antiphon_tools.load.http_stream import HttpAddress, server_sent_events
 from antiphon_tools.load.measured import StageTimes, Trace

@@ -12,7 +12,7 @@ import msgspec
 
 from antiphon.deployment.schema import Deployment, load_deployment
 from antiphon.errors import InvalidArgument
-from antiphon.segment import Delivery
+from antiphon.values.segment import Delivery
 from antiphon_tools.launcher.plan import GATEWAY, application_root, resolve, with_overrides
 from antiphon_tools.load.command_line import DEFAULT_RATE, command_line
 from antiphon_tools.load.content import TEXT, Content

@@ -12,7 +12,7 @@ import numpy as np
 import soundfile
 
 from antiphon.errors import InvalidArgument
-from antiphon.options import Option, OptionKind, OptionValue
+from antiphon.values.options import Option, OptionKind, OptionValue
 
 FILE_MARK = "@"
 NUMBER = OptionKind.NUMBER.value

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from antiphon.errors import DataLoss, FailedPrecondition, Internal, NotFound, Unavailable
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
 from antiphon_tools.launcher.plan import GATEWAY
 from antiphon_tools.load.content import AUDIO, TEXT, Content
 from antiphon_tools.load.http_stream import HttpAddress, get

@@ -14,8 +14,8 @@ from pathlib import Path
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.examples import ExampleSettings
 from antiphon.pipelines.graph import Pipeline
-from antiphon.segment import ChunkPolicy
 from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.values.segment import ChunkPolicy
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_tools.load.content import Content
 

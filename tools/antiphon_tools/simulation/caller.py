@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.chunk import Chunk, Tensor
 from antiphon.errors import AntiphonError, ErrorCode
-from antiphon.history import History
-from antiphon.sampling import SamplingRequest, stream_key
 from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.values.chunk import Chunk, Tensor
+from antiphon.values.history import History
+from antiphon.values.sampling import SamplingRequest, stream_key
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.fleet.lineup import Lineup, Member
 from antiphon_gateway.sessions.events import AudioProduced, SegmentFinished

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.chunk import Tensor
-from antiphon.history import History
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.history import History
+from antiphon.values.segment import FinishReason, SegmentKey
 
 SAMPLES_PER_FRAME = 2
 

@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from antiphon.errors import AntiphonError
-from antiphon.history import FRAMES
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.session.facts import ChunksRefused, EngineStepped, Fact, SessionRequested
 from antiphon.runtime.session.instructions import (
@@ -21,8 +20,9 @@ from antiphon.runtime.session.instructions import (
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.rounds import EngineRounds
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.history import FRAMES
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_tools.simulation.engines import CountingTalker, CountingVocoder
 
 TALKER, VOCODER = ROLES = ("talker", "code2wav")

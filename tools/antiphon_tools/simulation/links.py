@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from antiphon.chunk import Chunk
 from antiphon.runtime.session.facts import DestinationLost
 from antiphon.runtime.session.instructions import Grant, Refuse
 from antiphon.transport.link.incoming.link import ResponseLog, is_next
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
+from antiphon.values.chunk import Chunk
 from antiphon.wire.blob import Encoding
 from antiphon.wire.chunks import address_to_proto
 from antiphon_tools.simulation.host import SimulatedStage

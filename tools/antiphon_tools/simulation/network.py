@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from antiphon.chunk import Chunk
 from antiphon.runtime.session.facts import Fact
 from antiphon.runtime.session.instructions import End, Instruction, Send
+from antiphon.values.chunk import Chunk
 from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.host import SimulatedStage
 

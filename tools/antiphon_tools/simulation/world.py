@@ -28,7 +28,7 @@ from antiphon.runtime.session.instructions import (
     Send,
 )
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.engines import SAMPLES_PER_FRAME
 from antiphon_tools.simulation.fleet import Move, SimulatedFleet

@@ -10,7 +10,7 @@ import msgspec
 from antiphon.deployment.yaml_file import read_yaml
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import DEFAULT_CHUNK_POLICY
-from antiphon.segment import ChunkPolicy
+from antiphon.values.segment import ChunkPolicy
 from antiphon_tools.sizing.curve import Curve
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]

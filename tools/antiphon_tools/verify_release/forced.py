@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.conversation import to_tensors
 from antiphon.errors import Internal
-from antiphon.history import History
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import Engine, InputChunk, LoadedStage, SegmentSettings
-from antiphon.sampling import SamplingRequest, stream_key
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import to_tensors
+from antiphon.values.history import History
+from antiphon.values.sampling import SamplingRequest, stream_key
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments

@@ -15,7 +15,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.client.events import AudioDelta, TextDelta
 from antiphon.client.request import GenerateOptions, Message
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
-from antiphon.sampling import SamplingRequest
+from antiphon.values.sampling import SamplingRequest
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.verify_release.questions import TRANSCRIBE, word_error_rate
 from antiphon_tools.verify_release.truth import Show

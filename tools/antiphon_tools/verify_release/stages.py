@@ -14,7 +14,7 @@ import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 
 
 def load(pipeline: Pipeline, role: str, model: Path, config: StageConfig) -> LoadedStage:

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc
 
-from antiphon.chunk import Chunk
 from antiphon.errors import (
     AntiphonError,
     InvalidArgument,
@@ -27,6 +26,7 @@ from antiphon.transport.payload.registry import FALLBACK, Attach
 from antiphon.transport.payload.transport import PayloadLost
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.values.chunk import Chunk
 from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import CameOnLink, as_frame

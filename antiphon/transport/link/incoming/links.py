@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import grpc
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, DataLoss, InvalidArgument, ResourceExhausted, Unavailable
 from antiphon.transport.link.incoming.connection import IncomingConnection, LinkContext
 from antiphon.transport.link.incoming.link import IncomingLink
 from antiphon.transport.payload.registry import Attach, attach_best
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.values.chunk import Chunk
 from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.frames import CameOnLink
 from antiphon.wire.status import abort

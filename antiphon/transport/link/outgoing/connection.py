@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from antiphon.deadlines.wait_deadline import WaitDeadline
 from antiphon.transport.link.outgoing.agreement import ProducerAgreement
 from antiphon.transport.link.outgoing.payloads import Payloads
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.transport.payload.registry import MakeSenders, is_reason
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
-from antiphon.wait_deadline import WaitDeadline
 from antiphon.wire.frames import LinkCall, LinkMessage
 
 MAX_BATCH_BYTES = 1 << 20

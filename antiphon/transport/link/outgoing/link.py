@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 import grpc
 
-from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import AntiphonError, DataLoss, Internal, Unavailable
-from antiphon.segment import SegmentKey
 from antiphon.transport.link.outgoing.connection import OutgoingConnection
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.transport.payload.registry import MakeSenders, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
 from antiphon.v1 import stage_pb2
+from antiphon.values.chunk import MAX_NAME, Chunk
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.blob import Encoding
 from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.chunks import address_to_proto

@@ -8,11 +8,11 @@ from functools import partial
 
 import grpc
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.link.outgoing.link import LinkEvents, OutgoingLink
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
+from antiphon.values.chunk import Chunk
 
 Connect = Callable[[str, str], grpc.aio.Channel]
 """Opens a channel to the address of a process that consumes an edge."""

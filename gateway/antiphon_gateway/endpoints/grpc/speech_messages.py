@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.conversation import (
+from antiphon.errors import InvalidArgument
+from antiphon.v1 import functions_pb2, speech_pb2
+from antiphon.values.conversation import (
     FUNCTION_NAME,
     ConversationMessage,
     Part,
@@ -13,9 +15,7 @@ from antiphon.conversation import (
     ToolChoice,
     read_template_variables,
 )
-from antiphon.errors import InvalidArgument
-from antiphon.logprobs import TokenLogprob
-from antiphon.v1 import functions_pb2, speech_pb2
+from antiphon.values.logprobs import TokenLogprob
 from antiphon.wire.convert import (
     delivery_from_proto,
     finish_reason_to_proto,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from antiphon.answer import Usage
 from antiphon.v1 import usage_pb2
+from antiphon.values.answer import Usage
 
 
 def write_usage(usage: Usage) -> usage_pb2.Usage:

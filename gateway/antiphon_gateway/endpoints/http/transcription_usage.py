@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antiphon.answer import Usage
+from antiphon.values.answer import Usage
 
 
 class InputTokenDetails(msgspec.Struct, frozen=True):

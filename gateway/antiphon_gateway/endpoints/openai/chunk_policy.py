@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antiphon.segment import ChunkPolicy
+from antiphon.values.segment import ChunkPolicy
 from antiphon.wire.convert import checked_policy
 
 

@@ -10,8 +10,8 @@ import msgspec
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
-from antiphon.options import Option
-from antiphon.segment import Delivery
+from antiphon.values.options import Option
+from antiphon.values.segment import Delivery
 from antiphon_gateway.endpoints.http.body import TakesBody
 from antiphon_gateway.endpoints.http.fields import IgnoredFields, Unsupported
 from antiphon_gateway.endpoints.http.form_body import FormBody, decode_form

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from antiphon.options import Option, OptionKind
+from antiphon.values.options import Option, OptionKind
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.served import served_model
 from antiphon_gateway.media.encoding import available_formats

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from antiphon.errors import InvalidArgument
-from antiphon.options import Option
+from antiphon.values.options import Option
 from antiphon_gateway.endpoints.http.fields import Unsupported
 from antiphon_gateway.endpoints.http.json_body import decode_body, invalid
 from antiphon_gateway.media.audio_in import FORMATS_IN, Recording

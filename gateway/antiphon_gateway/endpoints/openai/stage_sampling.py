@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from antiphon.errors import InvalidArgument
-from antiphon.sampling import SamplingRequest
+from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.endpoints.http.fields import Unsupported, or_all, or_unset
 
 Body = TypeVar("Body", bound=msgspec.Struct)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from antiphon.errors import InvalidArgument
-from antiphon.live_conversation import (
+from antiphon.values.live_conversation import (
     AppendAudio,
     CancelResponse,
     ChangeSettings,

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.answer import FunctionCall
-from antiphon.conversation import FUNCTION_NAME, Role
 from antiphon.errors import Internal, InvalidArgument, NotImplementedYet
-from antiphon.live_conversation import CallResultPart, Item, ItemPart, RecordedPart, SpokenPart
+from antiphon.values.answer import FunctionCall
+from antiphon.values.conversation import FUNCTION_NAME, Role
+from antiphon.values.live_conversation import (
+    CallResultPart,
+    Item,
+    ItemPart,
+    RecordedPart,
+    SpokenPart,
+)
 from antiphon_gateway.conversations.items import HeardPart
 from antiphon_gateway.endpoints.realtime.client_events import ContentPart, ItemGiven
 from antiphon_gateway.media.audio_out import to_base64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.answer import Usage
 from antiphon.errors import AntiphonError
+from antiphon.values.answer import Usage
 from antiphon_gateway.conversations.events import Response
 from antiphon_gateway.endpoints.http.errors import api_code
 from antiphon_gateway.endpoints.realtime.item_json import item_json

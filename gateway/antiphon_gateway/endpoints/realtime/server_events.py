@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pybase64
 
-from antiphon.answer import FunctionCall, Usage
-from antiphon.live_conversation import (
+from antiphon.values.answer import FunctionCall, Usage
+from antiphon.values.live_conversation import (
     AudioAccepted,
     AudioDropped,
     CommandFailed,

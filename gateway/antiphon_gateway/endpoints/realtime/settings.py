@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.errors import InvalidArgument, told
-from antiphon.live_conversation import TimedTurns, TranscriptOptions
+from antiphon.values.live_conversation import TimedTurns, TranscriptOptions
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.http.voice import voice_name
 from antiphon_gateway.endpoints.realtime.beta_fields import response_of_today, session_of_today

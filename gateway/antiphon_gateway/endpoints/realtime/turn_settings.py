@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.errors import InvalidArgument
-from antiphon.live_conversation import VoiceTurns
+from antiphon.values.live_conversation import VoiceTurns
 from antiphon_gateway.conversations.settings import EAGER_SILENCE_S, Eagerness, SemanticTurns
 from antiphon_gateway.endpoints.realtime.client_events import TurnSettings
 

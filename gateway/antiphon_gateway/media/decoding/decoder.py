@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.decoding.bounds import LOUDEST, RecordingTooLong, RejectedRecording
 from antiphon_gateway.media.decoding.containers import KNOWN, WAV, container_of
 from antiphon_gateway.media.decoding.ffmpeg import REMEDY, decode_command, find_ffmpeg

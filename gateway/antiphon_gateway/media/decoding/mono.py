@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import soundfile
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.decoding.bounds import LOUDEST, RejectedRecording
 from antiphon_gateway.media.resampling import RecordingResampler
 

@@ -28,8 +28,8 @@ import msgspec
 import numpy as np
 
 import antiphon
-from antiphon.chunk import Tensor
 from antiphon.errors import Unavailable
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.admission.fair_slots import FairSlots
 from antiphon_gateway.media.decoding.bounds import SPARE_S, RecordingTooLong, RejectedRecording
 from antiphon_gateway.media.decoding.messages import (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import soundfile
 
-from antiphon.chunk import Tensor
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.decoding.bounds import RejectedRecording, check_frames, check_sound
 from antiphon_gateway.media.decoding.mono import mono_blocks
 

@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from antiphon.chunk import Tensor as Array
 from antiphon.pipelines.cosyvoice3 import FRAMES_PER_CODE
+from antiphon.values.chunk import Tensor as Array
 from antiphon_services.cosyvoice3.code2wav.flow import ClonedVoice, MelFlow
 from antiphon_services.cosyvoice3.code2wav.mel_stream import MelStream
 from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder

@@ -18,10 +18,10 @@ import torch
 from antiphon.errors import InvalidArgument, ResourceExhausted
 from antiphon.pipelines.cosyvoice3 import AUDIO, CODE2WAV, CODES, VOICE
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
-from antiphon_services.cosyvoice3.code2wav.segment import UtteranceSegment
-from antiphon_services.isolation import alone
+from antiphon_services.cosyvoice3.code2wav.utterance_segment import UtteranceSegment
+from antiphon_services.stage.isolation import alone
 
 ROWS_AT_A_TIME = 16_384
 """Of one layer, in a step. 10 s of speech have 22,000 for each of 22 layers and 10 evaluations at

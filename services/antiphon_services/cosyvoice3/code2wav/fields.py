@@ -10,7 +10,7 @@ from antiphon.pipelines.cosyvoice3 import (
     SPEAKER_WIDTH,
     SPEECH_IDS,
 )
-from antiphon_services.config_fields import ConfigPart, names
+from antiphon_services.stage.config_fields import ConfigPart, names
 
 FLOW = ConfigPart(
     "flow",

@@ -29,29 +29,29 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.config_fields import check_fields
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.cosyvoice3.code2wav.engine import Code2WavEngine
 from antiphon_services.cosyvoice3.code2wav.fields import PARTS
 from antiphon_services.cosyvoice3.code2wav.flow import MelFlow
 from antiphon_services.cosyvoice3.code2wav.flow_module import FlowModule
-from antiphon_services.cosyvoice3.code2wav.segment import CODE_ENTRIES
+from antiphon_services.cosyvoice3.code2wav.utterance_segment import CODE_ENTRIES
 from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
 from antiphon_services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
-from antiphon_services.engines import (
+from antiphon_services.flow.block_cache import BlockPages
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import (
     TORCH,
     check_device,
     context_limit,
     refuse_fused,
     require_torch,
 )
-from antiphon_services.flow.block_cache import BlockPages
-from antiphon_services.hyperpyyaml import read_hyperpyyaml
-from antiphon_services.lm.warm_up import run_to_the_end
-from antiphon_services.memory_plan import check_room
-from antiphon_services.precision import compute_dtype
+from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
+from antiphon_services.stage.memory_plan import check_room
+from antiphon_services.stage.precision import compute_dtype
 
 FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
 VOCODER_PREFIX = "generator."

@@ -20,16 +20,20 @@ import numpy as np
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import CODES, SPEECH_IDS, TALKER, VOICE
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
 from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt, Voice
-from antiphon_services.cosyvoice3.talker.segment import SpeechSegment, TextPiece, UtteranceTexts
+from antiphon_services.cosyvoice3.talker.speech_segment import (
+    SpeechSegment,
+    TextPiece,
+    UtteranceTexts,
+)
 from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.cosyvoice3.talker.voice_options import check_sampling, read_voice
 from antiphon_services.lm.readback import Drawn
 from antiphon_services.lm.spoken_engine import JointSpokenEngine
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.budgets import PREFILL_ROWS
+from antiphon_services.stage.preparation import Preparations
 
 
 class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from antiphon.pipelines.cosyvoice3 import SAMPLE_RATE_HZ, SPEECH_IDS
-from antiphon_services.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
 from antiphon_services.cosyvoice3.talker.reference import MEL
+from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
 
 TALKER = ConfigPart(
     "llm",

@@ -15,10 +15,10 @@ from functools import partial
 
 import numpy as np
 
-from antiphon.chunk import Tensors
-from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import MOST_CODES
+from antiphon.values.chunk import Tensors
+from antiphon.values.conversation import from_tensors
 from antiphon_services.cosyvoice3.talker.growing_text import PIECES, GrowingText
 from antiphon_services.cosyvoice3.talker.interleaved import InterleavedText, MixRatio, Opening
 from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt, Voice, make_utterance

@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from transformers import Qwen2Config
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
-from antiphon.options import OptionValue
 from antiphon.pipelines.cosyvoice3 import (
     CODES,
     INPUT,
@@ -26,10 +24,10 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
-from antiphon_services.budgets import frame_rows
-from antiphon_services.config_fields import check_fields
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.cosyvoice3.talker.engine import SpeechTalkerEngine
 from antiphon_services.cosyvoice3.talker.fields import LAYER_PARTS, PARTS
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
@@ -40,15 +38,17 @@ from antiphon_services.cosyvoice3.talker.sentences import spell_numbers
 from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT, load_speech_tokenizer
 from antiphon_services.cosyvoice3.talker.voices import read_voices
-from antiphon_services.engines import TORCH, check_device, refuse_fused, require_torch
-from antiphon_services.hugging_face import load_config
-from antiphon_services.hyperpyyaml import read_hyperpyyaml
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.repetition_aware import RepetitionRule
 from antiphon_services.lm.warm_up import speak
-from antiphon_services.memory_plan import Cached, planned_limit
-from antiphon_services.precision import BFLOAT16, compute_dtype
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.budgets import frame_rows
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon_services.stage.hugging_face import load_config
+from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
+from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.precision import BFLOAT16, compute_dtype
+from antiphon_services.stage.preparation import Preparations
 
 LAYERS_FOLDER, WEIGHTS_FILE = "CosyVoice-BlankEN", "llm.pt"
 

@@ -13,7 +13,7 @@ from antiphon.pipelines.cosyvoice3 import FIRST, SPEECH_IDS
 from antiphon.transport.device_edge import on_device
 from antiphon_services.cosyvoice3.talker.module import SpeechTalkerModule
 from antiphon_services.cosyvoice3.talker.prompt import FILL, SOS
-from antiphon_services.cosyvoice3.talker.segment import DrawPlace, UtteranceTexts
+from antiphon_services.cosyvoice3.talker.speech_segment import DrawPlace, UtteranceTexts
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.frame_decoder import FrameDecoder
 from antiphon_services.lm.frames import FrameDraw, PromptPart

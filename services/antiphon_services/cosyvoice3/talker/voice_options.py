@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
-from antiphon.options import OptionValue
 from antiphon.pipelines.cosyvoice3 import LEAST_CODES, SAMPLE_RATE_HZ
-from antiphon.sampling import Sampling
-from antiphon_services.voices import choose_voice
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling
+from antiphon_services.stage.voices import choose_voice
 
 LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
 """Three codes, and enough for every network's windows."""

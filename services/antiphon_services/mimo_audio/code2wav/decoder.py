@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, fold
 
-from antiphon.chunk import Tensor as Array
 from antiphon.transport.device_edge import host_array
+from antiphon.values.chunk import Tensor as Array
 from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
 from antiphon_services.mimo_audio.code2wav.windows import DecodeWindow
 from antiphon_services.vocoder.rotary_layers import Window, rotary_turns

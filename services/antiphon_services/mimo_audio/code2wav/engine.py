@@ -18,11 +18,11 @@ import torch
 from antiphon.errors import ResourceExhausted
 from antiphon.pipelines.mimo_audio import AUDIO, CODE2WAV, CODES
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.isolation import alone
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
-from antiphon_services.mimo_audio.code2wav.segment import WindowSegment
+from antiphon_services.mimo_audio.code2wav.window_segment import WindowSegment
 from antiphon_services.mimo_audio.code2wav.windows import WindowPlan
+from antiphon_services.stage.isolation import alone
 
 FRAMES_AT_A_TIME = 600
 """Of all windows in a step; one more window is begun while it is not reached."""

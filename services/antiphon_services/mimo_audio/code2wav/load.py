@@ -24,24 +24,24 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import (
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
+from antiphon_services.mimo_audio.code2wav.engine import WindowEngine
+from antiphon_services.mimo_audio.code2wav.fields import PARTS
+from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
+from antiphon_services.mimo_audio.code2wav.windows import WindowPlan
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import (
     TORCH,
     check_device,
     context_limit,
     refuse_fused,
     require_torch,
 )
-from antiphon_services.lm.warm_up import run_to_the_end
-from antiphon_services.memory_plan import check_room
-from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
-from antiphon_services.mimo_audio.code2wav.engine import WindowEngine
-from antiphon_services.mimo_audio.code2wav.fields import PARTS
-from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
-from antiphon_services.mimo_audio.code2wav.windows import WindowPlan
-from antiphon_services.precision import compute_dtype
+from antiphon_services.stage.memory_plan import check_room
+from antiphon_services.stage.precision import compute_dtype
 
 PREFIX, CODEBOOK = "decoder.", "encoder.quantizer.vq.layers.{}._codebook.embed"
 

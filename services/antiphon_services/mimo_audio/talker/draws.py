@@ -15,10 +15,10 @@ from antiphon_services.lm.experts import LEAST_ROWS
 from antiphon_services.lm.frames import FrameDraw
 from antiphon_services.lm.sampler import SamplingRows, choose_each, draw_numbers
 from antiphon_services.lm.sampling import Sampled, Score, score_together
+from antiphon_services.mimo_audio.talker.dialogue_segment import PositionDraw
 from antiphon_services.mimo_audio.talker.frame_predictor import DelayedFramePredictor
 from antiphon_services.mimo_audio.talker.module import SpeechHeads
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
-from antiphon_services.mimo_audio.talker.segment import PositionDraw
 
 TextDraw = FrameDraw[PositionDraw]
 

@@ -18,17 +18,21 @@ from functools import partial
 
 import numpy as np
 
-from antiphon.chunk import Tensors
-from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.options import SPEECH, TRANSCRIPTION
 from antiphon.pipelines.mimo_audio import CODES, INPUT, TALKER, TEXT
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensors
+from antiphon.values.conversation import from_tensors
+from antiphon.values.options import SPEECH, TRANSCRIPTION
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
-from antiphon_services.budgets import PREFILL_ROWS
 from antiphon_services.lm.readback import Drawn
 from antiphon_services.lm.spoken_engine import JointSpokenEngine
+from antiphon_services.mimo_audio.talker.dialogue_segment import (
+    DialogueInput,
+    DialogueSegment,
+    Frames,
+)
 from antiphon_services.mimo_audio.talker.known_answer import (
     ANEW,
     KnownAnswer,
@@ -37,13 +41,13 @@ from antiphon_services.mimo_audio.talker.known_answer import (
 )
 from antiphon_services.mimo_audio.talker.model import DialogueModel
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt, TaskPromptFactory
-from antiphon_services.mimo_audio.talker.segment import DialogueInput, DialogueSegment, Frames
 from antiphon_services.mimo_audio.talker.voice_options import (
     TaskRequest,
     check_sampling,
     read_request,
 )
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.budgets import PREFILL_ROWS
+from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.detokenizer import Detokenizer, Vocabulary
 from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.text.stopping import ReplyText

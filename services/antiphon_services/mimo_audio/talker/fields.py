@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.pipelines.mimo_audio import CODEBOOKS, GROUP_FRAMES, SAMPLE_RATE_HZ
-from antiphon_services.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
+from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
 
 LAYERS = ConfigPart(
     "",

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.experts import LEAST_ROWS
 from antiphon_services.lm.graphs import Bucketing, RowFunction
 from antiphon_services.lm.lockstep import Lockstep

@@ -1,4 +1,4 @@
-"""The beginning of an answer that its client has already: see `antiphon.history`. No torch here.
+"""The beginning of an answer that its client has already (`antiphon.values.history`). No torch.
 
 Its positions go in with the prompt, and what follows is drawn as if they had been drawn one by one.
 A group is known if its frames are, which reach the client later than the ids. The last id is drawn
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from antiphon.errors import InvalidArgument
-from antiphon.history import History
+from antiphon.values.history import History
 from antiphon_services.lm.known_frames import known_frames
 from antiphon_services.mimo_audio.talker.prompt import Codes, Ids, TaskPrompt
 

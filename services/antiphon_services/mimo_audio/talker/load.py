@@ -10,12 +10,8 @@ from typing import Any
 import torch
 from transformers import Qwen2Config
 
-from antiphon.chunk import Tensor as Array
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.history import FRAMES, IDS
-from antiphon.options import OptionValue
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.mimo_audio import (
     CODE_RATE_HZ,
@@ -32,17 +28,16 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
-from antiphon_services.budgets import text_rows
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import VLLM, check_device, choose_engine, refuse_fused
-from antiphon_services.hugging_face import load_config
+from antiphon.values.chunk import Tensor as Array
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.history import FRAMES, IDS
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm.graphs import graphs_of
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.readback import Readback
 from antiphon_services.lm.warm_up import speak
-from antiphon_services.memory_plan import Cached, planned_limit
 from antiphon_services.mimo_audio.talker.draws import PositionDraws
 from antiphon_services.mimo_audio.talker.engine import SpeechTextEngine
 from antiphon_services.mimo_audio.talker.fields import ENCODER_PARTS, PARTS
@@ -54,8 +49,13 @@ from antiphon_services.mimo_audio.talker.prompt import Codes, TaskPromptFactory
 from antiphon_services.mimo_audio.talker.speech_encoder import CodecEncoderModule, SpeechEncoder
 from antiphon_services.mimo_audio.talker.tokenizer import PromptTokenizer
 from antiphon_services.mimo_audio.talker.vllm_engine.architectures import MODELS
-from antiphon_services.precision import BFLOAT16, compute_dtype
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.budgets import text_rows
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import VLLM, check_device, choose_engine, refuse_fused
+from antiphon_services.stage.hugging_face import load_config
+from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.precision import BFLOAT16, compute_dtype
+from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.detokenizer import Vocabulary
 from antiphon_services.vllm import environment
 

@@ -16,11 +16,11 @@ from antiphon_services.lm.frames import PromptPart
 from antiphon_services.lm.pending_step import DrawInFlight
 from antiphon_services.lm.readback import Readback
 from antiphon_services.lm.spoken_engine import JointModel
+from antiphon_services.mimo_audio.talker.dialogue_segment import DialogueInput
 from antiphon_services.mimo_audio.talker.draws import PositionDraws, TextDraw
 from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
 from antiphon_services.mimo_audio.talker.module import SpeechTextModule
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
-from antiphon_services.mimo_audio.talker.segment import DialogueInput
 
 
 class DialogueModel(JointModel, Protocol):

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import AudioPart, Conversation, ConversationMessage, TextPart
 from antiphon.errors import InvalidArgument
-from antiphon.sampling import Sampling
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import AudioPart, Conversation, ConversationMessage, TextPart
+from antiphon.values.sampling import Sampling
 from antiphon_services.mimo_audio.talker.tokenizer import PromptTokenizer
 from antiphon_services.mimo_audio.talker.voice_options import TaskRequest
 from antiphon_services.text.read_aloud import text_to_read

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.options import DIALOGUE, SPEECH, TASK, OptionValue
 from antiphon.pipelines.mimo_audio import YES
-from antiphon.sampling import Sampling
+from antiphon.values.chunk import Tensor
+from antiphon.values.options import DIALOGUE, SPEECH, TASK, OptionValue
+from antiphon.values.sampling import Sampling
 
 CODE_TEMPERATURE, CODE_TOP_P = 0.9, 0.95
 """The vendor's, of every task."""

@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import torch
 
-from antiphon.chunk import Tensor
 from antiphon.errors import ResourceExhausted
 from antiphon.pipelines.ming_tts import (
     AUDIO,
@@ -25,14 +24,20 @@ from antiphon.pipelines.ming_tts import (
     TAIL_SILENCE,
 )
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import host_array, on_device
-from antiphon_services.isolation import alone
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.ming_tts.code2wav.decoder import AudioStream
 from antiphon_services.ming_tts.code2wav.module import AudioDecoderModule
 from antiphon_services.ming_tts.code2wav.tail_silence import TailSilence
+from antiphon_services.stage.isolation import alone
+from antiphon_services.vocoder.audio_segment import (
+    Pending,
+    VocoderEdges,
+    VocoderSegment,
+    invalid_codes,
+)
 from antiphon_services.vocoder.pace import DecodePace
-from antiphon_services.vocoder.segment import Pending, VocoderEdges, VocoderSegment, invalid_codes
 
 PACE = DecodePace(step=8, least=1, padding=0)
 """A frame is 0.32 s; a step decodes 2.6 s of audio at most."""

@@ -1,11 +1,11 @@
-"""What code2wav does with each field of `config.json`; see `antiphon_services.config_fields`."""
+"""What code2wav does with each field of `config.json`; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from antiphon.pipelines.ming_tts import LATENT_ROWS, LATENT_WIDTH, ROW_SAMPLES, SAMPLE_RATE_HZ
-from antiphon_services.config_fields import PLAIN_ROPE, ConfigPart, names
+from antiphon_services.stage.config_fields import PLAIN_ROPE, ConfigPart, names
 
 AUDIO = ConfigPart(
     "audio_tokenizer_config",

@@ -25,17 +25,8 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import (
-    TORCH,
-    check_device,
-    context_limit,
-    refuse_fused,
-    require_torch,
-)
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.warm_up import run_to_the_end
-from antiphon_services.memory_plan import check_room
 from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
 from antiphon_services.ming_tts.code2wav.fields import FLASH_PARTS, PARTS
 from antiphon_services.ming_tts.code2wav.module import (
@@ -45,7 +36,16 @@ from antiphon_services.ming_tts.code2wav.module import (
     AudioDecoderModule,
     DecoderSizes,
 )
-from antiphon_services.precision import compute_dtype
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import (
+    TORCH,
+    check_device,
+    context_limit,
+    refuse_fused,
+    require_torch,
+)
+from antiphon_services.stage.memory_plan import check_room
+from antiphon_services.stage.precision import compute_dtype
 from antiphon_services.vocoder.stage import NO_SAMPLING
 
 WARM_UP_FRAMES = 3

@@ -20,16 +20,14 @@ import numpy as np
 
 from antiphon.pipelines.ming_tts import FRAME_WIDTH, INPUT, LATENTS, TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
-from antiphon_services.isolation import alone, together
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.frames import PromptPart
 from antiphon_services.lm.known_frames import KnownPart, known_latents
 from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.spoken_engine import SpokenTextEngine
 from antiphon_services.ming_tts.talker.front_end import LatentFrontEnd
+from antiphon_services.ming_tts.talker.latent_segment import LatentSegment, LatentText
 from antiphon_services.ming_tts.talker.prompt import LatentPrompt
-from antiphon_services.ming_tts.talker.segment import LatentSegment, LatentText
 from antiphon_services.ming_tts.talker.talker import (
     Floats,
     LatentDrawn,
@@ -38,7 +36,9 @@ from antiphon_services.ming_tts.talker.talker import (
     is_last,
 )
 from antiphon_services.ming_tts.talker.voice_options import check_sampling, read_voice
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.budgets import PREFILL_ROWS
+from antiphon_services.stage.isolation import alone, together
+from antiphon_services.stage.preparation import Preparations
 
 Part = TypeVar("Part", PromptPart[Any], KnownPart[Any])
 

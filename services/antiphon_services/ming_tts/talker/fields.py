@@ -1,4 +1,4 @@
-"""What the talker does with each field of `config.json`; see `antiphon_services.config_fields`."""
+"""What the talker does with each field of `config.json`; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from antiphon.pipelines.ming_tts import (
     SPEAKER_WIDTH,
     STEP_LATENTS,
 )
-from antiphon_services.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
 from antiphon_services.ming_tts.talker.flow_head import GUIDANCE, STEPS
+from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
 
 MODEL = ConfigPart(
     "", computed=names("llm_config ditar_config aggregator_config audio_tokenizer_config")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from antiphon.chunk import Tensors
-from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensors
+from antiphon.values.conversation import from_tensors
 from antiphon_services.ming_tts.talker.caption import caption_of
 from antiphon_services.ming_tts.talker.prompt import LatentPrompt, RecordedVoice, make_prompt
 from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder

@@ -9,11 +9,8 @@ import numpy as np
 import torch
 from transformers import Qwen2Config
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.history import LATENTS as LATENT_HISTORY
-from antiphon.options import OptionValue
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, reading
 from antiphon.pipelines.ming_tts import (
     FRAME_WIDTH,
@@ -27,14 +24,13 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
-from antiphon_services.budgets import frame_rows
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.history import LATENTS as LATENT_HISTORY
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.warm_up import speak
-from antiphon_services.memory_plan import Cached, planned_limit
 from antiphon_services.ming_tts.talker.engine import MingTalkerEngine
 from antiphon_services.ming_tts.talker.fields import (
     FLASH_AUDIO_PARTS,
@@ -57,8 +53,12 @@ from antiphon_services.ming_tts.talker.recorded_voices import read_listed_voices
 from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
 from antiphon_services.ming_tts.talker.talker import MingTalker
 from antiphon_services.ming_tts.talker.voices import VOICES
-from antiphon_services.precision import BFLOAT16, compute_dtype
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.budgets import frame_rows
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.precision import BFLOAT16, compute_dtype
+from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 
 DEFAULT_SAMPLING = Sampling(

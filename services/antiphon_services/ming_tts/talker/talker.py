@@ -20,9 +20,9 @@ from antiphon_services.lm.known_frames import KnownPart
 from antiphon_services.ming_tts.talker.aggregator import Aggregator
 from antiphon_services.ming_tts.talker.blocks import affine
 from antiphon_services.ming_tts.talker.flow_head import FlowHead, step_draws
+from antiphon_services.ming_tts.talker.latent_segment import LatentText
 from antiphon_services.ming_tts.talker.module import FlashTalkerModule, MingTalkerModule
 from antiphon_services.ming_tts.talker.prompt import LatentPrompt
-from antiphon_services.ming_tts.talker.segment import LatentText
 
 Floats = npt.NDArray[np.float32]
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
-from antiphon.options import OptionValue
 from antiphon.pipelines.ming_tts import SAMPLE_RATE_HZ
-from antiphon.sampling import Sampling
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling
 from antiphon_services.ming_tts.talker.caption import (
     DIALECT,
     EMOTION,
@@ -21,7 +21,7 @@ from antiphon_services.ming_tts.talker.caption import (
     VOICE,
     VOLUME,
 )
-from antiphon_services.voices import choose_voice
+from antiphon_services.stage.voices import choose_voice
 
 LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
 """Enough for every network's windows."""

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 
 from antiphon.pipelines.qwen2_5_omni import CODES, TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.frame_engine import FrameEngine
 from antiphon_services.lm.known_frames import KnownPart
 from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.readback import Drawn
 from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
 from antiphon_services.qwen2_5_omni.talker.rows import ThinkerRows
-from antiphon_services.qwen2_5_omni.talker.segment import SpokenSegment
-from antiphon_services.voices import choose_voice
+from antiphon_services.qwen2_5_omni.talker.spoken_segment import SpokenSegment
+from antiphon_services.stage.budgets import PREFILL_ROWS
+from antiphon_services.stage.voices import choose_voice
 
 
 class CodecTalkerEngine(FrameEngine[SpokenSegment]):

@@ -13,7 +13,6 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 )
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.history import FRAMES
 from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen2_5_omni import (
@@ -29,24 +28,25 @@ from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
-from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
-from antiphon_services.budgets import frame_rows
-from antiphon_services.config_fields import check_fields, check_window
-from antiphon_services.engines import TORCH, check_device, require_torch
-from antiphon_services.hugging_face import load_config
+from antiphon.values.history import FRAMES
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.graphs import Bucketing, graphs_of
 from antiphon_services.lm.kernels import kernels_of
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.readback import Readback, check_launch_ahead
 from antiphon_services.lm.warm_up import speak
-from antiphon_services.memory_plan import Cached, planned_limit
-from antiphon_services.precision import BFLOAT16, compute_dtype
 from antiphon_services.qwen2_5_omni.talker.engine import CodecTalkerEngine
 from antiphon_services.qwen2_5_omni.talker.fields import PARTS
 from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
 from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
 from antiphon_services.qwen2_5_omni.talker.rows import VOICE_ROWS
+from antiphon_services.stage.budgets import frame_rows
+from antiphon_services.stage.config_fields import check_fields, check_window
+from antiphon_services.stage.engines import TORCH, check_device, require_torch
+from antiphon_services.stage.hugging_face import load_config
+from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
-from antiphon.chunk import Tensor as Array
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen2_5_omni import PlaceholderIds, voices_by_name
 from antiphon.transport.device_edge import ToDevice, on_device
+from antiphon.values.chunk import Tensor as Array
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.experts import LEAST_ROWS
 from antiphon_services.lm.frame_decoder import FrameDecoder

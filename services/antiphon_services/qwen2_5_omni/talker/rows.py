@@ -14,11 +14,11 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.mrope import rotary_positions
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS, PlaceholderIds
 from antiphon.runtime.engine import InputChunk
+from antiphon.values.chunk import Tensor
 from antiphon_services.lm.kept_parts import NO_CUTS, part_name
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32"})

@@ -1,4 +1,4 @@
-"""What the thinker does with each field of `config.json`; see `antiphon_services.config_fields`."""
+"""What the thinker does with each field of `config.json`; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import (
     Qwen2_5OmniVisionEncoderConfig,
 )
 
-from antiphon_services.config_fields import OFF, PLAIN_ROPE, STATIC_ROPES, ConfigPart, names
+from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, STATIC_ROPES, ConfigPart, names
 
 WHOLE = ConfigPart(
     "",

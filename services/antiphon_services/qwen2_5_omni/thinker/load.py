@@ -17,22 +17,22 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.qwen2_5_omni import THINKER, PlaceholderIds
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
-from antiphon_services.config_fields import check_fields, check_window
-from antiphon_services.engines import TORCH, VLLM, check_device, choose_engine
-from antiphon_services.hugging_face import load_config
 from antiphon_services.lm.graphs import Bucketing
-from antiphon_services.memory_plan import limit_with_rows
 from antiphon_services.qwen2_5_omni.thinker.audio import audio_tower
 from antiphon_services.qwen2_5_omni.thinker.fields import PARTS, TEXT, VLLM_PARTS
 from antiphon_services.qwen2_5_omni.thinker.towers import Omni25Towers
 from antiphon_services.qwen2_5_omni.thinker.vllm_engine.architectures import MODELS
+from antiphon_services.stage.config_fields import check_fields, check_window
+from antiphon_services.stage.engines import TORCH, VLLM, check_device, choose_engine
+from antiphon_services.stage.hugging_face import load_config
+from antiphon_services.stage.memory_plan import limit_with_rows
 from antiphon_services.text.chat import load_chat_tokenizer
 from antiphon_services.text.detokenizer import Vocabulary
 from antiphon_services.thinker.audio import AudioFrontEnd
 from antiphon_services.thinker.intake import PromptIntake
 from antiphon_services.thinker.loading import VISION_TOWER, VLLM_READS_IT, load_extractor
 from antiphon_services.thinker.prompt import Ids, PromptFactory
-from antiphon_services.thinker.segment import Positions
+from antiphon_services.thinker.thinker_segment import Positions
 from antiphon_services.thinker.torch_loading import TorchThinker, load_torch
 from antiphon_services.vllm import environment
 from antiphon_services.vllm.media import MediaLimits

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.chunk import Tensor as Array
 from antiphon.errors import ResourceExhausted
 from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import ToHost
-from antiphon_services.isolation import apart
+from antiphon.values.chunk import Tensor as Array
+from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.qwen2_5_omni.token2wav.decoded_segment import DecodedSegment
 from antiphon_services.qwen2_5_omni.token2wav.decoder import Decoding, Token2Wav
-from antiphon_services.qwen2_5_omni.token2wav.segment import DecodedSegment
-from antiphon_services.voices import choose_voice
+from antiphon_services.stage.isolation import apart
+from antiphon_services.stage.voices import choose_voice
 
 LONG_BLOCKS = 16
 """With more than these and the held-back ones a segment is no stream, or far behind."""

@@ -1,8 +1,8 @@
-"""What token2wav does with each field of `config.json`; see `antiphon_services.config_fields`."""
+"""What token2wav does with each field of `config.json`; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
-from antiphon_services.config_fields import PLAIN_ROPE, ConfigPart, names
+from antiphon_services.stage.config_fields import PLAIN_ROPE, ConfigPart, names
 
 FLOW = ConfigPart(
     "token2wav_config.dit_config",

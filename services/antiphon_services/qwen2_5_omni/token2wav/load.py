@@ -18,26 +18,26 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import ToHost
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import (
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.lm.graphs import Bucketing, graphs_of
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from antiphon_services.qwen2_5_omni.token2wav.engine import Token2WavEngine
+from antiphon_services.qwen2_5_omni.token2wav.fields import PARTS
+from antiphon_services.qwen2_5_omni.token2wav.voices import read_voices
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import (
     TORCH,
     check_device,
     context_limit,
     refuse_fused,
     require_torch,
 )
-from antiphon_services.hugging_face import load_config
-from antiphon_services.lm.graphs import Bucketing, graphs_of
-from antiphon_services.lm.warm_up import run_to_the_end
-from antiphon_services.memory_plan import check_room
-from antiphon_services.precision import compute_dtype
-from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
-from antiphon_services.qwen2_5_omni.token2wav.engine import Token2WavEngine
-from antiphon_services.qwen2_5_omni.token2wav.fields import PARTS
-from antiphon_services.qwen2_5_omni.token2wav.voices import read_voices
+from antiphon_services.stage.hugging_face import load_config
+from antiphon_services.stage.memory_plan import check_room
+from antiphon_services.stage.precision import compute_dtype
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000

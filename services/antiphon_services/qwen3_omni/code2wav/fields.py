@@ -1,8 +1,8 @@
-"""What code2wav does with each field of `config.json`; see `antiphon_services.config_fields`."""
+"""What code2wav does with each field of `config.json`; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
-from antiphon_services.config_fields import STATIC_ROPES, ConfigPart, names
+from antiphon_services.stage.config_fields import STATIC_ROPES, ConfigPart, names
 
 PARTS = (
     ConfigPart(

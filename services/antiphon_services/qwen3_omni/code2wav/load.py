@@ -12,17 +12,17 @@ from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import check_device, refuse_fused, require_torch
-from antiphon_services.hugging_face import load_config
 from antiphon_services.lm.graphs import Bucketing
-from antiphon_services.memory_plan import check_room
-from antiphon_services.precision import compute_dtype
 from antiphon_services.qwen3_omni.code2wav.fields import PARTS
 from antiphon_services.qwen3_omni.code2wav.module import Code2WavModule
 from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
 from antiphon_services.qwen3_omni.config import Code2WavConfig, OmniConfig
-from antiphon_services.vocoder.segment import VocoderEdges
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import check_device, refuse_fused, require_torch
+from antiphon_services.stage.hugging_face import load_config
+from antiphon_services.stage.memory_plan import check_room
+from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.

@@ -19,15 +19,15 @@ from collections.abc import Sequence
 
 from antiphon.pipelines.qwen3_omni import TALKER
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frame_engine import FrameEngine
 from antiphon_services.lm.frames import FrameDraw
 from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.readback import Drawn
 from antiphon_services.qwen3_omni.talker.model import Talker
-from antiphon_services.qwen3_omni.talker.segment import TalkerSegment
-from antiphon_services.voices import choose_voice
+from antiphon_services.qwen3_omni.talker.talker_segment import TalkerSegment
+from antiphon_services.stage.budgets import PREFILL_ROWS
+from antiphon_services.stage.voices import choose_voice
 
 CODES = "codes"
 

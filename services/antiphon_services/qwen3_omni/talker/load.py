@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.history import FRAMES
 from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, window_positions
@@ -15,24 +14,25 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage, StageFacts
-from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
-from antiphon_services.budgets import frame_rows
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import TORCH, check_device, require_torch
-from antiphon_services.hugging_face import load_config
+from antiphon.values.history import FRAMES
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.graphs import Bucketing, graphs_of
 from antiphon_services.lm.kernels import kernels_of
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.readback import Readback, check_launch_ahead
-from antiphon_services.memory_plan import Cached, planned_limit
-from antiphon_services.precision import BFLOAT16, compute_dtype
 from antiphon_services.qwen3_omni.config import OmniConfig
 from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
 from antiphon_services.qwen3_omni.talker.fields import PARTS
 from antiphon_services.qwen3_omni.talker.model import Talker
 from antiphon_services.qwen3_omni.talker.module import OmniTalkerModule
 from antiphon_services.qwen3_omni.talker.warm_up import warm_up
+from antiphon_services.stage.budgets import frame_rows
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import TORCH, check_device, require_torch
+from antiphon_services.stage.hugging_face import load_config
+from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, on_device
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.frames import FrameDraw, PromptPart
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.grouped_frames import GroupedFrameDecoder

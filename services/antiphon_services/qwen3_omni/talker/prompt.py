@@ -21,7 +21,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.media_ids import is_media
 from antiphon.pipelines.mrope import rotary_positions
@@ -31,6 +30,7 @@ from antiphon.pipelines.qwen3_omni import (
     user_positions,
 )
 from antiphon.runtime.engine import InputChunk
+from antiphon.values.chunk import Tensor, Tensors
 from antiphon_services.lm.kept_parts import part_name
 
 PROMPT, TOKENS = "prompt", "tokens"

@@ -9,7 +9,7 @@ import numpy as np
 
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import InputChunk
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.warm_up import speak
 from antiphon_services.qwen3_omni.talker.engine import CODES, TalkerEngine
 from antiphon_services.qwen3_omni.talker.prompt import ANSWER_ROWS, PROMPT, TOKENS

@@ -1,10 +1,11 @@
-"""What the thinker does with each field of `config.json`; see `antiphon_services.config_fields`."""
+"""What the thinker does with each field of `config.json`; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from antiphon_services.config_fields import (
+from antiphon_services.qwen3_omni.config import AudioTowerConfig, VisionTowerConfig
+from antiphon_services.stage.config_fields import (
     NONE_LISTED,
     OFF,
     PLAIN_ROPE,
@@ -12,7 +13,6 @@ from antiphon_services.config_fields import (
     ConfigPart,
     names,
 )
-from antiphon_services.qwen3_omni.config import AudioTowerConfig, VisionTowerConfig
 
 WHOLE = ConfigPart(
     "",

@@ -13,11 +13,7 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, talker_row_positions
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import TORCH, VLLM, check_device, choose_engine
-from antiphon_services.hugging_face import load_config
 from antiphon_services.lm.graphs import Bucketing
-from antiphon_services.memory_plan import limit_with_rows
 from antiphon_services.qwen3_omni.config import OmniConfig
 from antiphon_services.qwen3_omni.thinker.audio import audio_tower
 from antiphon_services.qwen3_omni.thinker.fields import PARTS, VLLM_PARTS
@@ -25,6 +21,10 @@ from antiphon_services.qwen3_omni.thinker.module import ThinkerModule
 from antiphon_services.qwen3_omni.thinker.prompt import need_user
 from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers
 from antiphon_services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import TORCH, VLLM, check_device, choose_engine
+from antiphon_services.stage.hugging_face import load_config
+from antiphon_services.stage.memory_plan import limit_with_rows
 from antiphon_services.text.chat import load_chat_tokenizer
 from antiphon_services.text.detokenizer import Vocabulary
 from antiphon_services.thinker.audio import AudioFrontEnd

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
-from antiphon_services.config_fields import STATIC_ROPES, ConfigPart, names
+from antiphon_services.stage.config_fields import STATIC_ROPES, ConfigPart, names
 
 CODEC = ConfigPart(
     "",

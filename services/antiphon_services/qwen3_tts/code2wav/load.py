@@ -9,12 +9,12 @@ from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.qwen3_tts import CODE2WAV, CODEC_FOLDER, PIPELINE, SAMPLE_RATE_HZ
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
-from antiphon_services.engines import check_device, refuse_fused, require_torch
 from antiphon_services.lm.graphs import Bucketing
-from antiphon_services.memory_plan import check_room
-from antiphon_services.precision import compute_dtype
 from antiphon_services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
-from antiphon_services.vocoder.segment import VocoderEdges
+from antiphon_services.stage.engines import check_device, refuse_fused, require_torch
+from antiphon_services.stage.memory_plan import check_room
+from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
 
 

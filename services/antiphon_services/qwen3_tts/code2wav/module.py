@@ -31,8 +31,8 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon_services.config_fields import check_fields
 from antiphon_services.qwen3_tts.code2wav.fields import PARTS
+from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.vocoder.stream import Vocoder
 
 # Another codec of the vendor has 25 frames a second, and other layers.

@@ -20,20 +20,20 @@ from functools import partial
 
 from antiphon.pipelines.qwen3_tts import TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
-from antiphon.segment import SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
-from antiphon_services.isolation import alone, together
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frames import PromptPart
 from antiphon_services.lm.known_frames import KnownPart
 from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.readback import Drawn
 from antiphon_services.lm.spoken_engine import SpokenTextEngine
-from antiphon_services.preparation import Preparations
 from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from antiphon_services.qwen3_tts.talker.prompt import Prompt
-from antiphon_services.qwen3_tts.talker.segment import INPUT, TtsSegment, TtsText
 from antiphon_services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
+from antiphon_services.qwen3_tts.talker.tts_segment import INPUT, TtsSegment, TtsText
 from antiphon_services.qwen3_tts.talker.voice_options import CheckpointKind, read_voice_options
+from antiphon_services.stage.budgets import PREFILL_ROWS
+from antiphon_services.stage.isolation import alone, together
+from antiphon_services.stage.preparation import Preparations
 
 CODES = "codes"
 

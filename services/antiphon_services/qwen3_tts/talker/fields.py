@@ -5,8 +5,8 @@ from __future__ import annotations
 from transformers import MimiConfig
 
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
-from antiphon_services.config_fields import NO_WINDOW, OFF, PLAIN_ROPE, ConfigPart, names
 from antiphon_services.qwen3_tts.talker.speaker import MEL_BINS
+from antiphon_services.stage.config_fields import NO_WINDOW, OFF, PLAIN_ROPE, ConfigPart, names
 
 WHOLE = ConfigPart(
     "",

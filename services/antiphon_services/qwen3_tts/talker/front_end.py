@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.chunk import Tensors
-from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensors
+from antiphon.values.conversation import from_tensors
 from antiphon_services.qwen3_tts.talker.prompt import (
     ROLE_ROWS,
     Clone,

@@ -10,24 +10,18 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.history import FRAMES
-from antiphon.options import Option
 from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
 from antiphon.pipelines.generation_config import FILE, default_sampling
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER, OPTIONS, TALKER
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import LoadedStage, StageFacts
-from antiphon.sampling import Sampling
-from antiphon_services.budgets import frame_rows
-from antiphon_services.config_fields import check_fields
-from antiphon_services.engines import TORCH, check_device, require_torch
+from antiphon.values.history import FRAMES
+from antiphon.values.options import Option
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.graphs import Bucketing, graphs_of
 from antiphon_services.lm.kernels import kernels_of
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.readback import Readback, check_launch_ahead
-from antiphon_services.memory_plan import Cached, planned_limit
-from antiphon_services.precision import BFLOAT16, compute_dtype
-from antiphon_services.preparation import Preparations
 from antiphon_services.qwen3_tts.talker.engine import TtsTalkerEngine
 from antiphon_services.qwen3_tts.talker.fields import PARTS
 from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
@@ -37,6 +31,12 @@ from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
 from antiphon_services.qwen3_tts.talker.talker import TtsTalker
 from antiphon_services.qwen3_tts.talker.voice_options import AUTO, CheckpointKind
 from antiphon_services.qwen3_tts.talker.warm_up import warm_up
+from antiphon_services.stage.budgets import frame_rows
+from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.engines import TORCH, check_device, require_torch
+from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.precision import BFLOAT16, compute_dtype
+from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 
 # What the vendor's package takes where neither call nor checkpoint says otherwise; of the code

@@ -16,9 +16,9 @@ from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon_services.clips.cache import ClipCache, Samples
-from antiphon_services.config_fields import check_fields
 from antiphon_services.qwen3_tts.talker.fields import CODEC_PARTS
 from antiphon_services.qwen3_tts.talker.speaker import SpeakerEncoder
+from antiphon_services.stage.config_fields import check_fields
 
 # What the codec has none of: its decoder is another one.
 NOT_THERE = ("upsample", "decoder_transformer", "decoder")

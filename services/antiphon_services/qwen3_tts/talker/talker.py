@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from antiphon.errors import FailedPrecondition
-from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import on_device
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.frames import FrameDraw, PromptPart
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.grouped_frames import GroupedFrameDecoder
@@ -20,7 +20,7 @@ from antiphon_services.lm.readback import PendingDraw, Readback
 from antiphon_services.qwen3_tts.talker.module import TalkerModule
 from antiphon_services.qwen3_tts.talker.prompt import Prompt, SpeechIds
 from antiphon_services.qwen3_tts.talker.rows import TtsRowTable
-from antiphon_services.qwen3_tts.talker.segment import TtsText
+from antiphon_services.qwen3_tts.talker.tts_segment import TtsText
 
 # Literals of the vendor's `generate`: of the last ids of the vocabulary only the stop code may
 # be drawn, and that not among the first draws.

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import FailedPrecondition, InvalidArgument, told
-from antiphon.options import OptionValue
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ, TEXT_MODES, WHOLE_TEXT
+from antiphon.values.options import OptionValue
 from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
 
 AUTO = "auto"

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
-from antiphon.options import OptionValue
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ, WHOLE_TEXT
 from antiphon.runtime.engine import InputChunk
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm.warm_up import speak
 from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
-from antiphon_services.qwen3_tts.talker.segment import INPUT
+from antiphon_services.qwen3_tts.talker.tts_segment import INPUT
 from antiphon_services.qwen3_tts.talker.voice_options import CheckpointKind
 
 WORD = "Hello "

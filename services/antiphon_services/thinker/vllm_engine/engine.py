@@ -24,16 +24,16 @@ import numpy as np
 
 from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
-from antiphon_services.preparation import Preparations
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
+from antiphon_services.stage.preparation import Preparations
 from antiphon_services.thinker.intake import PromptIntake
 from antiphon_services.thinker.known_reply import check_history, known_ids, repeat_reply
 from antiphon_services.thinker.listening import HeardPrompt
 from antiphon_services.thinker.prompt import PreparedPrompt
 from antiphon_services.thinker.reply_rows import ReplyRows
-from antiphon_services.thinker.segment import INPUT, PROMPT
-from antiphon_services.thinker.segment import ThinkerSegment as AnySegment
+from antiphon_services.thinker.thinker_segment import INPUT, PROMPT
+from antiphon_services.thinker.thinker_segment import ThinkerSegment as AnySegment
 from antiphon_services.thinker.vllm_engine.generation import VllmGeneration
 from antiphon_services.thinker.vllm_engine.prompt_check import PromptCheck
 from antiphon_services.thinker.vllm_engine.prompt_media import PromptMedia

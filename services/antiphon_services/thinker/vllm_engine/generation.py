@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
-from antiphon.segment import FinishReason
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import FinishReason
 from antiphon_services.text.stopping import ReplyText
 from antiphon_services.thinker.audio import AudioWindow
 from antiphon_services.thinker.listening import HeardPrompt
 from antiphon_services.thinker.prompt import Ids, PreparedPrompt
 from antiphon_services.thinker.reply_rows import ReplyRows
-from antiphon_services.thinker.segment import Positions
+from antiphon_services.thinker.thinker_segment import Positions
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from vllm import AsyncEngineArgs
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
-from antiphon_services.engines import VLLM
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.engines import VLLM
+from antiphon_services.stage.preparation import Preparations
 from antiphon_services.thinker.intake import PromptIntake
 from antiphon_services.thinker.loading import VISION_TOWER, first_picture, thinker_facts, with_media
 from antiphon_services.thinker.vllm_engine.engine import VllmThinkerEngine

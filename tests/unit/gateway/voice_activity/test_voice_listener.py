@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.chunk import Tensor
 from antiphon.errors import Unavailable
+from antiphon.values.chunk import Tensor
 from antiphon_gateway.voice_activity.endpointing import EndpointRule, SpeechEdge
 from antiphon_gateway.voice_activity.listener import MOST_FRAMES, VoiceListener
 from antiphon_gateway.voice_activity.vad_stream import VadStream

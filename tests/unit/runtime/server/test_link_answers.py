@@ -7,9 +7,9 @@ from antiphon.runtime.server.link_port import answer_on
 from antiphon.runtime.server.outbox import Outbox
 from antiphon.runtime.server.stage import Answer
 from antiphon.runtime.session.instructions import Grant
-from antiphon.segment import SegmentKey
 from antiphon.transport.link.incoming.link import IncomingLink
 from antiphon.transport.settings import LinkState
+from antiphon.values.segment import SegmentKey
 
 
 async def test_answers_go_on_when_one_does_not_fit_its_message() -> None:

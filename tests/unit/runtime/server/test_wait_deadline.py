@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import uvloop
 
-from antiphon.wait_deadline import WaitDeadline
+from antiphon.deadlines.wait_deadline import WaitDeadline
 
 TIMEOUT_S = 1.0
 

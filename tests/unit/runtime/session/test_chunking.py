@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.runtime.session.chunking import due, next_boundary
-from antiphon.segment import ChunkPolicy
+from antiphon.values.segment import ChunkPolicy
 
 POLICIES = [
     ChunkPolicy(first=1, ramp=(2, 4, 8), steady=12),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.pipelines.graph import CLIENT, Pipeline
 from antiphon.pipelines.qwen3_omni import PIPELINE
@@ -22,8 +21,9 @@ from antiphon.runtime.session.facts import (
 from antiphon.runtime.session.instructions import Destination, End
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import SegmentKey
+from antiphon.values.chunk import Chunk
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 STALL_S, SPEAKING_S, IDLE_S = 5.0, 30.0, 100.0

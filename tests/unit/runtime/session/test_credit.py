@@ -22,8 +22,8 @@ from antiphon.runtime.session.facts import (
 from antiphon.runtime.session.instructions import Destination, End, Limit, Release, Report
 from antiphon.runtime.session.output_edge import OutputEdge
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
 from tests.unit.runtime.session.two_stages import (
     DOWNSTREAM,

@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Internal
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
@@ -39,8 +38,9 @@ from antiphon.runtime.session.instructions import (
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Chunk
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 NAMES = ("a", "b", "c")

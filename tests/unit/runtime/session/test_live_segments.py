@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.chunk import Chunk
 from antiphon.errors import DeadlineExceeded, ResourceExhausted
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed
@@ -33,8 +32,9 @@ from antiphon.runtime.session.instructions import (
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Chunk
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 STALL_S, SPEAKING_S, IDLE_S = 5.0, 30.0, 100.0

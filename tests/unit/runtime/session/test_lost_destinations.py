@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from antiphon.chunk import Chunk
 from antiphon.errors import Cancelled, ResourceExhausted, Unavailable
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.session.facts import (
@@ -19,8 +18,9 @@ from antiphon.runtime.session.instructions import Destination, End, Suspended
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Chunk
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(slots=2, stall_timeout_s=30.0, hold_timeout_s=10.0, hold_bytes=1000)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.chunk import Tensors
 from antiphon.errors import Internal
 from antiphon.pipelines.graph import Edge
 from antiphon.pipelines.qwen3_omni import PIPELINE
@@ -11,7 +10,8 @@ from antiphon.runtime.engine import Emitted
 from antiphon.runtime.session.credit import Credit
 from antiphon.runtime.session.instructions import Destination
 from antiphon.runtime.session.output_edge import OutputEdge, Piece
-from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
+from antiphon.values.chunk import Tensors
+from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
 
 POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)
 CODES = PIPELINE.edge("codes")

@@ -19,8 +19,8 @@ from antiphon.runtime.session.instructions import Destination, Send
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.session.tally import Stalls
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery, FinishReason, SegmentKey
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import Delivery, FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 RATE_HZ = 10

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from antiphon.chunk import Chunk, Tensors
 from antiphon.errors import DeadlineExceeded
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted
@@ -24,8 +23,9 @@ from antiphon.runtime.session.instructions import Destination, End, Instruction,
 from antiphon.runtime.session.output_edge import OutputEdge, Piece
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery, FinishReason, SegmentKey
+from antiphon.values.chunk import Chunk, Tensors
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import Delivery, FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 TEXT = PIPELINE.edge("text")

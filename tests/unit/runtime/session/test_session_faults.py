@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import DataLoss, FailedPrecondition, Internal, InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted
@@ -33,8 +32,9 @@ from antiphon.runtime.session.plan import (
 )
 from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import MAX_NAME, Chunk
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(slots=2, stall_timeout_s=30.0, hold_timeout_s=5.0, hold_bytes=4096)

@@ -26,8 +26,8 @@ from antiphon.runtime.session.instructions import Destination, Report
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.session.tally import Outcome
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(slots=1, stall_timeout_s=30.0, hold_timeout_s=5.0, hold_bytes=1000)

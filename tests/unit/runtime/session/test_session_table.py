@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from antiphon.chunk import Chunk
 from antiphon.errors import (
     DataLoss,
     DeadlineExceeded,
@@ -50,8 +49,9 @@ from antiphon.runtime.session.instructions import (
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery, FinishReason, SegmentKey
+from antiphon.values.chunk import Chunk
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import Delivery, FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(

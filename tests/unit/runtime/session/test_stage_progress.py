@@ -21,7 +21,7 @@ from antiphon.runtime.session.plan import SessionRequest
 from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.rounds import EngineRounds
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 from tests.unit.runtime.session.test_session_table import (
     KEY,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from antiphon.runtime.session.instructions import Report
 from antiphon.runtime.session.states import State
-from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.values.segment import ChunkPolicy, Delivery
 from antiphon_testkit.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
 from tests.unit.runtime.session.two_stages import FRAMES, KEY, POLICY, WINDOWS, TwoStages
 

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from antiphon.chunk import Chunk, Tensor
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Engine
@@ -37,8 +36,9 @@ from antiphon.runtime.session.instructions import (
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.rounds import EngineRounds
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery, SegmentKey
+from antiphon.values.chunk import Chunk, Tensor
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import ChunkPolicy, Delivery, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, SAMPLES_PER_FRAME, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
 

@@ -11,8 +11,8 @@ from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.runtime.session.facts import EngineStepped
 from antiphon.runtime.session.instructions import Admit, Release
 from antiphon.runtime.stepping.thread import EngineThread
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 
 TIMEOUT_S = 30.0
 SETTINGS = SegmentSettings("", Sampling(0.0, 0, 1.0, 1.0, 0, 1), frozenset())

@@ -13,7 +13,7 @@ from antiphon.runtime.session.facts import EngineStepped
 from antiphon.runtime.session.instructions import Admit, Release
 from antiphon.runtime.stepping.rounds import FAILURES_TO_GIVE_UP
 from antiphon.runtime.stepping.thread import EngineThread
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
 TIMEOUT_S = 30.0

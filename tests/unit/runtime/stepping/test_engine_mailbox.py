@@ -16,7 +16,7 @@ from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.runtime.session.facts import EngineStepped
 from antiphon.runtime.session.instructions import Admit, Feed, Release
 from antiphon.runtime.stepping.thread import EngineThread
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import GROUPS, NEUTRAL_SAMPLING, FakeEngine
 
 TIMEOUT_S = 60.0

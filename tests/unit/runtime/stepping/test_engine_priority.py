@@ -12,8 +12,8 @@ from antiphon.runtime.engine import SegmentSettings
 from antiphon.runtime.session.facts import EngineStepped
 from antiphon.runtime.session.instructions import Admit
 from antiphon.runtime.stepping.thread import EngineThread
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import FakeEngine
 
 TIMEOUT_S = 30.0

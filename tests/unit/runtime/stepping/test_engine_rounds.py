@@ -10,7 +10,7 @@ from antiphon.runtime.session.facts import SegmentStatus
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Release
 from antiphon.runtime.stepping.mailbox import EngineMailbox
 from antiphon.runtime.stepping.rounds import EngineRounds
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
 ONE, OTHER = SegmentKey("one", 0), SegmentKey("other", 0)

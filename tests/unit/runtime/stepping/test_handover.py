@@ -9,7 +9,7 @@ from antiphon.errors import Internal
 from antiphon.runtime.engine import Emitted
 from antiphon.runtime.session.facts import EngineStepped
 from antiphon.runtime.stepping.handover import Handover
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 
 TIMEOUT_S = 30.0
 

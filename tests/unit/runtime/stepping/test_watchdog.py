@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
-from antiphon.awake_deadline import SLICE_S
+from antiphon.deadlines.awake_deadline import SLICE_S
 from antiphon.errors import AntiphonError
 from antiphon.runtime.stepping import watchdog
 from antiphon.runtime.stepping.watchdog import Pulse, Watchdog

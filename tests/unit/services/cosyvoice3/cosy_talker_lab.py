@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
-from antiphon.options import OptionValue
 from antiphon.pipelines.cosyvoice3 import CODES, INPUT, PIECE, TALKER, VOICE
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.sampling import Sampling, stream_key
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling, stream_key
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.engine import SpeechTalkerEngine
 from antiphon_services.cosyvoice3.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments

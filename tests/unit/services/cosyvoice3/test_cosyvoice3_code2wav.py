@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, DataLoss, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.cosyvoice3 import AUDIO, CODES, FIRST, MEL_BINS, SPEAKER_WIDTH, VOICE
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.code2wav.load import NO_SAMPLING, load
 from antiphon_services.cosyvoice3.code2wav.vocoder import noise_of
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments

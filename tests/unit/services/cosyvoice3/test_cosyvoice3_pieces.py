@@ -15,7 +15,7 @@ import tests.equality.cosyvoice3.cosy_cases as cases
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import CODES, INPUT, PIECE, SPEECH_IDS
 from antiphon.runtime.engine import InputChunk
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.growing_text import GrowingText
 from antiphon_services.cosyvoice3.talker.prompt import END
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import AUDIO, CODES, FIRST, MEL_BINS, SPEAKER_WIDTH, VOICE
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.cosyvoice3.code2wav.engine import Code2WavEngine
 from antiphon_services.cosyvoice3.code2wav.load import NO_SAMPLING, load_decoder

@@ -17,7 +17,7 @@ import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.cosyvoice3 import CODES, FIRST, LEAST_CODES, SPEECH_IDS, VOICE
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.load import load
 from antiphon_services.cosyvoice3.talker.prompt import END, MOST_SILENT, SILENT_IDS, SOS, TASK
 from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT

@@ -30,8 +30,8 @@ from transformers import (
 
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.sampler import choose_each, uniform_each
 from antiphon_testkit.chi_square import chi_square_p
 from antiphon_testkit.drive_engine import SegmentOutput, advance

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen2_5_omni import PIPELINE, TALKER, THINKER, TOKEN2WAV, noise_source
 from antiphon.runtime.engine import InputChunk
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import to_tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm import sampling
 from antiphon_services.qwen2_5_omni.talker import model
 from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import InputChunk
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm import codebooks, grouped_frames, sampling
 from antiphon_services.qwen3_omni.talker.load import load as load_talker
 from antiphon_services.qwen3_omni.talker.model import CONTROL_IDS, PREDICTOR_SAMPLING

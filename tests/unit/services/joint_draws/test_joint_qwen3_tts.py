@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_tts import PIPELINE, TALKER
 from antiphon.runtime.engine import InputChunk
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import to_tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm import codebooks, grouped_frames
 from antiphon_services.qwen3_tts.talker.load import PREDICTOR_SAMPLING, load
 from antiphon_services.qwen3_tts.talker.talker import CONTROL_IDS, LEAST_DRAWS

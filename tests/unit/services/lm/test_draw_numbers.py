@@ -16,7 +16,7 @@ from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.qwen2_5_omni import PIPELINE as QWEN2_5_OMNI
 from antiphon.pipelines.qwen3_omni import PIPELINE as QWEN3_OMNI
 from antiphon.pipelines.qwen3_tts import PIPELINE as QWEN3_TTS
-from antiphon.sampling import Sampling, stream_key
+from antiphon.values.sampling import Sampling, stream_key
 from antiphon_services.lm import sampler
 from antiphon_services.lm.sampler import draw_numbers, uniform, uniform_each
 from antiphon_testkit.chi_square import chi_square_p

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.repetition_aware import RepetitionRule, choose_aware
 from antiphon_services.lm.sampler import SamplingRows, uniform_each
 from antiphon_testkit.chi_square import chi_square_p

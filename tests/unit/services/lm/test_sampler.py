@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from antiphon.errors import Internal
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm import sampler
 from antiphon_services.lm.sampler import (
     SamplingRows,

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
-from antiphon.history import History
-from antiphon.options import OptionValue
 from antiphon.pipelines.ming_tts import INPUT, LATENTS, TALKER
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.sampling import Sampling, stream_key
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.history import History
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling, stream_key
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.ming_tts.talker.engine import MingTalkerEngine
 from antiphon_services.ming_tts.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments

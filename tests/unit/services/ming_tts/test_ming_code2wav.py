@@ -22,7 +22,7 @@ from antiphon.pipelines.ming_tts import (
     TAIL_SILENCE,
 )
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.ming_tts.code2wav import tail_silence
 from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
 from antiphon_services.ming_tts.code2wav.load import load

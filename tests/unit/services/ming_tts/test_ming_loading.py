@@ -11,7 +11,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, PIPELINE, SAMPLE_RATE_HZ
 from antiphon.pipelines.registry import pipeline_of
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 from tests.unit.services.ming_tts.ming_talker_lab import Asked, TalkerLab, latents_of
 
 

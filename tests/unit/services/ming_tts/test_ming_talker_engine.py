@@ -11,7 +11,7 @@ import torch
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_WIDTH, SAMPLE_RATE_HZ
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.drive_engine import run_segments
 from tests.unit.services.ming_tts.ming_talker_lab import Asked, TalkerLab, latents_of, message
 

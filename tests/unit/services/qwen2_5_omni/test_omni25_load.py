@@ -16,8 +16,8 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.qwen2_5_omni import CODES, PIPELINE, TALKER, TOKEN2WAV, VOICES_FILE
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
-from antiphon.segment import FinishReason
-from antiphon_services.loading import load_stage
+from antiphon.values.segment import FinishReason
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.drive_engine import run_segment
 
 BOTH = pytest.mark.parametrize("role", [TALKER, TOKEN2WAV])

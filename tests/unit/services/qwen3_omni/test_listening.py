@@ -15,15 +15,6 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import (
-    AudioPart,
-    Conversation,
-    ConversationMessage,
-    TextPart,
-    recording_key,
-    to_tensors,
-)
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument, NotFound
 from antiphon.runtime.engine import (
@@ -36,8 +27,17 @@ from antiphon.runtime.engine import (
     PreparingEngine,
     SegmentSettings,
 )
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import (
+    AudioPart,
+    Conversation,
+    ConversationMessage,
+    TextPart,
+    recording_key,
+    to_tensors,
+)
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
 from antiphon_services.qwen3_omni.talker.load import load as load_talker
 from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING

@@ -14,7 +14,7 @@ import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
 from antiphon.pipelines.registry import pipeline_of
-from antiphon_services.loading import load_stage
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 
 Break = Callable[[Path], object]

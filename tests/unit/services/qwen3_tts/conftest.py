@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.chunk import Tensors
+from antiphon.values.chunk import Tensors
 from antiphon_services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
 from antiphon_services.vocoder.stream import StreamDecoder
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts

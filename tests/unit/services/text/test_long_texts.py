@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import ConversationMessage, TextPart
+from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon_services.text.chat import load_chat_tokenizer
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 

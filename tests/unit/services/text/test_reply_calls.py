@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.conversation import ToolCall
 from antiphon.errors import ErrorCode
+from antiphon.values.conversation import ToolCall
 from antiphon.wire.tool_calls import CallPiece
 from antiphon_services.text.calls import CallRules, ReplyCalls
 from antiphon_services.text.tool_format import CLOSE, OPEN

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_services.text.detokenizer import Detokenizer
 from antiphon_services.text.stopping import ReleasedText, ReplyText
 

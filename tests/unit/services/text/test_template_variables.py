@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from antiphon.conversation import (
+from antiphon.errors import InvalidArgument
+from antiphon.values.conversation import (
     Conversation,
     ConversationMessage,
     TextPart,
     from_tensors,
     to_tensors,
 )
-from antiphon.errors import InvalidArgument
-from antiphon.template import MAX_VALUE_CHARS, TemplateValue
+from antiphon.values.template import MAX_VALUE_CHARS, TemplateValue
 from antiphon_services.text.chat import ChatTokenizer, load_chat_tokenizer
 
 TEMPLATE = """{%- if tone is defined %}<|im_start|>system

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
-from antiphon.segment import FinishReason
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import FinishReason
 from antiphon_services.text.stopping import ReleasedText
 from antiphon_services.thinker.reply_rows import ReplyRows
 

@@ -16,7 +16,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeThinkerTextModel,
 )
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm import sampling
 from antiphon_services.lm.sampling import LogitsRow, Sampled, score_together
 from antiphon_services.qwen3_omni.thinker.towers import Omni3Towers

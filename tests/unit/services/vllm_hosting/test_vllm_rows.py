@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
 from antiphon.transport.device_edge import UNIT_BYTES, Staging
+from antiphon.values.chunk import Tensor
 from antiphon_services.vllm.row_messages import decode_rows, encode_rows
 from antiphon_services.vllm.row_receiver import RowReceiver
 from antiphon_services.vllm.row_sender import RowSender

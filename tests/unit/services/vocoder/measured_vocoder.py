@@ -24,8 +24,8 @@ import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.heap import keep_freed_memory
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.warm_up import run_to_the_end
 from antiphon_services.qwen3_omni.code2wav.load import EDGES, load
 from antiphon_services.vocoder.stage import NO_SAMPLING

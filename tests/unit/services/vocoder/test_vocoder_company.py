@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.graphs import Bucketing, Eager
 from antiphon_services.vocoder.engine import VocoderEngine
 from antiphon_services.vocoder.pace import ACCELERATOR, CPU, DecodePace

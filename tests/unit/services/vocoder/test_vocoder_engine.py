@@ -17,7 +17,7 @@ from antiphon.errors import (
     ResourceExhausted,
 )
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
 from antiphon_services.vocoder.batch import StreamStates
 from antiphon_services.vocoder.engine import VocoderEngine

@@ -15,13 +15,13 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from antiphon.chunk import Tensors
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
+from antiphon.values.chunk import Tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.batch import StreamStates
-from antiphon_services.vocoder.segment import VocoderEdges
 from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
 
 ENTRIES = 32

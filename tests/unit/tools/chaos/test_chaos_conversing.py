@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
-from antiphon.live_conversation import (
+from antiphon.values.live_conversation import (
     CommandFailed,
     ConversationOpened,
     ConversationReply,

@@ -12,11 +12,11 @@ from typing import Any, Self, cast
 
 import pytest
 
-from antiphon.answer import FunctionCall
 from antiphon.client.aio import AsyncClient
 from antiphon.client.events import AudioDelta, Event, Finished, FunctionCallDelta, TextDelta
 from antiphon.client.request import Message
 from antiphon.deployment.schema import GatewayConfig
+from antiphon.values.answer import FunctionCall
 from antiphon_tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
 from antiphon_tools.demo.display import Display
 from antiphon_tools.demo.script import DONE, SCRIPT, SET_LIGHT, SPOKEN, Question

@@ -12,9 +12,9 @@ import pytest
 import soundfile
 
 from antiphon.errors import InvalidArgument
-from antiphon.options import Option, OptionKind
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.values.options import Option, OptionKind
+from antiphon.values.segment import ChunkPolicy, Delivery
 from antiphon_tools.launcher.plan import EMBEDDED_MODEL, application_root
 from antiphon_tools.load.__main__ import main
 from antiphon_tools.load.objectives import Objective, default_objectives

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from antiphon.history import History
 from antiphon.runtime.session.live_sessions import LiveSessions
 from antiphon.runtime.session.session import LiveSession
 from antiphon.runtime.session.table import SessionTable
 from antiphon.transport.link.incoming.link import ResponseLog
 from antiphon.transport.link.outgoing.send_log import SendLog
+from antiphon.values.history import History
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_tools.simulation.__main__ import main
 from antiphon_tools.simulation.search import Found, play, scenario_of, shrink

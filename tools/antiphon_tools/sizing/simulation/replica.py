@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from antiphon.runtime.session.chunking import next_boundary
-from antiphon.segment import ChunkPolicy
+from antiphon.values.segment import ChunkPolicy
 from antiphon_tools.sizing.measured import MeasuredStage
 from antiphon_tools.sizing.simulation.clock import Action, SimulatedClock
 from antiphon_tools.sizing.simulation.outcome import SimulatedCall

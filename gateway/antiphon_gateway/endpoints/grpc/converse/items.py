@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from antiphon.answer import FunctionCall
-from antiphon.conversation import FUNCTION_NAME, Role
 from antiphon.errors import InvalidArgument
-from antiphon.live_conversation import CallResultPart, Item, ItemPart, SpokenPart
 from antiphon.v1 import converse_pb2, functions_pb2
+from antiphon.values.answer import FunctionCall
+from antiphon.values.conversation import FUNCTION_NAME, Role
+from antiphon.values.live_conversation import CallResultPart, Item, ItemPart, SpokenPart
 from antiphon_gateway.conversations.items import ROLES, HeardPart
 from antiphon_gateway.media.audio_out import SAMPLE_BYTES
 from antiphon_gateway.media.live_audio import PCM16, LiveFormat, bare_samples

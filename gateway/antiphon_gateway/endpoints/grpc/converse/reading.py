@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from antiphon.errors import InvalidArgument
-from antiphon.live_conversation import (
+from antiphon.v1 import converse_pb2
+from antiphon.values.live_conversation import (
     AppendAudio,
     CancelResponse,
     ChangeSettings,
@@ -20,7 +21,6 @@ from antiphon.live_conversation import (
     RetrieveItem,
     TruncateItem,
 )
-from antiphon.v1 import converse_pb2
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.grpc.converse.items import (
     USUAL_RATE_HZ,

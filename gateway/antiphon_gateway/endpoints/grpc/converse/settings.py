@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 
 from antiphon.errors import InvalidArgument
-from antiphon.live_conversation import TimedTurns, TranscriptOptions, VoiceTurns
 from antiphon.v1 import converse_pb2
+from antiphon.values.live_conversation import TimedTurns, TranscriptOptions, VoiceTurns
 from antiphon.wire.convert import sampling_from_proto
 from antiphon_gateway.conversations.settings import FUNCTION, ConversationSettings
 from antiphon_gateway.orders.tools import read_function_texts

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from antiphon.live_conversation import (
+from antiphon.v1 import converse_pb2
+from antiphon.values.live_conversation import (
     ConversationOpened,
     Item,
     ItemFetched,
     ResponseAudioDelta,
     SettingsUpdated,
 )
-from antiphon.v1 import converse_pb2
 from antiphon.wire.conversation import event_to_proto
 from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
 from antiphon_gateway.conversations.items import HeardPart, item_bytes

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
-from antiphon.conversation import ToolCall
-from antiphon.logprobs import TokenLogprob
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import ToolCall
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason
 from antiphon_gateway.endpoints.http.server_sent import server_sent
 from antiphon_gateway.endpoints.openai.audio import AnswerEvent, AudioEncoded
 from antiphon_gateway.endpoints.openai.chat.answer_schema import (

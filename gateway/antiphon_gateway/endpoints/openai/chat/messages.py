@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.conversation import FUNCTION_NAME, ConversationMessage, Part, TextPart, ToolCall
 from antiphon.errors import NotImplementedYet
+from antiphon.values.conversation import (
+    FUNCTION_NAME,
+    ConversationMessage,
+    Part,
+    TextPart,
+    ToolCall,
+)
 from antiphon_gateway.endpoints.http.json_body import invalid
 from antiphon_gateway.endpoints.openai.chat import schema
 from antiphon_gateway.endpoints.openai.chat.schema import ChatMessage

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from antiphon.conversation import ToolChoice
 from antiphon.errors import InvalidArgument
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
-from antiphon.segment import Delivery
-from antiphon.template import TemplateValue, check_template_variables
+from antiphon.values.conversation import ToolChoice
+from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.values.segment import Delivery
+from antiphon.values.template import TemplateValue, check_template_variables
 from antiphon_gateway.admission.priority import Priority
 from antiphon_gateway.endpoints.http.fields import (
     Unsupported,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from antiphon.template import TemplateValue
+from antiphon.values.template import TemplateValue
 from antiphon_gateway.endpoints.http.voice import VoiceId
 from antiphon_gateway.endpoints.openai.chunk_policy import ChunkPolicyOptions
 from antiphon_gateway.endpoints.openai.label import Label

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import NotImplementedYet
-from antiphon.options import SPEECH as SPEECH_TASK
-from antiphon.options import TASK, does_task
-from antiphon.sampling import INPUT_STAGE
-from antiphon.segment import Delivery
+from antiphon.values.conversation import ConversationMessage, TextPart
+from antiphon.values.options import SPEECH as SPEECH_TASK
+from antiphon.values.options import TASK, does_task
+from antiphon.values.sampling import INPUT_STAGE
+from antiphon.values.segment import Delivery
 from antiphon_gateway.endpoints.http.fields import Unsupported, decode_fields
 from antiphon_gateway.endpoints.http.json_body import invalid
 from antiphon_gateway.endpoints.http.language import language_choice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from antiphon.errors import NotImplementedYet
-from antiphon.sampling import SamplingRequest
+from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.endpoints.http.fields import Unsupported, check_unsupported, or_all, or_unset
 from antiphon_gateway.endpoints.http.form_body import FORM
 from antiphon_gateway.endpoints.http.json_body import invalid

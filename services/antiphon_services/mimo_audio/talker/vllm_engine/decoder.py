@@ -16,19 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError, ResourceExhausted
 from antiphon.transport.device_edge import Mark
+from antiphon.values.chunk import Tensor
 from antiphon_services.lm.experts import LEAST_ROWS
 from antiphon_services.lm.frames import PromptPart
 from antiphon_services.lm.kept_parts import KeptParts
 from antiphon_services.lm.pending_step import DrawInFlight
 from antiphon_services.lm.readback import Readback
 from antiphon_services.lm.slots import Slots
+from antiphon_services.mimo_audio.talker.dialogue_segment import DialogueInput
 from antiphon_services.mimo_audio.talker.draws import PositionDraws, TextDraw
 from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
-from antiphon_services.mimo_audio.talker.segment import DialogueInput
 from antiphon_services.vllm.mailbox import Delivery, Ended, Mailbox, Rows
 from antiphon_services.vllm.session import GivenRows, SessionPart, VllmSession
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import EngineEvent, Failed, SegmentSettings
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.readback import Drawn
+from antiphon_services.mimo_audio.talker.dialogue_segment import DialogueSegment
 from antiphon_services.mimo_audio.talker.engine import SpeechTextEngine
-from antiphon_services.mimo_audio.talker.segment import DialogueSegment
 
 
 class WatchedHost(Protocol):

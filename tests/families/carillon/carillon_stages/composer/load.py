@@ -10,7 +10,6 @@ from typing import cast
 import numpy as np
 from carillon import Strokes
 
-from antiphon.conversation import TextPart, from_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import (
     Completed,
@@ -21,8 +20,9 @@ from antiphon.runtime.engine import (
     SegmentSettings,
     StageFacts,
 )
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import TextPart, from_tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from carillon_stages.composer.score import compose, strokes_of
 
 

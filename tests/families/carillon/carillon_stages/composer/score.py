@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from carillon import MOODS, SAMPLES_PER_FRAME, Strokes
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 
 
 def compose(text: str, sampling: Sampling, mood: str, tempo: float) -> Strokes:

@@ -20,8 +20,8 @@ from antiphon.runtime.engine import (
     SegmentSettings,
     StageFacts,
 )
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from carillon_stages.ringer.bells import Tower
 
 

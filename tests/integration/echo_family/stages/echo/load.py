@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.conversation import TextPart, from_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import (
     Completed,
@@ -18,8 +17,9 @@ from antiphon.runtime.engine import (
     SegmentSettings,
     StageFacts,
 )
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import TextPart, from_tensors
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 
 NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 

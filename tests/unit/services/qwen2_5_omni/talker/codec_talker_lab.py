@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from antiphon.conversation import Conversation
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen2_5_omni import CODES, PROMPT, TOKENS, PlaceholderIds
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
+from antiphon.values.conversation import Conversation
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.readback import Readback
 from antiphon_services.qwen2_5_omni.talker.engine import CodecTalkerEngine

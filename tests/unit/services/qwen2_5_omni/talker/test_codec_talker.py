@@ -13,7 +13,7 @@ from PIL import Image
 from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet, ResourceExhausted
 from antiphon.pipelines.qwen2_5_omni import CODES, PROMPT, TOKENS
 from antiphon.runtime.engine import Emitted, InputChunk
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint

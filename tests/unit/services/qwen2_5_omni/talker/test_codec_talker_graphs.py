@@ -10,7 +10,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.runtime.engine import Engine
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen2_5_omni.talker.load import load
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import run_segments

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from antiphon.errors import InvalidArgument
-from antiphon.history import History
 from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.runtime.engine import SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.history import History
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm import frames as frames_module
 from antiphon_services.qwen2_5_omni.talker.engine import CodecTalkerEngine
 from antiphon_testkit.conversations import conversation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.pipelines.qwen2_5_omni import CODES
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, advance
 from tests.lent_slots import LentSlots

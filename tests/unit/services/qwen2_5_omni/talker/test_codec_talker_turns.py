@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon.pipelines.qwen2_5_omni import CODES
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frames import PART_ROWS
 from antiphon_services.qwen2_5_omni.talker.engine import CodecTalkerEngine
 from antiphon_testkit.conversations import conversation

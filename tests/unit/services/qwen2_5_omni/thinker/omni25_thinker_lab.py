@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from antiphon.conversation import Conversation, to_tensors
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import Conversation, to_tensors
+from antiphon.values.segment import FinishReason
 from antiphon_services.thinker.loading import DEFAULT_SAMPLING
 from antiphon_testkit.conversations import Pixels, conversation
 from antiphon_testkit.drive_engine import SegmentOutput

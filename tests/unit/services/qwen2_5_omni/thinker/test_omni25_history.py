@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from antiphon.history import History
-from antiphon.segment import SegmentKey
+from antiphon.values.history import History
+from antiphon.values.segment import SegmentKey
 from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import (

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen2_5_omni.thinker.load import load
 from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_testkit.conversations import conversation

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import Conversation
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_services.lm.graphs import Eager, RowFunction
 from antiphon_services.qwen2_5_omni.thinker.load import load, load_intake

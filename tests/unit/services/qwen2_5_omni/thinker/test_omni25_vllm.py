@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, ErrorCode, Unavailable
-from antiphon.history import History
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.runtime.engine import DetachedEngine, InputChunk, LoadedStage, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import Conversation
+from antiphon.values.history import History
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen2_5_omni.thinker.load import load
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment

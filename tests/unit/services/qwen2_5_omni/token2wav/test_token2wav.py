@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
-from antiphon.sampling import stream_key
+from antiphon.values.sampling import stream_key
 from antiphon_services.qwen2_5_omni.token2wav.blocks import (
     HALVES,
     BlockPlan,

@@ -9,9 +9,9 @@ import torch
 from antiphon.errors import DataLoss, ErrorCode, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import ToHost
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.flow.layer import TimedLayer
 from antiphon_services.qwen2_5_omni.token2wav.decoder import ROWS_AT_A_TIME
 from antiphon_services.qwen2_5_omni.token2wav.engine import Token2WavEngine

@@ -12,7 +12,7 @@ from torch import Tensor
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm.graphs import Bucketing, Eager, RowFunction
 from antiphon_services.qwen2_5_omni.token2wav.blocks import BlockPlan
 from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav

@@ -15,7 +15,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_services.qwen3_omni.code2wav.load import load
 from antiphon_testkit.drive_engine import run_segment
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import (

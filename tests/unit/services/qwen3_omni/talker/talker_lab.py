@@ -26,8 +26,8 @@ from antiphon.pipelines.qwen3_omni import (
     user_positions,
 )
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.readback import Readback
 from antiphon_services.qwen3_omni.talker.engine import TalkerEngine

@@ -16,10 +16,10 @@ import pytest
 from antiphon.runtime.engine import Emitted, EngineEvent, Failed
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Limit, Release
 from antiphon.runtime.stepping.rounds import EngineRounds
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
 from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
-from antiphon_services.qwen3_omni.talker.segment import TalkerSegment
+from antiphon_services.qwen3_omni.talker.talker_segment import TalkerSegment
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment
 from antiphon_testkit.late_copies import LateCopies
 from tests.unit.services.qwen3_omni.talker.talker_lab import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.codebooks import CodePredictor, predictor_sampling
 from antiphon_services.lm.sampler import SamplingRows, choose, uniform_each
 from antiphon_services.qwen3_omni.talker.model import PREDICTOR_SAMPLING

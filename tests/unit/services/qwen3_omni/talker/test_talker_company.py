@@ -12,8 +12,8 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.attention import Span
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.frames import PART_ROWS

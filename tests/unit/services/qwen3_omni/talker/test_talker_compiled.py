@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.experts import Sparse
 from antiphon_services.lm.graphs import Bucketing, Eager
 from antiphon_services.qwen3_omni.talker.load import load

@@ -13,9 +13,9 @@ from antiphon.errors import (
     InvalidArgument,
 )
 from antiphon.runtime.engine import InputChunk
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.talker.load import load
+from antiphon_services.stage.budgets import PREFILL_ROWS
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 from tests.unit.services.qwen3_omni.talker.talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from antiphon.runtime.engine import InputChunk
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.drive_engine import run_segment, run_segments
 from tests.unit.services.qwen3_omni.talker.talker_lab import (
     GREEDY,

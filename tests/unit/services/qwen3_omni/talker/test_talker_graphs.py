@@ -14,8 +14,8 @@ from torch import Tensor
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import SegmentKey
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.attention import Span
 from antiphon_services.lm.codebooks import CodePredictor
 from antiphon_services.lm.decoder import Decoder

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from antiphon.errors import InvalidArgument
-from antiphon.history import History
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
-from antiphon.segment import SegmentKey
+from antiphon.values.history import History
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm import frames as frames_module
 from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments

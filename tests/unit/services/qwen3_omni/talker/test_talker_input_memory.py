@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon.runtime.engine import InputChunk
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 from tests.lent_slots import LentSlots
 from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, codes_of

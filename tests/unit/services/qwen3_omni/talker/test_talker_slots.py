@@ -9,7 +9,7 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.experts import LEAST_ROWS, Sparse
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import run_segment

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import ResourceExhausted
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frames import LEAST_PART_ROWS, FrameDraw, PromptPart
 from antiphon_services.lm.known_frames import KnownPart
 from antiphon_services.lm.readback import PendingDraw

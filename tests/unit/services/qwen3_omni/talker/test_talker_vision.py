@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from antiphon.runtime.engine import Engine
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frames import PART_ROWS
 from antiphon_services.lm.graphs import Eager
 from antiphon_testkit.drive_engine import run_segment, run_segments

@@ -13,8 +13,6 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode
 from antiphon.runtime.engine import (
@@ -26,7 +24,9 @@ from antiphon.runtime.engine import (
     LoadedStage,
     SegmentSettings,
 )
-from antiphon.segment import SegmentKey
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import Conversation
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.graphs import Eager, RowFunction
 from antiphon_services.qwen3_omni.thinker.load import load
 from antiphon_services.thinker import engine as engine_module

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import LoadedStage
-from antiphon.segment import SegmentKey
-from antiphon_services.budgets import (
+from antiphon.values.conversation import Conversation
+from antiphon.values.segment import SegmentKey
+from antiphon_services.lm.memory import SlotMemory
+from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_services.stage.budgets import (
     ENCODED_AT_LEAST,
     GPU_PREPARED_AT_ONCE,
     GPU_TEXT_ROWS,
     PREFILL_ROWS,
 )
-from antiphon_services.lm.memory import SlotMemory
-from antiphon_services.preparation import SHORT_TEXT_BYTES
-from antiphon_services.qwen3_omni.thinker.load import load
+from antiphon_services.stage.preparation import SHORT_TEXT_BYTES
 from antiphon_services.thinker.engine import ThinkerEngine, ThinkerPreparations
 from antiphon_services.thinker.model import ThinkerModel
 from antiphon_services.thinker.prompt import PromptFactory

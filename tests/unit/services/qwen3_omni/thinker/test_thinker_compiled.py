@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.chunk import Tensor
 from antiphon.deployment.schema import StageConfig
+from antiphon.values.chunk import Tensor
 from antiphon_services.lm.experts import Sparse
 from antiphon_services.lm.graphs import Bucketing, Eager
 from antiphon_services.qwen3_omni.thinker.load import load

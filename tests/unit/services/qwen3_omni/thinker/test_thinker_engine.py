@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode, InvalidArgument, NotImplementedYet
 from antiphon.runtime.engine import Completed, Failed, InputChunk, LoadedStage
-from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
+from antiphon.values.conversation import Conversation
+from antiphon.values.sampling import SamplingRequest
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (

@@ -13,7 +13,7 @@ import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import SpecialIds, talker_row_positions
 from antiphon.runtime.engine import LoadedStage
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_omni.thinker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
 from tests.unit.services.qwen3_omni.thinker.thinker_conversations import AUDIO, TEXT, segment

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.conversation import Conversation
 from antiphon.errors import ErrorCode, InvalidArgument
-from antiphon.history import History
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
-from antiphon.segment import SegmentKey
+from antiphon.values.conversation import Conversation
+from antiphon.values.history import History
+from antiphon.values.segment import SegmentKey
 from antiphon_services.thinker.engine import PREFILL_ROWS, ThinkerEngine
 from antiphon_services.thinker.model import Fed, ThinkerFeed
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.conversation import Conversation
-from antiphon.logprobs import TokenLogprob
 from antiphon.runtime.engine import LoadedStage
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import Conversation
+from antiphon.values.logprobs import TokenLogprob
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_services.lm.sampling import Sampled, score_together
 from antiphon_services.text.detokenizer import Detokenizer, Vocabulary

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from antiphon.conversation import Conversation, ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode, InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, LoadedStage
 from antiphon.runtime.session.facts import EngineStepped
 from antiphon.runtime.session.instructions import Admit, Feed, Release
 from antiphon.runtime.stepping.thread import EngineThread
-from antiphon.segment import SegmentKey
-from antiphon_services.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart
+from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen3_omni.thinker.load import load_intake
+from antiphon_services.stage.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
 from antiphon_services.text.chat import NOTHING, ChatTokenizer, TemplateValue
 from antiphon_services.thinker.engine import ThinkerEngine
 from antiphon_services.thinker.intake import PromptIntake

@@ -13,10 +13,10 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     _get_feat_extract_output_lengths,
 )
 
-from antiphon.conversation import Conversation
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.values.conversation import Conversation
 from antiphon_services.qwen3_omni.thinker.audio import audio_tower, encoder_positions
 from antiphon_services.qwen3_omni.thinker.prompt import need_user
 from antiphon_services.text.chat import ChatTokenizer, load_chat_tokenizer

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.conversation import AudioPart, Conversation, ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import AUDIO_CHUNK_POSITIONS
 from antiphon.runtime.engine import Engine, LoadedStage
-from antiphon.segment import SegmentKey
+from antiphon.values.conversation import AudioPart, Conversation, ConversationMessage, TextPart
+from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen3_omni.thinker.load import load
 from antiphon_services.thinker.audio import AudioFeatures
 from antiphon_services.thinker.engine import ThinkerEngine

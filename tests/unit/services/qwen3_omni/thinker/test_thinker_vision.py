@@ -16,11 +16,17 @@ from PIL import Image
 from transformers import WhisperFeatureExtractor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from antiphon.conversation import Conversation, ConversationMessage, ImagePart, TextPart, VideoPart
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import LoadedStage
+from antiphon.values.conversation import (
+    Conversation,
+    ConversationMessage,
+    ImagePart,
+    TextPart,
+    VideoPart,
+)
 from antiphon_services.qwen3_omni.thinker.audio import audio_tower
 from antiphon_services.text.chat import load_chat_tokenizer
 from antiphon_services.thinker import vision

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
-from antiphon.conversation import Conversation, ToolCall, ToolChoice
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode
 from antiphon.runtime.engine import LoadedStage
-from antiphon.segment import FinishReason
+from antiphon.values.conversation import Conversation, ToolCall, ToolChoice
+from antiphon.values.segment import FinishReason
 from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon.wire.tool_calls import CallPiece, call_pieces_from_tensors
 from antiphon_services.qwen3_omni.thinker.load import load

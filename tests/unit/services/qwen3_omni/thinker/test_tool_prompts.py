@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.conversation import (
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.values.conversation import (
     Conversation,
     ConversationMessage,
     TextPart,
@@ -20,7 +21,6 @@ from antiphon.conversation import (
     from_tensors,
     to_tensors,
 )
-from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon_services.text.chat import ChatTokenizer, load_chat_tokenizer
 from antiphon_testkit.conversations import chat_messages, chat_tools
 from antiphon_testkit.qwen3_omni.scripted_checkpoint import build_scripted_checkpoint

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, ErrorCode, Internal, Unavailable
 from antiphon.runtime.engine import (
@@ -19,7 +18,8 @@ from antiphon.runtime.engine import (
     Emitted,
     Failed,
 )
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.conversation import Conversation
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_services.qwen3_omni.thinker.load import load, load_intake
 from antiphon_services.thinker.intake import PromptIntake

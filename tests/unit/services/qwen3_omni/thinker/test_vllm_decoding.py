@@ -14,7 +14,7 @@ from PIL import Image
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.sampling import Sampling
+from antiphon.values.sampling import Sampling
 from antiphon_services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from antiphon_services.thinker.vision import Visual
 from antiphon_services.thinker.vllm_engine.prompt_media import PromptMedia

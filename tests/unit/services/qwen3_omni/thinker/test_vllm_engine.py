@@ -21,10 +21,10 @@ from antiphon.errors import (
     InvalidArgument,
     Unavailable,
 )
-from antiphon.history import History
 from antiphon.runtime.engine import DetachedEngine, Engine, InputChunk, SegmentSettings
-from antiphon.sampling import stream_key
-from antiphon.segment import SegmentKey
+from antiphon.values.history import History
+from antiphon.values.sampling import stream_key
+from antiphon.values.segment import SegmentKey
 from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_services.qwen3_omni.thinker.load import load
 from antiphon_services.text.detokenizer import Vocabulary

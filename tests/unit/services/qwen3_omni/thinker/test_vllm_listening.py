@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from antiphon.conversation import AudioPart, Conversation, ConversationMessage
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
+from antiphon.values.conversation import AudioPart, Conversation, ConversationMessage
 from antiphon_services.qwen3_omni.thinker.load import load_intake
 from antiphon_services.vllm.mailbox import Rows, Tokens
 from antiphon_services.vllm.order import VllmOrder

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import DetachedEngine
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 from tests.unit.services.qwen3_omni.thinker.thinker_conversations import TEXT, segment
 

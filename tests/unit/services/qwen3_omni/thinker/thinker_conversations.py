@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.conversation import (
+from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.values.conversation import (
     AudioPart,
     Conversation,
     ConversationMessage,
@@ -16,8 +17,7 @@ from antiphon.conversation import (
     TextPart,
     to_tensors,
 )
-from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.segment import FinishReason
+from antiphon.values.segment import FinishReason
 from antiphon_services.qwen3_omni.thinker.load import DEFAULT_SAMPLING
 
 SPEECH = frozenset({"text", "prompt", "tokens"})

@@ -21,8 +21,8 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     _get_feat_extract_output_lengths,
 )
 
-from antiphon.conversation import Conversation, TextPart
-from antiphon.logprobs import TokenLogprob
+from antiphon.values.conversation import Conversation, TextPart
+from antiphon.values.logprobs import TokenLogprob
 from antiphon_services.text.detokenizer import Vocabulary
 from antiphon_testkit.margins import LOGPROB_TOLERANCE
 

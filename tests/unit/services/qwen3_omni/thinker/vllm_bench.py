@@ -8,7 +8,7 @@ from pathlib import Path
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Emitted, EngineEvent
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 from antiphon_services.thinker.intake import PromptIntake
 from antiphon_services.thinker.vllm_engine.engine import VllmThinkerEngine
 from antiphon_services.thinker.vllm_engine.prompt_check import PromptCheck

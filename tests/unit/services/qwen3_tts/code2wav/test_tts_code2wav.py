@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.chunk import Tensor as Array
-from antiphon.chunk import Tensors
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
+from antiphon.values.chunk import Tensor as Array
+from antiphon.values.chunk import Tensors
 from antiphon_services.qwen3_tts.code2wav.module import load_codec_decoder
 from antiphon_services.vocoder.stream import StreamDecoder, StreamPiece
 from tests.equality.qwen3_tts.cases import all_cases

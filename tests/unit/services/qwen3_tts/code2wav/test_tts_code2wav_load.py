@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.chunk import Tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.qwen3_tts import CODE2WAV, CODEC_FOLDER, PIPELINE
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.segment import FinishReason
-from antiphon_services.loading import load_stage
+from antiphon.values.chunk import Tensors
+from antiphon.values.segment import FinishReason
+from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.drive_engine import run_segment
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import PRESETS
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.chunk import Tensors
+from antiphon.values.chunk import Tensors
 from tests.unit.services.qwen3_tts.talker.tts_talker_lab import Lab
 
 

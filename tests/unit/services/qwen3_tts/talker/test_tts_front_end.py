@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from transformers import Qwen2Tokenizer
 
-from antiphon.chunk import Tensors
-from antiphon.conversation import to_tensors
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.options import OptionValue
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import InputChunk
-from antiphon.segment import SegmentKey
+from antiphon.values.chunk import Tensors
+from antiphon.values.conversation import to_tensors
+from antiphon.values.options import OptionValue
+from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from antiphon_services.qwen3_tts.talker.prompt import NOTHING, ROLE_ROWS, Prompt, SpeechIds
 from antiphon_services.qwen3_tts.talker.voice_options import (

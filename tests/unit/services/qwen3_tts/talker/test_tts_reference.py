@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.chunk import Tensors
 from antiphon.errors import FailedPrecondition
+from antiphon.values.chunk import Tensors
 from antiphon_services.clips import cache
 from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
 

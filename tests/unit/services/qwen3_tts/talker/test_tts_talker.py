@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.chunk import Tensors
-from antiphon.segment import FinishReason
+from antiphon.values.chunk import Tensors
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm import frames
 from antiphon_services.qwen3_tts.talker.engine import CODES
 from tests.replayed_graphs import ReplayPool

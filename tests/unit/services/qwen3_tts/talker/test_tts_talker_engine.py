@@ -12,15 +12,15 @@ import pytest
 import torch
 from msgspec import structs
 
-from antiphon.chunk import Tensors
 from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
 from antiphon.runtime.engine import Emitted
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon_services.budgets import PREFILL_ROWS
+from antiphon.values.chunk import Tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from antiphon_services.qwen3_tts.talker.prompt import Prompt
 from antiphon_services.qwen3_tts.talker.voice_options import VoiceOptions
+from antiphon_services.stage.budgets import PREFILL_ROWS
 from antiphon_testkit.drive_engine import SegmentOutput, advance, await_ready
 from tests.unit.services.qwen3_tts.talker.tts_talker_lab import (
     CASES,

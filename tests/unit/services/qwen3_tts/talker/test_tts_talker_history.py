@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from antiphon.errors import InvalidArgument
-from antiphon.history import History
 from antiphon.runtime.engine import Emitted
-from antiphon.segment import SegmentKey
+from antiphon.values.history import History
+from antiphon.values.segment import SegmentKey
 from antiphon_services.lm import frames as frames_module
 from antiphon_services.lm.readback import PendingDraw
 from antiphon_services.qwen3_tts.talker.engine import TtsTalkerEngine

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.chunk import Tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.generation_config import FILE
+from antiphon.values.chunk import Tensors
 from antiphon_services.qwen3_tts.talker.load import load
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
 from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE

@@ -9,20 +9,20 @@ from typing import Literal
 
 import numpy as np
 
-from antiphon.chunk import Tensor, Tensors
-from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
-from antiphon.options import OptionValue
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from antiphon.runtime.engine import InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.values.options import OptionValue
+from antiphon.values.sampling import Sampling
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_gateway.media.resampling import RecordingResampler
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.readback import Readback
 from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from antiphon_services.qwen3_tts.talker.load import load
-from antiphon_services.qwen3_tts.talker.segment import INPUT
+from antiphon_services.qwen3_tts.talker.tts_segment import INPUT
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments
 from antiphon_testkit.late_copies import late_to_host
 from tests.equality.qwen3_tts.cases import (

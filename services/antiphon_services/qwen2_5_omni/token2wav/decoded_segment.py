@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
 
 

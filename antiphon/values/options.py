@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, told
-from antiphon.sampling import utf8_size
+from antiphon.values.chunk import Tensor
+from antiphon.values.sampling import utf8_size
 
 TASK = "task"
 """An option by which a request says what a model does that answers, reads aloud and writes down.

@@ -22,8 +22,8 @@ from typing import Any, Generic, TypeVar
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Internal, ResourceExhausted
-from antiphon.segment import SegmentKey
-from antiphon_services.budgets import GPU_PREPARED_AT_ONCE, GPU_SMALL_THREADS, on_gpu
+from antiphon.values.segment import SegmentKey
+from antiphon_services.stage.budgets import GPU_PREPARED_AT_ONCE, GPU_SMALL_THREADS, on_gpu
 
 SHORT_TEXT_BYTES = 2 << 10
 """Up to here a text takes 0.1 to 0.3 ms, as a thread does until it runs beside an engine."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.mimo_audio import AUDIO, CODEBOOKS, CODES
 from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk
+from antiphon.values.chunk import Tensor
 from antiphon_services.mimo_audio.code2wav.windows import DecodeWindow, WindowPlan
-from antiphon_services.vocoder.segment import (
+from antiphon_services.vocoder.audio_segment import (
     AudioSegment,
     VocoderEdges,
     VocoderSegment,

@@ -36,7 +36,7 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
             raise
         raise NotFound(f"the pipeline {pipeline.name} has no module {name}") from error
     loaded = cast("LoadedStage", module.load(model_dir, config))
-    from antiphon_services.device_loss import device_is_lost
+    from antiphon_services.stage.device_loss import device_is_lost
 
     return replace(loaded, is_fatal=device_is_lost)
 

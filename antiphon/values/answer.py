@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.brief import brief
 from antiphon.errors import DataLoss
+from antiphon.values.brief import brief
 
 
 @dataclass(frozen=True, slots=True)

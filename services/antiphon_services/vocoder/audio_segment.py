@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 
 
 @dataclass(frozen=True, slots=True)

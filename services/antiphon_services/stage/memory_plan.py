@@ -18,9 +18,9 @@ import torch
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon_services.engines import FITS, TORCH, VLLM, context_limit
 from antiphon_services.lm.memory import WORKING_BYTES
-from antiphon_services.precision import BFLOAT16, FLOAT32, dtype_name
+from antiphon_services.stage.engines import FITS, TORCH, VLLM, context_limit
+from antiphon_services.stage.precision import BFLOAT16, FLOAT32, dtype_name
 
 VLLM_WORKING_BYTES = 3 << 30
 """Of vLLM's share, what it computes with when it measures itself at the start; an estimate."""

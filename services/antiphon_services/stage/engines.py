@@ -85,7 +85,7 @@ def context_limit(role: str, config: StageConfig, most: int) -> int:
     """Positions of a segment: the setting, or the checkpoint's `most`.
 
     `fits` is `most` where positions take no memory of their own; for others see
-    `antiphon_services.memory_plan`. Raises `InvalidArgument` for a setting above `most`.
+    `antiphon_services.stage.memory_plan`. Raises `InvalidArgument` for a setting above `most`.
     """
     if not isinstance(config.context_limit, int):
         return most

@@ -11,7 +11,7 @@ from antiphon.runtime.session.facts import SegmentStatus
 from antiphon.runtime.session.instructions import Destination, Limit, Report
 from antiphon.runtime.session.output_edge import OutputEdge, Piece
 from antiphon.runtime.session.output_flow import OutputFlow
-from antiphon.segment import SegmentKey
+from antiphon.values.segment import SegmentKey
 
 
 class Segment:

@@ -16,7 +16,7 @@ from typing import Any
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import FIRST, INPUT, PIECE
 from antiphon.runtime.engine import InputChunk
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
 from antiphon_services.cosyvoice3.talker.growing_text import PIECES, GrowingText
 from antiphon_services.cosyvoice3.talker.interleaved import InterleavedText
@@ -29,7 +29,7 @@ from antiphon_services.cosyvoice3.talker.prompt import (
 from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
 from antiphon_services.lm.frames import FrameDraw, PromptPart
 from antiphon_services.lm.spoken_text import ENCODING_WEIGHT, SpokenText, SpokenTextSegment
-from antiphon_services.preparation import Preparations
+from antiphon_services.stage.preparation import Preparations
 
 
 @dataclass(frozen=True, slots=True)

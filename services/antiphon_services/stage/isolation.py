@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import EngineEvent, Failed
-from antiphon.segment import SegmentKey
-from antiphon_services.device_loss import device_is_lost
+from antiphon.values.segment import SegmentKey
+from antiphon_services.stage.device_loss import device_is_lost
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

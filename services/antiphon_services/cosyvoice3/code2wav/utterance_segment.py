@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.pipelines.cosyvoice3 import (
     AUDIO,
@@ -20,10 +19,11 @@ from antiphon.pipelines.cosyvoice3 import (
 )
 from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk
 from antiphon.transport.device_edge import host_array
+from antiphon.values.chunk import Tensor
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder, UtteranceDecoding
 from antiphon_services.cosyvoice3.code2wav.flow import ClonedVoice
 from antiphon_services.flow.work import Work
-from antiphon_services.vocoder.segment import AudioSegment
+from antiphon_services.vocoder.audio_segment import AudioSegment
 
 CODE_ENTRIES = FIRST + SPEECH_IDS
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import InvalidArgument
-from antiphon.history import History
 from antiphon.runtime.engine import InputChunk
-from antiphon.sampling import Sampling
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.history import History
+from antiphon.values.sampling import Sampling
 from antiphon_services.lm.frames import FrameDraw
 from antiphon_services.lm.spoken_text import SpokenText, SpokenTextSegment
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt

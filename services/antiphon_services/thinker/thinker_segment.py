@@ -11,12 +11,12 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
 from antiphon.wire.tool_calls import call_pieces_to_tensors
-from antiphon_services.isolation import alone
+from antiphon_services.stage.isolation import alone
 from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.text.stopping import ReleasedText, ReplyText
 from antiphon_services.thinker.listening import HeardPrompt, LiveInput

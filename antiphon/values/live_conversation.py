@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from antiphon.answer import FunctionCall, Usage
-from antiphon.brief import brief
 from antiphon.errors import AntiphonError
-from antiphon.sampling import SamplingRequest
+from antiphon.values.answer import FunctionCall, Usage
+from antiphon.values.brief import brief
+from antiphon.values.sampling import SamplingRequest
 
 ReplyStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 

@@ -19,10 +19,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import InvalidArgument
-from antiphon.template import FIELD as TEMPLATE_FIELD
-from antiphon.template import TemplateValue, check_template_variables
+from antiphon.values.chunk import Tensor, Tensors
+from antiphon.values.template import FIELD as TEMPLATE_FIELD
+from antiphon.values.template import TemplateValue, check_template_variables
 
 Role = Literal["system", "user", "assistant", "tool"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from antiphon.awake_deadline import ON_TIME_S, SLICE_S
-from antiphon.timer import Timer
+from antiphon.deadlines.awake_deadline import ON_TIME_S, SLICE_S
+from antiphon.deadlines.timer import Timer
 
 
 class WaitDeadline:

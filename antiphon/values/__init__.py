@@ -1,0 +1,1 @@
+"""What stages, gateway and client exchange, as plain values. They wait for nothing."""

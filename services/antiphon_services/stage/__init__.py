@@ -1,0 +1,1 @@
+"""What every stage needs, whatever its family: loading, precision, memory, threads, voices."""
