@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TypedDict
 
 from antiphon.client.checks import listed, named, number_between, of_type, unicode_text, wrong_type
+from antiphon.client.request import OptionInput, option_to_proto
 from antiphon.client.tools import (
     Function,
     FunctionChoice,
@@ -16,7 +17,7 @@ from antiphon.client.tools import (
     functions_to_proto,
 )
 from antiphon.errors import InvalidArgument
-from antiphon.v1 import converse_pb2
+from antiphon.v1 import converse_pb2, options_pb2
 from antiphon.values.answer import FunctionCall
 from antiphon.values.live_conversation import (
     CallResultPart,
@@ -52,6 +53,7 @@ class ConversationOptions(TypedDict, total=False):
     first, for none.
     `functions` may be called as `function_choice` and `parallel_calls` say, see `generate`; the
     three are set together.
+    `options` are what the model takes besides, as in `generate`; None removes an option.
     """
 
     instructions: str
@@ -63,6 +65,7 @@ class ConversationOptions(TypedDict, total=False):
     functions: Sequence[Function]
     function_choice: FunctionChoice
     parallel_calls: bool
+    options: Mapping[str, OptionInput | None]
 
 
 def open_request(model: str, options: ConversationOptions) -> Request:
@@ -193,6 +196,13 @@ def settings_to_proto(options: ConversationOptions) -> converse_pb2.Conversation
         _set_transcripts(settings, options["transcripts"])
     if "turns" in options:
         _set_turns(settings, options["turns"])
+    for name, value in named("options", options.get("options")).items():
+        given = (
+            options_pb2.OptionInput()
+            if value is None
+            else option_to_proto(f"options.{name}", value)
+        )
+        settings.options[name].CopyFrom(given)
     return settings
 
 

@@ -17,7 +17,7 @@ from antiphon.client.tools import (
     choice_to_proto,
     functions_to_proto,
 )
-from antiphon.v1 import session_pb2, speech_pb2
+from antiphon.v1 import options_pb2, session_pb2, speech_pb2
 from antiphon.values.answer import FunctionCall
 from antiphon.values.brief import brief
 from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
@@ -184,7 +184,7 @@ def generate_request(
         voice=unicode_text("voice", voice),
         sampling=_sampling_to_proto(own, sampling),
         options={
-            name: _option_to_proto(f"options.{name}", value)
+            name: option_to_proto(f"options.{name}", value)
             for name, value in named("options", options).items()
         },
         delivery=session_pb2.DELIVERY_UNSPECIFIED if how is None else delivery_to_proto(how),
@@ -228,16 +228,17 @@ def _sampling_to_proto(
     }
 
 
-def _option_to_proto(field: str, value: object) -> speech_pb2.OptionInput:
+def option_to_proto(field: str, value: object) -> options_pb2.OptionInput:
+    """The message of an option's value. Raises `InvalidArgument` for one of another type."""
     match value:
         case str():
-            return speech_pb2.OptionInput(text=unicode_text(field, value))
+            return options_pb2.OptionInput(text=unicode_text(field, value))
         case bytes() | PathLike():
-            recording = speech_pb2.AudioPart(wav=file_bytes(field, value))
-            return speech_pb2.OptionInput(audio=recording)
+            recording = options_pb2.AudioPart(wav=file_bytes(field, value))
+            return options_pb2.OptionInput(audio=recording)
         case int() | float() if not isinstance(value, bool):
             with suppress(OverflowError):
-                return speech_pb2.OptionInput(number=float(value))
+                return options_pb2.OptionInput(number=float(value))
     raise wrong_type(field, "text, a number, or the bytes or the Path of a recording", value)
 
 
@@ -276,7 +277,7 @@ def _part_to_proto(field: str, part: Part) -> speech_pb2.Part:
         case str():
             return speech_pb2.Part(text=unicode_text(field, part))
         case bytes() | PathLike():
-            return speech_pb2.Part(audio=speech_pb2.AudioPart(wav=file_bytes(field, part)))
+            return speech_pb2.Part(audio=options_pb2.AudioPart(wav=file_bytes(field, part)))
         case Image(file):
             return speech_pb2.Part(image=speech_pb2.ImagePart(file=file_bytes(field, file)))
         case Video(file):

@@ -4,6 +4,7 @@ isort:skip_file
 A conversation over one stream: turns spoken or written, answers that may be interrupted."""
 
 import antiphon.v1.functions_pb2
+import antiphon.v1.options_pb2
 import antiphon.v1.session_pb2
 import antiphon.v1.usage_pb2
 import builtins
@@ -272,6 +273,24 @@ class ConversationSettings(google.protobuf.message.Message):
         def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class OptionsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> antiphon.v1.options_pb2.OptionInput: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: antiphon.v1.options_pb2.OptionInput | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     INSTRUCTIONS_FIELD_NUMBER: builtins.int
     SPOKEN_FIELD_NUMBER: builtins.int
     VOICE_FIELD_NUMBER: builtins.int
@@ -282,6 +301,7 @@ class ConversationSettings(google.protobuf.message.Message):
     NO_TRANSCRIPTS_FIELD_NUMBER: builtins.int
     TRANSCRIPTS_FIELD_NUMBER: builtins.int
     FUNCTIONS_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
     instructions: builtins.str
     """What the model is told about itself, before all items."""
     spoken: builtins.bool
@@ -306,6 +326,12 @@ class ConversationSettings(google.protobuf.message.Message):
     def functions(self) -> global___OfferedFunctions:
         """At first: none."""
 
+    @property
+    def options(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, antiphon.v1.options_pb2.OptionInput]:
+        """Options of the model by name, as `ModelInfo.options` describes them; an entry takes the place of
+        the option's entry, and one without a value removes it. Events have recordings without `wav`.
+        """
+
     def __init__(
         self,
         *,
@@ -319,9 +345,10 @@ class ConversationSettings(google.protobuf.message.Message):
         no_transcripts: global___NoTranscripts | None = ...,
         transcripts: global___Transcripts | None = ...,
         functions: global___OfferedFunctions | None = ...,
+        options: collections.abc.Mapping[builtins.str, antiphon.v1.options_pb2.OptionInput] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "spoken", b"spoken", "timed_turns", b"timed_turns", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "sampling", b"sampling", "spoken", b"spoken", "timed_turns", b"timed_turns", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "options", b"options", "sampling", b"sampling", "spoken", b"spoken", "timed_turns", b"timed_turns", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_instructions", b"_instructions"]) -> typing.Literal["instructions"] | None: ...
     @typing.overload
@@ -1055,7 +1082,7 @@ class ConversationSaved(google.protobuf.message.Message):
     AUDIO_COMMANDS_FIELD_NUMBER: builtins.int
     token: builtins.bytes
     """Opaque: sealed against changes, but not encrypted. Empty: as it stands the conversation cannot be
-    resumed, because its texts are too long.
+    resumed, because its texts and options are too long.
     """
     commands: builtins.int
     """So many messages of the client, the opening one not counted, have been carried out. Those behind

@@ -25,12 +25,13 @@ _sym_db = _symbol_database.Default()
 from antiphon.v1 import chunk_pb2 as antiphon_dot_v1_dot_chunk__pb2
 from antiphon.v1 import converse_pb2 as antiphon_dot_v1_dot_converse__pb2
 from antiphon.v1 import functions_pb2 as antiphon_dot_v1_dot_functions__pb2
+from antiphon.v1 import options_pb2 as antiphon_dot_v1_dot_options__pb2
 from antiphon.v1 import session_pb2 as antiphon_dot_v1_dot_session__pb2
 from antiphon.v1 import stage_pb2 as antiphon_dot_v1_dot_stage__pb2
 from antiphon.v1 import usage_pb2 as antiphon_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ntiphon/v1/speech.proto\x12\x0b\x61ntiphon.v1\x1a\x17\x61ntiphon/v1/chunk.proto\x1a\x1a\x61ntiphon/v1/converse.proto\x1a\x1b\x61ntiphon/v1/functions.proto\x1a\x19\x61ntiphon/v1/session.proto\x1a\x17\x61ntiphon/v1/stage.proto\x1a\x17\x61ntiphon/v1/usage.proto\"\x16\n\x14GetServerInfoRequest\"b\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12&\n\x06models\x18\x02 \x03(\x0b\x32\x16.antiphon.v1.ModelInfo\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\"\xcd\x01\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06voices\x18\x02 \x03(\t\x12\x16\n\x0esample_rate_hz\x18\x03 \x01(\r\x12\x13\n\x0binput_kinds\x18\x04 \x03(\t\x12\x14\n\x0coutput_kinds\x18\x05 \x03(\t\x12\x15\n\rcontext_limit\x18\x06 \x01(\x04\x12/\n\x07options\x18\x07 \x03(\x0b\x32\x1e.antiphon.v1.OptionDescription\x12\x17\n\x0fsampling_stages\x18\x08 \x03(\t\"t\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12 \n\x05parts\x18\x02 \x03(\x0b\x32\x11.antiphon.v1.Part\x12(\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x19.antiphon.v1.FunctionCall\x12\x0f\n\x07\x63\x61ll_id\x18\x04 \x01(\t\"\x9c\x01\n\x04Part\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\'\n\x05\x61udio\x18\x02 \x01(\x0b\x32\x16.antiphon.v1.AudioPartH\x00\x12\'\n\x05image\x18\x03 \x01(\x0b\x32\x16.antiphon.v1.ImagePartH\x00\x12\'\n\x05video\x18\x04 \x01(\x0b\x32\x16.antiphon.v1.VideoPartH\x00\x42\t\n\x07\x63ontent\"\x18\n\tAudioPart\x12\x0b\n\x03wav\x18\x01 \x01(\x0c\"\x19\n\tImagePart\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\"\x19\n\tVideoPart\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\"\xfb\x04\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x08messages\x18\x02 \x03(\x0b\x32\x14.antiphon.v1.Message\x12\x12\n\nmodalities\x18\x03 \x03(\t\x12\r\n\x05voice\x18\x04 \x01(\t\x12<\n\x08sampling\x18\x05 \x03(\x0b\x32*.antiphon.v1.GenerateRequest.SamplingEntry\x12\'\n\x08\x64\x65livery\x18\x06 \x01(\x0e\x32\x15.antiphon.v1.Delivery\x12.\n\x0c\x63hunk_policy\x18\x07 \x01(\x0b\x32\x18.antiphon.v1.ChunkPolicy\x12\x13\n\x0binclude_ids\x18\x08 \x01(\x08\x12:\n\x07options\x18\t \x03(\x0b\x32).antiphon.v1.GenerateRequest.OptionsEntry\x12\x11\n\tfunctions\x18\n \x03(\t\x12\x34\n\x0f\x66unction_choice\x18\x0b \x01(\x0b\x32\x1b.antiphon.v1.FunctionChoice\x12\x1c\n\x14\x63hat_template_kwargs\x18\x0c \x01(\t\x12-\n\tdelivered\x18\r \x01(\x0b\x32\x1a.antiphon.v1.DeliveredPart\x1a\x46\n\rSamplingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.antiphon.v1.Sampling:\x02\x38\x01\x1aH\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.antiphon.v1.OptionInput:\x02\x38\x01\"\xa1\x01\n\rDeliveredPart\x12\x12\n\ndrawn_seed\x18\x01 \x01(\x04\x12\x12\n\ncharacters\x18\x02 \x01(\x04\x12\x13\n\x0btext_sha256\x18\x03 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x04 \x01(\x04\x12\x10\n\x08logprobs\x18\x05 \x01(\x04\x12\x0f\n\x07samples\x18\x06 \x01(\x04\x12\r\n\x05\x63odes\x18\x07 \x01(\x04\x12\x0e\n\x06images\x18\x08 \x01(\x04\"a\n\x0bOptionInput\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x10\n\x06number\x18\x02 \x01(\x01H\x00\x12\'\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x16.antiphon.v1.AudioPartH\x00\x42\x07\n\x05value\"\xd8\x02\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.antiphon.v1.GenerateStartedH\x00\x12&\n\x04text\x18\x02 \x01(\x0b\x32\x16.antiphon.v1.TextDeltaH\x00\x12(\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x17.antiphon.v1.AudioDeltaH\x00\x12\x31\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1d.antiphon.v1.GenerateFinishedH\x00\x12*\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.antiphon.v1.SessionErrorH\x00\x12(\n\x05image\x18\x06 \x01(\x0b\x32\x17.antiphon.v1.ImageDeltaH\x00\x12/\n\x05\x63\x61lls\x18\x07 \x01(\x0b\x32\x1e.antiphon.v1.FunctionCallDeltaH\x00\x42\x07\n\x05\x65vent\"t\n\x0fGenerateStarted\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0esample_rate_hz\x18\x03 \x01(\r\x12\x17\n\ndrawn_seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_drawn_seed\"Y\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.antiphon.v1.TokenLogprob\"h\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12&\n\x03top\x18\x04 \x03(\x0b\x32\x19.antiphon.v1.TokenLogprob\"b\n\nAudioDelta\x12\r\n\x05pcm16\x18\x01 \x01(\x0c\x12\x14\n\x0c\x66irst_sample\x18\x02 \x01(\x04\x12\x0f\n\x07\x66loat32\x18\x03 \x01(\x0c\x12\r\n\x05\x63odes\x18\x04 \x01(\x0c\x12\x0f\n\x07latents\x18\x05 \x01(\x0c\"4\n\nImageDelta\x12&\n\x06images\x18\x01 \x03(\x0b\x32\x16.antiphon.v1.MadeImage\"-\n\tMadeImage\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\x12\x12\n\nmedia_type\x18\x02 \x01(\t\"|\n\x11\x46unctionCallDelta\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12(\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32\x19.antiphon.v1.FunctionCall\x12.\n\x06pieces\x18\x03 \x03(\x0b\x32\x1e.antiphon.v1.FunctionCallPiece\"O\n\x11\x46unctionCallPiece\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xf0\x01\n\x10GenerateFinished\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.antiphon.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.antiphon.v1.Usage\x12;\n\x07reports\x18\x03 \x03(\x0b\x32*.antiphon.v1.GenerateFinished.ReportsEntry\x1aJ\n\x0cReportsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.antiphon.v1.SegmentReport:\x02\x38\x01\x32\xff\x01\n\rSpeechService\x12V\n\rGetServerInfo\x12!.antiphon.v1.GetServerInfoRequest\x1a\".antiphon.v1.GetServerInfoResponse\x12I\n\x08Generate\x12\x1c.antiphon.v1.GenerateRequest\x1a\x1d.antiphon.v1.GenerateResponse0\x01\x12K\n\x08\x43onverse\x12\x1c.antiphon.v1.ConverseRequest\x1a\x1d.antiphon.v1.ConverseResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ntiphon/v1/speech.proto\x12\x0b\x61ntiphon.v1\x1a\x17\x61ntiphon/v1/chunk.proto\x1a\x1a\x61ntiphon/v1/converse.proto\x1a\x1b\x61ntiphon/v1/functions.proto\x1a\x19\x61ntiphon/v1/options.proto\x1a\x19\x61ntiphon/v1/session.proto\x1a\x17\x61ntiphon/v1/stage.proto\x1a\x17\x61ntiphon/v1/usage.proto\"\x16\n\x14GetServerInfoRequest\"b\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12&\n\x06models\x18\x02 \x03(\x0b\x32\x16.antiphon.v1.ModelInfo\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\"\xcd\x01\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06voices\x18\x02 \x03(\t\x12\x16\n\x0esample_rate_hz\x18\x03 \x01(\r\x12\x13\n\x0binput_kinds\x18\x04 \x03(\t\x12\x14\n\x0coutput_kinds\x18\x05 \x03(\t\x12\x15\n\rcontext_limit\x18\x06 \x01(\x04\x12/\n\x07options\x18\x07 \x03(\x0b\x32\x1e.antiphon.v1.OptionDescription\x12\x17\n\x0fsampling_stages\x18\x08 \x03(\t\"t\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12 \n\x05parts\x18\x02 \x03(\x0b\x32\x11.antiphon.v1.Part\x12(\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x19.antiphon.v1.FunctionCall\x12\x0f\n\x07\x63\x61ll_id\x18\x04 \x01(\t\"\x9c\x01\n\x04Part\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\'\n\x05\x61udio\x18\x02 \x01(\x0b\x32\x16.antiphon.v1.AudioPartH\x00\x12\'\n\x05image\x18\x03 \x01(\x0b\x32\x16.antiphon.v1.ImagePartH\x00\x12\'\n\x05video\x18\x04 \x01(\x0b\x32\x16.antiphon.v1.VideoPartH\x00\x42\t\n\x07\x63ontent\"\x19\n\tImagePart\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\"\x19\n\tVideoPart\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\"\xfb\x04\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x08messages\x18\x02 \x03(\x0b\x32\x14.antiphon.v1.Message\x12\x12\n\nmodalities\x18\x03 \x03(\t\x12\r\n\x05voice\x18\x04 \x01(\t\x12<\n\x08sampling\x18\x05 \x03(\x0b\x32*.antiphon.v1.GenerateRequest.SamplingEntry\x12\'\n\x08\x64\x65livery\x18\x06 \x01(\x0e\x32\x15.antiphon.v1.Delivery\x12.\n\x0c\x63hunk_policy\x18\x07 \x01(\x0b\x32\x18.antiphon.v1.ChunkPolicy\x12\x13\n\x0binclude_ids\x18\x08 \x01(\x08\x12:\n\x07options\x18\t \x03(\x0b\x32).antiphon.v1.GenerateRequest.OptionsEntry\x12\x11\n\tfunctions\x18\n \x03(\t\x12\x34\n\x0f\x66unction_choice\x18\x0b \x01(\x0b\x32\x1b.antiphon.v1.FunctionChoice\x12\x1c\n\x14\x63hat_template_kwargs\x18\x0c \x01(\t\x12-\n\tdelivered\x18\r \x01(\x0b\x32\x1a.antiphon.v1.DeliveredPart\x1a\x46\n\rSamplingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.antiphon.v1.Sampling:\x02\x38\x01\x1aH\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.antiphon.v1.OptionInput:\x02\x38\x01\"\xa1\x01\n\rDeliveredPart\x12\x12\n\ndrawn_seed\x18\x01 \x01(\x04\x12\x12\n\ncharacters\x18\x02 \x01(\x04\x12\x13\n\x0btext_sha256\x18\x03 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x04 \x01(\x04\x12\x10\n\x08logprobs\x18\x05 \x01(\x04\x12\x0f\n\x07samples\x18\x06 \x01(\x04\x12\r\n\x05\x63odes\x18\x07 \x01(\x04\x12\x0e\n\x06images\x18\x08 \x01(\x04\"\xd8\x02\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.antiphon.v1.GenerateStartedH\x00\x12&\n\x04text\x18\x02 \x01(\x0b\x32\x16.antiphon.v1.TextDeltaH\x00\x12(\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x17.antiphon.v1.AudioDeltaH\x00\x12\x31\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1d.antiphon.v1.GenerateFinishedH\x00\x12*\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.antiphon.v1.SessionErrorH\x00\x12(\n\x05image\x18\x06 \x01(\x0b\x32\x17.antiphon.v1.ImageDeltaH\x00\x12/\n\x05\x63\x61lls\x18\x07 \x01(\x0b\x32\x1e.antiphon.v1.FunctionCallDeltaH\x00\x42\x07\n\x05\x65vent\"t\n\x0fGenerateStarted\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0esample_rate_hz\x18\x03 \x01(\r\x12\x17\n\ndrawn_seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_drawn_seed\"Y\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.antiphon.v1.TokenLogprob\"h\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12&\n\x03top\x18\x04 \x03(\x0b\x32\x19.antiphon.v1.TokenLogprob\"b\n\nAudioDelta\x12\r\n\x05pcm16\x18\x01 \x01(\x0c\x12\x14\n\x0c\x66irst_sample\x18\x02 \x01(\x04\x12\x0f\n\x07\x66loat32\x18\x03 \x01(\x0c\x12\r\n\x05\x63odes\x18\x04 \x01(\x0c\x12\x0f\n\x07latents\x18\x05 \x01(\x0c\"4\n\nImageDelta\x12&\n\x06images\x18\x01 \x03(\x0b\x32\x16.antiphon.v1.MadeImage\"-\n\tMadeImage\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\x12\x12\n\nmedia_type\x18\x02 \x01(\t\"|\n\x11\x46unctionCallDelta\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12(\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32\x19.antiphon.v1.FunctionCall\x12.\n\x06pieces\x18\x03 \x03(\x0b\x32\x1e.antiphon.v1.FunctionCallPiece\"O\n\x11\x46unctionCallPiece\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xf0\x01\n\x10GenerateFinished\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.antiphon.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.antiphon.v1.Usage\x12;\n\x07reports\x18\x03 \x03(\x0b\x32*.antiphon.v1.GenerateFinished.ReportsEntry\x1aJ\n\x0cReportsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.antiphon.v1.SegmentReport:\x02\x38\x01\x32\xff\x01\n\rSpeechService\x12V\n\rGetServerInfo\x12!.antiphon.v1.GetServerInfoRequest\x1a\".antiphon.v1.GetServerInfoResponse\x12I\n\x08Generate\x12\x1c.antiphon.v1.GenerateRequest\x1a\x1d.antiphon.v1.GenerateResponse0\x01\x12K\n\x08\x43onverse\x12\x1c.antiphon.v1.ConverseRequest\x1a\x1d.antiphon.v1.ConverseResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,54 +44,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_GENERATEFINISHED_REPORTSENTRY']._loaded_options = None
   _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_options = b'8\001'
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=200
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=222
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=224
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=322
-  _globals['_MODELINFO']._serialized_start=325
-  _globals['_MODELINFO']._serialized_end=530
-  _globals['_MESSAGE']._serialized_start=532
-  _globals['_MESSAGE']._serialized_end=648
-  _globals['_PART']._serialized_start=651
-  _globals['_PART']._serialized_end=807
-  _globals['_AUDIOPART']._serialized_start=809
-  _globals['_AUDIOPART']._serialized_end=833
-  _globals['_IMAGEPART']._serialized_start=835
-  _globals['_IMAGEPART']._serialized_end=860
-  _globals['_VIDEOPART']._serialized_start=862
-  _globals['_VIDEOPART']._serialized_end=887
-  _globals['_GENERATEREQUEST']._serialized_start=890
-  _globals['_GENERATEREQUEST']._serialized_end=1525
-  _globals['_GENERATEREQUEST_SAMPLINGENTRY']._serialized_start=1381
-  _globals['_GENERATEREQUEST_SAMPLINGENTRY']._serialized_end=1451
-  _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_start=1453
-  _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_end=1525
-  _globals['_DELIVEREDPART']._serialized_start=1528
-  _globals['_DELIVEREDPART']._serialized_end=1689
-  _globals['_OPTIONINPUT']._serialized_start=1691
-  _globals['_OPTIONINPUT']._serialized_end=1788
-  _globals['_GENERATERESPONSE']._serialized_start=1791
-  _globals['_GENERATERESPONSE']._serialized_end=2135
-  _globals['_GENERATESTARTED']._serialized_start=2137
-  _globals['_GENERATESTARTED']._serialized_end=2253
-  _globals['_TEXTDELTA']._serialized_start=2255
-  _globals['_TEXTDELTA']._serialized_end=2344
-  _globals['_TOKENLOGPROB']._serialized_start=2346
-  _globals['_TOKENLOGPROB']._serialized_end=2450
-  _globals['_AUDIODELTA']._serialized_start=2452
-  _globals['_AUDIODELTA']._serialized_end=2550
-  _globals['_IMAGEDELTA']._serialized_start=2552
-  _globals['_IMAGEDELTA']._serialized_end=2604
-  _globals['_MADEIMAGE']._serialized_start=2606
-  _globals['_MADEIMAGE']._serialized_end=2651
-  _globals['_FUNCTIONCALLDELTA']._serialized_start=2653
-  _globals['_FUNCTIONCALLDELTA']._serialized_end=2777
-  _globals['_FUNCTIONCALLPIECE']._serialized_start=2779
-  _globals['_FUNCTIONCALLPIECE']._serialized_end=2858
-  _globals['_GENERATEFINISHED']._serialized_start=2861
-  _globals['_GENERATEFINISHED']._serialized_end=3101
-  _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_start=3027
-  _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_end=3101
-  _globals['_SPEECHSERVICE']._serialized_start=3104
-  _globals['_SPEECHSERVICE']._serialized_end=3359
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=227
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=249
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=251
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=349
+  _globals['_MODELINFO']._serialized_start=352
+  _globals['_MODELINFO']._serialized_end=557
+  _globals['_MESSAGE']._serialized_start=559
+  _globals['_MESSAGE']._serialized_end=675
+  _globals['_PART']._serialized_start=678
+  _globals['_PART']._serialized_end=834
+  _globals['_IMAGEPART']._serialized_start=836
+  _globals['_IMAGEPART']._serialized_end=861
+  _globals['_VIDEOPART']._serialized_start=863
+  _globals['_VIDEOPART']._serialized_end=888
+  _globals['_GENERATEREQUEST']._serialized_start=891
+  _globals['_GENERATEREQUEST']._serialized_end=1526
+  _globals['_GENERATEREQUEST_SAMPLINGENTRY']._serialized_start=1382
+  _globals['_GENERATEREQUEST_SAMPLINGENTRY']._serialized_end=1452
+  _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_start=1454
+  _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_end=1526
+  _globals['_DELIVEREDPART']._serialized_start=1529
+  _globals['_DELIVEREDPART']._serialized_end=1690
+  _globals['_GENERATERESPONSE']._serialized_start=1693
+  _globals['_GENERATERESPONSE']._serialized_end=2037
+  _globals['_GENERATESTARTED']._serialized_start=2039
+  _globals['_GENERATESTARTED']._serialized_end=2155
+  _globals['_TEXTDELTA']._serialized_start=2157
+  _globals['_TEXTDELTA']._serialized_end=2246
+  _globals['_TOKENLOGPROB']._serialized_start=2248
+  _globals['_TOKENLOGPROB']._serialized_end=2352
+  _globals['_AUDIODELTA']._serialized_start=2354
+  _globals['_AUDIODELTA']._serialized_end=2452
+  _globals['_IMAGEDELTA']._serialized_start=2454
+  _globals['_IMAGEDELTA']._serialized_end=2506
+  _globals['_MADEIMAGE']._serialized_start=2508
+  _globals['_MADEIMAGE']._serialized_end=2553
+  _globals['_FUNCTIONCALLDELTA']._serialized_start=2555
+  _globals['_FUNCTIONCALLDELTA']._serialized_end=2679
+  _globals['_FUNCTIONCALLPIECE']._serialized_start=2681
+  _globals['_FUNCTIONCALLPIECE']._serialized_end=2760
+  _globals['_GENERATEFINISHED']._serialized_start=2763
+  _globals['_GENERATEFINISHED']._serialized_end=3003
+  _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_start=2929
+  _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_end=3003
+  _globals['_SPEECHSERVICE']._serialized_start=3006
+  _globals['_SPEECHSERVICE']._serialized_end=3261
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ What the gateway offers over gRPC: the endpoint of the client SDK."""
 
 import antiphon.v1.chunk_pb2
 import antiphon.v1.functions_pb2
+import antiphon.v1.options_pb2
 import antiphon.v1.session_pb2
 import antiphon.v1.stage_pb2
 import antiphon.v1.usage_pb2
@@ -146,7 +147,7 @@ class Part(google.protobuf.message.Message):
     VIDEO_FIELD_NUMBER: builtins.int
     text: builtins.str
     @property
-    def audio(self) -> global___AudioPart: ...
+    def audio(self) -> antiphon.v1.options_pb2.AudioPart: ...
     @property
     def image(self) -> global___ImagePart: ...
     @property
@@ -155,7 +156,7 @@ class Part(google.protobuf.message.Message):
         self,
         *,
         text: builtins.str = ...,
-        audio: global___AudioPart | None = ...,
+        audio: antiphon.v1.options_pb2.AudioPart | None = ...,
         image: global___ImagePart | None = ...,
         video: global___VideoPart | None = ...,
     ) -> None: ...
@@ -164,26 +165,6 @@ class Part(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["text", "audio", "image", "video"] | None: ...
 
 global___Part = Part
-
-@typing.final
-class AudioPart(google.protobuf.message.Message):
-    """A piece of recorded audio."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    WAV_FIELD_NUMBER: builtins.int
-    wav: builtins.bytes
-    """An audio file, by its content: WAV, FLAC, Ogg, MP3, AIFF or CAF; where the gateway has
-    ffmpeg also WebM, Matroska, MP4, M4A, 3GP, AAC or AMR. At most 8 channels and 192 kHz.
-    """
-    def __init__(
-        self,
-        *,
-        wav: builtins.bytes = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["wav", b"wav"]) -> None: ...
-
-global___AudioPart = AudioPart
 
 @typing.final
 class ImagePart(google.protobuf.message.Message):
@@ -251,12 +232,12 @@ class GenerateRequest(google.protobuf.message.Message):
         VALUE_FIELD_NUMBER: builtins.int
         key: builtins.str
         @property
-        def value(self) -> global___OptionInput: ...
+        def value(self) -> antiphon.v1.options_pb2.OptionInput: ...
         def __init__(
             self,
             *,
             key: builtins.str = ...,
-            value: global___OptionInput | None = ...,
+            value: antiphon.v1.options_pb2.OptionInput | None = ...,
         ) -> None: ...
         def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
@@ -299,7 +280,7 @@ class GenerateRequest(google.protobuf.message.Message):
     @property
     def chunk_policy(self) -> antiphon.v1.session_pb2.ChunkPolicy: ...
     @property
-    def options(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___OptionInput]:
+    def options(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, antiphon.v1.options_pb2.OptionInput]:
         """Options of the model by name, as `ModelInfo.options` describes them."""
 
     @property
@@ -327,7 +308,7 @@ class GenerateRequest(google.protobuf.message.Message):
         delivery: antiphon.v1.session_pb2.Delivery.ValueType = ...,
         chunk_policy: antiphon.v1.session_pb2.ChunkPolicy | None = ...,
         include_ids: builtins.bool = ...,
-        options: collections.abc.Mapping[builtins.str, global___OptionInput] | None = ...,
+        options: collections.abc.Mapping[builtins.str, antiphon.v1.options_pb2.OptionInput] | None = ...,
         functions: collections.abc.Iterable[builtins.str] | None = ...,
         function_choice: antiphon.v1.functions_pb2.FunctionChoice | None = ...,
         chat_template_kwargs: builtins.str = ...,
@@ -380,34 +361,6 @@ class DeliveredPart(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["characters", b"characters", "codes", b"codes", "drawn_seed", b"drawn_seed", "images", b"images", "logprobs", b"logprobs", "samples", b"samples", "text_sha256", b"text_sha256", "token_ids", b"token_ids"]) -> None: ...
 
 global___DeliveredPart = DeliveredPart
-
-@typing.final
-class OptionInput(google.protobuf.message.Message):
-    """What a client says of an option."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TEXT_FIELD_NUMBER: builtins.int
-    NUMBER_FIELD_NUMBER: builtins.int
-    AUDIO_FIELD_NUMBER: builtins.int
-    text: builtins.str
-    number: builtins.float
-    @property
-    def audio(self) -> global___AudioPart:
-        """A recording."""
-
-    def __init__(
-        self,
-        *,
-        text: builtins.str = ...,
-        number: builtins.float = ...,
-        audio: global___AudioPart | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio", b"audio", "number", b"number", "text", b"text", "value", b"value"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio", b"audio", "number", b"number", "text", b"text", "value", b"value"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["text", "number", "audio"] | None: ...
-
-global___OptionInput = OptionInput
 
 @typing.final
 class GenerateResponse(google.protobuf.message.Message):

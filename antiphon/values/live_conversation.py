@@ -128,7 +128,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class HeldSettings:
-    """The settings that hold; see `ConversationOptions`."""
+    """The settings that hold; see `ConversationOptions`. Events have recordings among `options` as
+    empty bytes."""
 
     instructions: str = ""
     spoken: bool = True
@@ -136,6 +137,7 @@ class HeldSettings:
     sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
     turns: VoiceTurns | TimedTurns | None = None
     transcripts: TranscriptOptions | None = None
+    options: Mapping[str, str | float | bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

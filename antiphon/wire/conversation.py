@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from antiphon.errors import DataLoss
-from antiphon.v1 import converse_pb2
+from antiphon.v1 import converse_pb2, options_pb2
 from antiphon.values import live_conversation as talk
 from antiphon.values.answer import FunctionCall, Usage
 from antiphon.wire.convert import (
@@ -113,6 +113,14 @@ def settings_to_proto(held: talk.HeldSettings) -> converse_pb2.ConversationSetti
         message.no_transcripts.SetInParent()
     else:
         _write(held.transcripts, talk.TranscriptOptions, message.transcripts)
+    for name, value in held.options.items():
+        match value:
+            case str():
+                message.options[name].text = value
+            case bytes():
+                message.options[name].audio.SetInParent()
+            case number:
+                message.options[name].number = number
     return message
 
 
@@ -132,7 +140,19 @@ def settings_from_proto(message: converse_pb2.ConversationSettings) -> talk.Held
         transcripts=_read(message.transcripts, talk.TranscriptOptions)
         if message.HasField("transcripts")
         else None,
+        options={name: option_from_proto(each) for name, each in message.options.items()},
     )
+
+
+def option_from_proto(option: options_pb2.OptionInput) -> str | float | bytes:
+    """Text, a number, or a recording's file; a value of a later version is empty text."""
+    match option.WhichOneof("value"):
+        case "number":
+            return option.number
+        case "audio":
+            return option.audio.wav
+        case _:
+            return option.text
 
 
 @functools.cache

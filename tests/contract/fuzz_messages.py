@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from antiphon.v1 import speech_pb2
+from antiphon.v1 import options_pb2, speech_pb2
 from tests.contract.fuzz_files import film, mutated, picture, wav
 from tests.contract.served_gateway import MODEL
 
@@ -36,7 +36,7 @@ def message_of(name: str) -> bytes:
 def _parts(random: Random) -> tuple[speech_pb2.Part, ...]:
     return (
         speech_pb2.Part(text="Hi"),
-        speech_pb2.Part(audio=speech_pb2.AudioPart(wav=mutated(wav(random), random))),
+        speech_pb2.Part(audio=options_pb2.AudioPart(wav=mutated(wav(random), random))),
         speech_pb2.Part(image=speech_pb2.ImagePart(file=mutated(picture(random), random))),
         speech_pb2.Part(video=speech_pb2.VideoPart(file=mutated(film(random), random))),
     )

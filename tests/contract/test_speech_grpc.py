@@ -23,7 +23,7 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, usage_pb2
+from antiphon.v1 import chunk_pb2, options_pb2, session_pb2, speech_pb2, usage_pb2
 from antiphon.values.conversation import from_tensors
 from antiphon.values.logprobs import TokenLogprob
 from antiphon.values.segment import FinishReason
@@ -179,7 +179,7 @@ async def test_generate_passes_settings_on(
 async def test_generate_hears_audio(served: ServedGateway, channel: grpc.aio.Channel) -> None:
     file = io.BytesIO()
     soundfile.write(file, np.full(100, 0.25), INPUT_RATE_HZ, format="WAV", subtype="FLOAT")
-    audio = Part(audio=speech_pb2.AudioPart(wav=file.getvalue()))
+    audio = Part(audio=options_pb2.AudioPart(wav=file.getvalue()))
     await events_of(channel, messages=[speech_pb2.Message(role="user", parts=[audio])])
     chunk = served.fakes[THINKER].sessions[0].input
     assert chunk is not None
@@ -195,10 +195,10 @@ WRONG: list[tuple[dict[str, Any], type[AntiphonError], str]] = [
     ({"messages": [speech_pb2.Message(role="user", parts=[Part()])]},
      InvalidArgument, "messages[0].parts[0]"),
     ({"messages": [speech_pb2.Message(
-        role="user", parts=[Part(audio=speech_pb2.AudioPart(wav=b"noise"))])]},
+        role="user", parts=[Part(audio=options_pb2.AudioPart(wav=b"noise"))])]},
      InvalidArgument, "messages[0].parts[0].audio.wav"),
     ({"messages": [speech_pb2.Message(
-        role="system", parts=[Part(audio=speech_pb2.AudioPart(wav=b"noise"))])]},
+        role="system", parts=[Part(audio=options_pb2.AudioPart(wav=b"noise"))])]},
      InvalidArgument, "messages[0].parts[0]"),
     ({"model": "other"}, NotFound, "model"),
     ({"modalities": ["song"]}, InvalidArgument, "modalities"),

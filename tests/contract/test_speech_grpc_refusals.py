@@ -12,7 +12,7 @@ import pytest_asyncio
 
 import antiphon
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
-from antiphon.v1 import session_pb2, speech_pb2
+from antiphon.v1 import options_pb2, session_pb2, speech_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
 from benchmarks.hostile.files import png_of
@@ -22,7 +22,7 @@ from tests.contract.served_gateway import ServedGateway, serve_gateway
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Part = speech_pb2.Part
-NOTHING = Part(audio=speech_pb2.AudioPart(wav=b"noise"))
+NOTHING = Part(audio=options_pb2.AudioPart(wav=b"noise"))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -84,8 +84,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
                      "sampling.thinker.temperature"),
     "infinite": ({"sampling": {THINKER: session_pb2.Sampling(top_p=float("inf"))}},
                  "sampling.thinker.top_p"),
-    "option": ({"options": {"o" * 20_000: speech_pb2.OptionInput(number=1)}}, "options.ooo"),
-    "nothing": ({"options": {"style": speech_pb2.OptionInput()}}, "options.style"),
+    "option": ({"options": {"o" * 20_000: options_pb2.OptionInput(number=1)}}, "options.ooo"),
+    "nothing": ({"options": {"style": options_pb2.OptionInput()}}, "options.style"),
     "tiny": ({"sampling": {THINKER: session_pb2.Sampling(temperature=1e-320)}},
              "sampling.thinker.temperature"),
     "stops": ({"sampling": {THINKER: session_pb2.Sampling(stop=["s"] * 50_000)}},
@@ -123,7 +123,7 @@ MANY = {
     "options": (
         speech_pb2.GenerateRequest(
             **user(Part(text="a")),
-            options={str(n): speech_pb2.OptionInput(number=n) for n in range(65)},
+            options={str(n): options_pb2.OptionInput(number=n) for n in range(65)},
         ),
         "options",
     ),

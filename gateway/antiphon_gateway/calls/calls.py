@@ -45,6 +45,7 @@ from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.lineup import Lineup
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.media.attachments import MediaInput
+from antiphon_gateway.media.options_in import OptionInput
 from antiphon_gateway.media.sent_recordings import SentRecordings
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.orders.order import Order
@@ -109,6 +110,11 @@ class Calls:
     def check_model(self, name: str) -> None:
         """Raise `NotFound` unless the name is empty, the served model's or an alias of it."""
         self._preparer.check_model(name)
+
+    def check_options(self, options: Mapping[str, OptionInput]) -> None:
+        """Check options before a request with them. Raises what `RequestPreparer.check_options`
+        raises."""
+        self._preparer.check_options(options)
 
     async def prepare(
         self, order: Order, *, sent: SentRecordings | None = None, heard: bool = False

@@ -114,12 +114,12 @@ class LiveConversation:
         self.forced_end = forced_end
         self._share = share
         self._share.is_busy = lambda: self._responses.busy
-        self._share.check(self._items.size_bytes)
+        self._share.check(self._size_bytes)
         self._doing = asyncio.Lock()
         self._silence_asks = True
 
     async def __aenter__(self) -> LiveConversation:
-        self._share.resize(self._items.size_bytes)
+        self._share.resize(self._size_bytes)
         lost = () if self._resumed is None else lost_responses(self._resumed)
         self._resumed = None
         await self._telling.tell(_opened(self._settings), *lost)
@@ -145,6 +145,11 @@ class LiveConversation:
         """What holds now."""
         return self._settings
 
+    @property
+    def _size_bytes(self) -> int:
+        held = self._items.size_bytes + self._hearing.size_bytes
+        return held + self._settings.options_bytes
+
     def command(self) -> AbstractAsyncContextManager[None]:
         """One message of the client, from its reading to its end, whatever comes of it."""
         self._share.active()
@@ -161,7 +166,7 @@ class LiveConversation:
             try:
                 await self._do(command)
             finally:
-                self._share.resize(self._items.size_bytes + self._hearing.size_bytes)
+                self._share.resize(self._size_bytes)
             if self._saving is not None and not isinstance(command, AppendAudio):
                 self._saving.change()
 
@@ -264,6 +269,7 @@ class LiveConversation:
                 f"{most_s:g} seconds",
                 field="answer_every_s",
             )
+        self._calls.check_options(settings.order_options)
         return settings
 
     async def _commit(self, item_id: str, recording: PcmRecording) -> None:
@@ -365,7 +371,7 @@ class LiveConversation:
                 # Nobody is there any more.
                 return
             finally:
-                self._share.resize(self._items.size_bytes + self._hearing.size_bytes)
+                self._share.resize(self._size_bytes)
             self._expect_audio()
 
     async def _answer_silence(self) -> None:
@@ -407,5 +413,7 @@ def _more_bytes(command: Command) -> int:
             return len(pcm16)
         case CreateItem(item):
             return item_bytes(item)
+        case ChangeSettings(settings):
+            return own_settings(settings).options_bytes
         case _:
             return 0

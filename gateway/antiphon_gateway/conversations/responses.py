@@ -369,4 +369,5 @@ def _order_of(
         outputs=settings.outputs,
         voice=settings.voice,
         sampling=settings.order_sampling,
+        options=settings.order_options,
     )

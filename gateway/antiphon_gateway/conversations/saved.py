@@ -47,7 +47,7 @@ _SERVED = {"model", "voices", "voice_aliases", "output_rate_hz", "hears", "takes
 """Settings that are the served model's."""
 _KEPT = {n: hint for n, hint in get_type_hints(ConversationSettings).items() if n not in _SERVED}
 """Settings that are the client's, and their types."""
-_WRITTEN = {"turns", "input_format", "output_format"}
+_WRITTEN = {"turns", "input_format", "output_format", "options"}
 """Those that are saved in a form of their own."""
 
 
@@ -90,9 +90,11 @@ def save(
     pending: Iterable[PendingResponse],
     most_bytes: int,
 ) -> bytes | None:
-    """At most so many bytes; None if the texts alone are more, or cannot be written in UTF-8."""
+    """At most so many bytes; None if texts and options alone are more, or cannot be written in
+    UTF-8."""
     kept = tuple(items)
-    if sum(item_bytes(each) - _recorded_bytes(each) for each in kept) > most_bytes:
+    texts = sum(item_bytes(each) - _recorded_bytes(each) for each in kept)
+    if texts + settings.options_bytes > most_bytes:
         return None
     saved = _Saved(settings.model, _settings(settings), (), tuple(pending))
     try:
@@ -210,9 +212,17 @@ def _restored_settings(
         turns=None if turns is None else _unpacked(turns, _TURNS),
         input_format=LIVE_FORMATS[held["input_format"]],
         output_format=LIVE_FORMATS[held["output_format"]],
+        options=_restored_options(held["options"]),
         **plain,
     ).with_voice(voice)
     return settings if first.hears else replace(settings, transcripts=None)
+
+
+def _restored_options(saved: object) -> dict[str, str | float | bytes]:
+    options = msgspec.convert(saved, dict[str, Any])
+    if not all(isinstance(each, str | float | bytes) for each in options.values()):
+        raise ValueError("other options")
+    return options
 
 
 def _items(items: Iterable[Item], heard: frozenset[int]) -> tuple[_Item, ...]:

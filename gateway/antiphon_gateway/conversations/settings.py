@@ -6,10 +6,13 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from antiphon.errors import InvalidArgument
 from antiphon.values.conversation import ToolChoice
 from antiphon.values.live_conversation import HeldSettings, TimedTurns, VoiceTurns
 from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
+from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.live_audio import PCM16, LiveFormat
+from antiphon_gateway.media.options_in import MAX_OPTIONS, OptionInput
 from antiphon_gateway.orders.tools import choose_tools
 from antiphon_gateway.outputs import AUDIO, TEXT
 
@@ -40,6 +43,8 @@ class SemanticTurns(VoiceTurns):
 
 
 FUNCTION = "function:"
+MOST_STAGES = 16
+"""With sampling of their own."""
 _BY_VOICE = VoiceTurns()
 
 
@@ -54,6 +59,7 @@ class ConversationSettings(HeldSettings):
     With `timeline` each response's end is followed by what each stage took for it;
     with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event
     that is none of OpenAI's.
+    `options` are the model's, with the files of recordings.
     `sampling` is by stage, as in an order; `max_output_tokens` goes before what it
     says of the stage that reads the messages. `tools` are those of `Conversation`; `tool_choice` is
     "none", "auto", "required", or `FUNCTION` and the name of one.
@@ -97,6 +103,35 @@ class ConversationSettings(HeldSettings):
         if self.max_output_tokens is not None:
             reading = replace(reading, max_tokens=self.max_output_tokens)
         return {**self.sampling, INPUT_STAGE: reading}
+
+    @property
+    def order_options(self) -> dict[str, OptionInput]:
+        """The options to ask the stages for."""
+        return {
+            name: Recording(f"options.{name}", value) if isinstance(value, bytes) else value
+            for name, value in self.options.items()
+        }
+
+    @property
+    def options_bytes(self) -> int:
+        """How much of what the client sent the options hold."""
+        return sum(len(each) for each in self.options.values() if isinstance(each, str | bytes))
+
+    def with_options(self, given: Mapping[str, str | float | bytes | None]) -> ConversationSettings:
+        """With these options in place of those of the same names; None removes one. Raises
+        `InvalidArgument` for more than there may be."""
+        options = {n: v for n, v in {**self.options, **given}.items() if v is not None}
+        if len(options) > MAX_OPTIONS:
+            raise InvalidArgument(f"options: more than {MAX_OPTIONS} of them", field="options")
+        return replace(self, options=options)
+
+    def with_sampling(self, given: Mapping[str, SamplingRequest]) -> ConversationSettings:
+        """With this sampling in place of that of the same stages; one without settings removes it.
+        Raises `InvalidArgument` for more stages than there may be."""
+        sampling = {n: v for n, v in {**self.sampling, **given}.items() if v != SamplingRequest()}
+        if len(sampling) > MOST_STAGES:
+            raise InvalidArgument(f"sampling: more than {MOST_STAGES} stages", field="sampling")
+        return replace(self, sampling=sampling)
 
     @property
     def offered(self) -> tuple[tuple[str, ...], ToolChoice]:

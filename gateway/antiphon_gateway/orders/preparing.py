@@ -27,7 +27,12 @@ from antiphon_gateway.media.attachments import (
     name_field,
 )
 from antiphon_gateway.media.audio_in import Recording
-from antiphon_gateway.media.options_in import OptionReaders, check_options, read_options
+from antiphon_gateway.media.options_in import (
+    OptionInput,
+    OptionReaders,
+    check_options,
+    read_options,
+)
 from antiphon_gateway.media.request_media import RequestMedia
 from antiphon_gateway.media.sent_recordings import SentRecordings
 from antiphon_gateway.orders.order import Order
@@ -67,6 +72,15 @@ class RequestPreparer:
         served = self._fleet.model_name()
         if name not in ("", served) and not self._fleet.names.has_model(name):
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
+
+    def check_options(self, options: Mapping[str, OptionInput]) -> None:
+        """Check options alone, in everything but what is in their recordings.
+
+        Raises `InvalidArgument` with the field, and `Unavailable` while a stage that may know an
+        option was never reached.
+        """
+        readers = self._fleet.accepted().option_readers(options.keys())
+        check_options(options, readers, self._config, recordings=0)
 
     def check(self, order: Order) -> CheckedRequest:
         """Check an order against the stages that would answer it now.

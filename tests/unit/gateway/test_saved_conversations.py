@@ -52,6 +52,7 @@ HELD = ConversationSettings(
     tools=("{}",),
     tool_choice="none",
     parallel_calls=False,
+    options={"task": "speech", "pace": 1.5, "clip": b"RIFF"},
 )
 SERVED = {"model", "voices", "voice_aliases", "output_rate_hz", "hears", "takes_tools"}
 """Settings that are the served model's, and not the client's."""
@@ -117,6 +118,12 @@ def test_the_latest_recordings_stay_as_far_as_they_fit() -> None:
     sizes = [len(e.recording.pcm16) for e in kept if isinstance(e, HeardPart)]
     assert sizes == [0, 1800, 200]
     assert save(FIRST, items, (), 200) is None
+
+
+def test_a_conversation_whose_options_do_not_fit_cannot_be_saved() -> None:
+    held = replace(FIRST, options={"clip": bytes(ROOM)})
+    assert save(held, (), (), ROOM) is None
+    assert save(held, (), (), 2 * ROOM) is not None
 
 
 def test_text_that_is_no_unicode_cannot_be_saved() -> None:

@@ -32,6 +32,7 @@ SETTINGS = talk.HeldSettings(
     {"": SamplingRequest(temperature=0.5)},
     talk.VoiceTurns(idle_timeout_s=2.0),
     talk.TranscriptOptions("en", "names"),
+    {"task": "speech", "pace": 1.5, "clip": b""},
 )
 REPLY = talk.ConversationReply(
     "r", "cancelled", True, {"k": "v"}, (ITEM,), Usage(1, 2, 3, 4, 5, 6, 7), reason="turn_detected"

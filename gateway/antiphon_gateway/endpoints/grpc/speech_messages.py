@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from antiphon.errors import InvalidArgument
-from antiphon.v1 import functions_pb2, speech_pb2
+from antiphon.v1 import functions_pb2, options_pb2, speech_pb2
 from antiphon.values.conversation import (
     FUNCTION_NAME,
     ConversationMessage,
@@ -146,7 +146,7 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
             )
 
 
-def _read_option(name: str, option: speech_pb2.OptionInput) -> OptionInput:
+def _read_option(name: str, option: options_pb2.OptionInput) -> OptionInput:
     field = f"options.{name}"
     match option.WhichOneof("value"):
         case "text":

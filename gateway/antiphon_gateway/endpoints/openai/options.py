@@ -31,11 +31,13 @@ _decoder: msgspec.json.Decoder[str | float | RecordingOption] = msgspec.json.Dec
 )
 
 
-def options_from_json(given: Mapping[str, msgspec.Raw]) -> dict[str, OptionInput]:
-    """The options. Raises `InvalidArgument` with `options.<name>`."""
+def options_from_json(
+    given: Mapping[str, msgspec.Raw], where: str = "options"
+) -> dict[str, OptionInput]:
+    """The options in the field `where`. Raises `InvalidArgument` with `<where>.<name>`."""
     if len(given) > MAX_OPTIONS:
-        raise invalid("options", f"more than {MAX_OPTIONS} of them")
-    return {name: _option(f"options.{name}", value) for name, value in given.items()}
+        raise invalid(where, f"more than {MAX_OPTIONS} of them")
+    return {name: _option(f"{where}.{name}", value) for name, value in given.items()}
 
 
 def _option(field: str, json: msgspec.Raw) -> OptionInput:

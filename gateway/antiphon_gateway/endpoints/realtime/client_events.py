@@ -11,6 +11,7 @@ from antiphon.errors import InvalidArgument
 from antiphon_gateway.endpoints.http.fields import IgnoredFields, decode_fields
 from antiphon_gateway.endpoints.http.language import Language
 from antiphon_gateway.endpoints.http.voice import VoiceId
+from antiphon_gateway.endpoints.openai.stage_sampling import StageSampling
 from antiphon_gateway.endpoints.realtime.no_effect import NO_EFFECT
 
 MOST_METADATA = 16
@@ -73,8 +74,16 @@ class ToolNamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-class OwnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What antiphon offers besides: `antiphon.response.timeline` and `antiphon.stopping`, events
+class OwnResponseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What antiphon offers besides: options of the model (null: the option is removed), and
+    sampling by stage, "" being the one that reads the messages."""
+
+    options: dict[str, msgspec.Raw] = {}
+    sampling: dict[str, StageSampling] = {}
+
+
+class OwnSettings(OwnResponseSettings, frozen=True, forbid_unknown_fields=True):
+    """For the session also `antiphon.response.timeline` and `antiphon.stopping`, events
     that strict clients of OpenAI's API do not know, each for those who ask for it; and answers by
     the clock (null: none)."""
 
@@ -144,6 +153,7 @@ class ResponseSettings(BetaFields, frozen=True, forbid_unknown_fields=True, kw_o
     tool_choice: str | ToolNamed | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
+    antiphon: OwnResponseSettings | None = None
 
 
 class _ClientEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):

@@ -22,6 +22,7 @@ from antiphon_gateway.endpoints.realtime.client_events import (
     TranscriptionSettings,
 )
 from antiphon_gateway.endpoints.realtime.no_effect import NULL_IN_SESSION
+from antiphon_gateway.endpoints.realtime.own_settings import own_json, with_own
 from antiphon_gateway.endpoints.realtime.tool_settings import tools_json, with_tools
 from antiphon_gateway.endpoints.realtime.turn_settings import read_turns, turns_json
 from antiphon_gateway.media.live_audio import LIVE_FORMATS, LiveFormat
@@ -48,6 +49,7 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
         timeline = changed.timeline if own.timeline is None else own.timeline
         stopping = changed.stopping if own.stopping is None else own.stopping
         changed = replace(changed, timeline=timeline, stopping=stopping)
+        changed = with_own(changed, own, "session.antiphon")
         if own.answer_every_s is not UNSET:
             every_s = own.answer_every_s
     if every_s is not None and by_voice is not None:
@@ -68,12 +70,16 @@ def for_response(holds: ConversationSettings, asked: ResponseSettings) -> Conver
     changed = with_tools(changed, asked, "response")
     if asked.instructions is not None:
         changed = replace(changed, instructions=asked.instructions)
-    return changed
+    return (
+        changed
+        if asked.antiphon is None
+        else with_own(changed, asked.antiphon, "response.antiphon")
+    )
 
 
 def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]:
     """The session as `session.created` and `session.updated` tell it."""
-    every_s = holds.answer_every_s
+    own = own_json(holds)
     return {
         "type": "realtime",
         "object": "realtime.session",
@@ -99,7 +105,7 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
         **{path.removeprefix("session."): None for path in NULL_IN_SESSION},
         "truncation": "disabled",
         # Strict clients of OpenAI's API do not ask for it.
-        **({"antiphon": {"answer_every_s": every_s}} if every_s is not None else {}),
+        **({"antiphon": own} if own else {}),
     }
 
 

@@ -9,11 +9,15 @@ import msgspec
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import converse_pb2
 from antiphon.values.live_conversation import TimedTurns, TranscriptOptions, VoiceTurns
+from antiphon.wire.conversation import option_from_proto
 from antiphon.wire.convert import sampling_from_proto
-from antiphon_gateway.conversations.settings import FUNCTION, ConversationSettings
+from antiphon_gateway.conversations.settings import (
+    FUNCTION,
+    MOST_STAGES,
+    ConversationSettings,
+)
 from antiphon_gateway.orders.tools import read_function_texts
 
-MOST_STAGES = 16
 _RANGES = {
     "prefix_padding_s": (0.0, 10.0),
     "silence_s": (0.032, 60.0),
@@ -33,7 +37,7 @@ def with_settings(
         stage: sampling_from_proto(each, field=f"settings.sampling.{stage}".rstrip("."))
         for stage, each in asked.sampling.items()
     }
-    changed = replace(holds, sampling={**holds.sampling, **sampling})
+    changed = holds.with_sampling(sampling)
     if asked.HasField("instructions"):
         changed = replace(changed, instructions=asked.instructions)
     if asked.HasField("spoken"):
@@ -42,6 +46,13 @@ def with_settings(
         changed = changed.with_voice(asked.voice)
     if asked.HasField("functions"):
         changed = _with_functions(changed, asked.functions)
+    if asked.options:
+        changed = changed.with_options(
+            {
+                name: option_from_proto(each) if each.WhichOneof("value") else None
+                for name, each in asked.options.items()
+            }
+        )
     match asked.WhichOneof("transcription"):
         case "no_transcripts":
             changed = replace(changed, transcripts=None)

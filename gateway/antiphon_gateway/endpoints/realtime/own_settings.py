@@ -1,0 +1,63 @@
+"""`session.antiphon` and `response.antiphon`: options of the model and sampling by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import InvalidArgument
+from antiphon_gateway.conversations.settings import ConversationSettings
+from antiphon_gateway.endpoints.openai.options import options_from_json
+from antiphon_gateway.endpoints.openai.stage_sampling import sampling_request
+from antiphon_gateway.endpoints.realtime.client_events import OwnResponseSettings
+from antiphon_gateway.media.audio_in import Recording
+from antiphon_gateway.media.data_url import decoded_base64
+
+
+def with_own(
+    holds: ConversationSettings, asked: OwnResponseSettings, where: str
+) -> ConversationSettings:
+    """With the options and the sampling that a client asks for. Raises `InvalidArgument` with the
+    field, below `where`."""
+    sampling = {}
+    for stage, given in asked.sampling.items():
+        try:
+            sampling[stage] = sampling_request(given)
+        except InvalidArgument as error:
+            field = f"{where}.sampling.{stage}".rstrip(".")
+            raise InvalidArgument(
+                f"{field}.{error.message}", field=f"{field}.{error.field}"
+            ) from None
+    return holds.with_sampling(sampling).with_options(_options(asked.options, where))
+
+
+def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | float | bytes | None]:
+    """The options by name. A recording without data, as `session.updated` reports one, changes
+    nothing."""
+    removed: dict[str, None] = {name: None for name, raw in given.items() if bytes(raw) == b"null"}
+    rest = {name: raw for name, raw in given.items() if name not in removed}
+    options: dict[str, str | float | bytes | None] = {**removed}
+    for name, value in options_from_json(rest, f"{where}.options").items():
+        if not isinstance(value, Recording):
+            options[name] = value
+        elif value.data:
+            assert isinstance(value.data, str), "JSON has recordings as base64"
+            options[name] = decoded_base64(value.data, value.field)
+    return options
+
+
+def own_json(holds: ConversationSettings) -> dict[str, Any]:
+    """What holds of antiphon's settings, as far as the client has set them."""
+    every_s = holds.answer_every_s
+    sampling = {stage: each.given() for stage, each in holds.sampling.items()}
+    options = {
+        name: {"data": ""} if isinstance(value, bytes) else value
+        for name, value in holds.options.items()
+    }
+    return {
+        **({"answer_every_s": every_s} if every_s is not None else {}),
+        **({"options": options} if options else {}),
+        **({"sampling": sampling} if sampling else {}),
+    }
