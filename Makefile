@@ -15,6 +15,7 @@ INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m 
 INSTALLED := $(VENV)/.installed
 DEV_INSTALLED := $(VENV)/.dev-installed
 BROWSER_INSTALLED := $(VENV)/.browser-installed
+DOCS_INSTALLED := $(VENV)/.docs-installed
 PROTO_VENV := .venv-proto
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
 
@@ -35,7 +36,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
+.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients setup-docs wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart images lock audit docs format proto proto-check clean distclean \
 	gpu verify-release bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -261,12 +262,19 @@ audit: setup ## ask PyPI for known vulnerabilities of what the images install
 	$(BIN)/python -m pip install --quiet --group audit
 	$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes $(AUDITED:%=-r %) $(ARGS)
 
-reference: setup-dev $(PROTO_INSTALLED) ## make reference pages of the SDK and of the protos in OUT/reference (out/reference)
-	mkdir -p "$(OUT)/reference"
+docs: $(DOCS_INSTALLED) $(PROTO_INSTALLED) ## build the documentation site in OUT/docs (out/docs); a broken link is an error
+	mkdir -p "$(OUT)"
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto --include_source_info \
-		--descriptor_set_out="$(OUT)/reference/protos.bin" proto/antiphon/v1/*.proto
-	$(BIN)/python -m antiphon_tools.reference "$(OUT)/reference/protos.bin" "$(OUT)/reference"
-	rm "$(OUT)/reference/protos.bin"
+		--descriptor_set_out="$(OUT)/protos.bin" proto/antiphon/v1/*.proto
+	$(BIN)/python -m antiphon_tools.reference "$(OUT)/protos.bin" "$(OUT)/docs-source"
+	rm "$(OUT)/protos.bin"
+	DOCS_SOURCE="$(abspath $(OUT)/docs-source)" $(BIN)/mkdocs build --strict --quiet --site-dir "$(abspath $(OUT)/docs)"
+
+setup-docs: $(DOCS_INSTALLED)
+
+$(DOCS_INSTALLED): $(DEV_INSTALLED)
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
 
 format: setup-dev ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix-only --quiet .

@@ -1,1 +1,1 @@
-"""Reference pages: of the SDK, and of the protos with their comments."""
+"""The source of the documentation site: the repository's pages, and reference pages from source."""

@@ -1,0 +1,40 @@
+"""The repository's Markdown pages, at their own paths, so that their links hold on the site."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+_STYLE = "td:first-child code { white-space: nowrap; word-break: normal }\n"
+_LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
+
+
+def copy_pages(folder: Path) -> None:
+    """Copy all pages, and the files that they link to, into a folder that is emptied first.
+
+    Raises `subprocess.CalledProcessError` outside a checkout.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "*.md"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    for page in (ROOT / name for name in names if (ROOT / name).is_file()):
+        for each in (page, *_linked_files(page)):
+            target = folder / each.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(each, target)
+    (folder / "site.css").write_text(_STYLE)
+
+
+def _linked_files(page: Path) -> list[Path]:
+    """Files of the repository that a page links to."""
+    targets = [
+        (page.parent / link).resolve()
+        for link in _LINK.findall(page.read_text())
+        if not re.match(r"[a-z]+:", link)
+    ]
+    return [each for each in targets if each.is_file()]
