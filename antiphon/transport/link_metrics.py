@@ -24,13 +24,17 @@ _LINK = ("stage", "peer_role", "peer")
 # Name, meaning and perhaps a last label of each series, by the count's name up to its dot; what
 # follows that is the last label's value.
 _COUNTED = {
-    "messages": ("messages", "Messages on the link's stream"),
+    "messages": ("messages", "Messages sent on the link's stream"),
     "message_bytes": ("message_bytes", "Bytes of these messages"),
-    "reconnected": ("reconnects", "Times that the link has healed"),
-    "resent": ("resent_chunks", "Chunks that were sent again"),
-    "chunks": ("chunks", "Chunks with tensors by transport", "transport"),
-    "bytes": ("payload_bytes", "Bytes of tensors by transport", "transport"),
-    "fallback": ("fallbacks", "Chunks that had to go over gRPC by reason", "reason"),
+    "reconnected": ("reconnects", "Reconnections of the link"),
+    "resent": ("resent_chunks", "Chunks sent again, after a reconnection or a corrupt message"),
+    "chunks": ("chunks", "Chunks with tensors, by transport", "transport"),
+    "bytes": ("payload_bytes", "Bytes of tensors, by transport", "transport"),
+    "fallback": (
+        "fallbacks",
+        "Chunks sent over gRPC instead of the negotiated transport, by reason",
+        "reason",
+    ),
 }
 Labels = tuple[str, ...]
 Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
@@ -53,16 +57,16 @@ class LinkMetrics:
         """All series of all links, as they are now."""
         links = self._labelled()
         agreed = Counter((*labels, link.transport) for labels, link in links)
-        words = "Links by the transport that was agreed on; empty: none yet"
+        words = "Links by negotiated transport; empty: not negotiated yet"
         yield _gauge("transport", words, agreed, "transport")
         connected: Counter[Labels] = Counter()
         for labels, link in links:
             connected[labels] += link.connected
-        yield _gauge("connected", "Links whose stream is up", connected)
+        yield _gauge("connected", "Links with an open stream", connected)
         refused = Counter(
             (*labels, *_refusal(words)) for labels, link in links for words in link.refused
         )
-        words = "Links that did without a better transport, by the reason"
+        words = "Links that could not use a faster transport, by reason"
         yield _gauge("refused", words, refused, "transport", "reason")
         sums: defaultdict[str, Counter[Labels]] = defaultdict(Counter)
         told = [(labels, *each) for labels, link in links for each in link.counts.items()]

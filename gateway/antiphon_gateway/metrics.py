@@ -40,56 +40,68 @@ class Metrics:
     def __init__(self, *, in_flight: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
         self.requests = self._counter("requests", "Requests by outcome", ("api", "status"))
-        self.errors = self._counter("errors", "Errors by code and stage", ("code", "stage"))
+        self.errors = self._counter("errors", "Errors returned to clients", ("code", "stage"))
         self.ignored_fields = self._counter(
-            "ignored_fields", "Fields of requests that nobody defines", ("path",)
+            "ignored_fields",
+            "Request fields ignored because neither OpenAI nor vLLM defines them",
+            ("path",),
         )
         self.audio_seconds = self._counter("audio_seconds", "Seconds of audio sent", ("api",))
-        self.ttft = self._histogram("ttft_seconds", "Request to first text", _SECONDS)
-        self.ttfa = self._histogram("ttfa_seconds", "Request to first audio", _SECONDS)
-        self.rtf = self._histogram("rtf_ratio", "Request time by audio time", _RATIOS)
-        self.turns = self._counter("turns", "Turns that users have spoken", ("api",))
+        self.ttft = self._histogram(
+            "ttft_seconds", "Time from a request to its first text", _SECONDS
+        )
+        self.ttfa = self._histogram(
+            "ttfa_seconds", "Time from a request to its first audio", _SECONDS
+        )
+        self.rtf = self._histogram(
+            "rtf_ratio", "Duration of a request divided by the duration of its audio", _RATIOS
+        )
+        self.turns = self._counter("turns", "Turns spoken by users", ("api",))
         self.responses = self._counter(
-            "responses", "Responses of conversations by outcome", ("api", "status")
+            "responses", "Responses of conversations by final status", ("api", "status")
         )
         self.conversation_refusals = self._counter(
-            "conversation_refusals", "Commands in conversations refused, by code", ("api", "code")
+            "conversation_refusals", "Rejected commands of conversations", ("api", "code")
         )
         self.turn_ttfa = self._histogram(
-            "turn_ttfa_seconds", "End of a spoken turn to first audio", _SECONDS
+            "turn_ttfa_seconds",
+            "Time from the end of a spoken turn to the first audio of its answer",
+            _SECONDS,
         )
         self._refused = self._counter(
-            "refused", "Requests refused and connections cut at a bound of the endpoint", ("bound",)
+            "refused",
+            "Requests rejected and connections closed at a limit of an endpoint",
+            ("bound",),
         )
         for bound in Refused:
             self._refused.labels(bound.value)
         self._not_admitted = self._counter(
             "not_admitted",
-            "Requests that got no slot, or were over a limit of their key",
+            "Requests without slots, or over a limit of their API key",
             ("reason",),
         )
         self._admissions = self._counter(
-            "admissions", "Requests by what the queue decided", ("priority", "outcome")
+            "admissions", "Requests by the decision of the queue", ("priority", "outcome")
         )
         self._wait = Histogram(
             f"{PREFIX}wait_seconds",
-            "Request to the slots of all its stages",
+            "Time from a request until it has the slots of all its stages",
             ("urgency",),
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._failovers = self._counter(
             "failovers",
-            "Answers that were to be continued on another replica, by the stage that was lost",
+            "Failovers of answers, by the lost stage",
             ("stage", "outcome"),
         )
         self._failover_s = Histogram(
             f"{PREFIX}failover_seconds",
-            "A stage's loss to the slots of the replicas that continue an answer",
+            "Time from the loss of a stage until the new replicas have slots for the answer",
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.watch("in_flight", "Requests being answered", in_flight)
+        self.watch("in_flight", "Requests in progress", in_flight)
 
     def refuse(self, bound: Refused) -> None:
         """A client ran into a bound."""

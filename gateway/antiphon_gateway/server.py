@@ -124,9 +124,11 @@ class Gateway:
         self._metrics_endpoint = MetricsEndpoint(config.metrics_listen, self.metrics)
         self.metrics.registry.register(FleetMetrics(self.fleet))
         talks = self._conversations
-        self.metrics.watch("conversations", "Conversations open", lambda: talks.shares.open)
+        self.metrics.watch("conversations", "Open conversations", lambda: talks.shares.open)
         self.metrics.watch(
-            "conversation_bytes", "Bytes that conversations hold", lambda: talks.shares.held_bytes
+            "conversation_bytes",
+            "Bytes of the items of conversations",
+            lambda: talks.shares.held_bytes,
         )
         connection_limiter = ConnectionLimiter(config, self.metrics.refuse)
         self.metrics.watch(
@@ -176,7 +178,7 @@ class Gateway:
             peers = self.scaler.peers
             self.metrics.watch(
                 "scaler_peers",
-                "Other gateways that have told what their requests want",
+                "Other gateways that have reported their demand",
                 lambda: len(peers.told_by),
             )
         self.http_address = self.grpc_address = ""

@@ -56,14 +56,14 @@ class StageMetrics(Collector):
         return list(self._families())
 
     def _families(self) -> Iterator[Metric]:
-        yield _gauge(self._role, "ready", "1 when the stage takes sessions", self._ready())
+        yield _gauge(self._role, "ready", "1 while the stage accepts sessions", self._ready())
         if self._served is None:
             return
         stage, identity, links = self._served
         table = stage.table
         yield InfoMetricFamily(
             PREFIX.removesuffix("_"),
-            "What runs here",
+            "Identity of the stage",
             value={
                 "stage": self._role,
                 "pipeline": identity.pipeline.name,
@@ -74,11 +74,15 @@ class StageMetrics(Collector):
             },
         )
         gauges = (
-            ("slots", "Segments that may be open at a time", identity.slots),
-            ("open_sessions", "Sessions that have not ended", table.session_count),
+            ("slots", "Maximum number of open segments", identity.slots),
+            ("open_sessions", "Open sessions", table.session_count),
             ("open_segments", "Slots in use", table.open_segments),
-            ("held_segments", "Segments whose output waits for credit", table.held_segments),
-            ("held_bytes", "Chunks that wait for their session to be opened", table.held_bytes),
+            ("held_segments", "Segments that wait for credit", table.held_segments),
+            (
+                "held_bytes",
+                "Bytes of chunks that arrived before their session was opened",
+                table.held_bytes,
+            ),
         )
         for name, words, value in gauges:
             yield _gauge(self._role, name, words, value)
@@ -89,30 +93,30 @@ class StageMetrics(Collector):
 def tally_families(plan: StagePlan, tally: Tally, now: float) -> Iterator[Metric]:
     """What a stage has counted until now."""
     role = plan.role
-    segments = _counter("segments", "Segments that have ended or were refused", "outcome", "code")
+    segments = _counter("segments", "Segments that ended or were refused", "outcome", "code")
     for outcome, code in dict.fromkeys([*_FROM_THE_START, *tally.segments]):
         segments.add_metric((role, outcome.value, code), tally.segments[outcome, code])
-    positions = _counter("output_positions", "Positions that the engine has made", "edge")
-    chunks = _counter("output_chunks", "Chunks that were made of them", "edge")
+    positions = _counter("output_positions", "Positions produced by the engine", "edge")
+    chunks = _counter("output_chunks", "Chunks sent with these positions", "edge")
     for edge in plan.outputs:
         positions.add_metric((role, edge), tally.positions[edge])
         chunks.add_metric((role, edge), tally.chunks[edge])
     underruns = _counter(
-        "underruns", "Chunks of audio that came when all before had been played", "edge"
+        "underruns", "Audio chunks sent after all earlier audio had been played", "edge"
     )
-    dry = _counter("underrun_seconds", "Time for which there was nothing left to play", "edge")
+    dry = _counter("underrun_seconds", "Time for which no audio was left to play", "edge")
     for edge in plan.rates:
         underruns.add_metric((role, edge), tally.underruns[edge])
         dry.add_metric((role, edge), tally.underrun_s[edge])
-    stalls = _counter("credit_stalls", "Times that a segment had to wait for credit", "edge")
+    stalls = _counter("credit_stalls", "Times that a segment waited for credit", "edge")
     stalled = _counter("credit_stall_seconds", "Time that segments have waited for credit", "edge")
     for edge in [name for name, each in plan.outputs.items() if each.governed]:
         stalls.add_metric((role, edge), tally.stalls.counts[edge])
         stalled.add_metric((role, edge), tally.stalls.seconds(edge, now))
-    refused = _counter("sessions_refused", "Sessions that were one too many (max_sessions)")
+    refused = _counter("sessions_refused", "Sessions rejected at the limit max_sessions")
     refused.add_metric((role,), tally.sessions_refused)
     yield from (segments, refused, positions, chunks, underruns, dry, stalls, stalled)
-    words = "Time of an engine step; one that waits for the engine's own processes waits in it"
+    words = "Duration of an engine step, including waits for the engine's own processes"
     yield _histogram(role, "step_seconds", words, tally.step_seconds)
     yield _histogram(role, "step_segments", "Segments in an engine step", tally.step_segments)
 

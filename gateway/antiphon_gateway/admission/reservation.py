@@ -186,8 +186,8 @@ class Admission:
         self._idle = asyncio.Event()
         self._idle.set()
         queue = self._queue
-        metrics.watch("waiting", "Requests that wait for a slot", lambda: queue.waiting)
-        metrics.watch("waiting_bytes", "Bytes that they hold", lambda: queue.waiting_bytes)
+        metrics.watch("waiting", "Requests waiting for slots", lambda: queue.waiting)
+        metrics.watch("waiting_bytes", "Bytes of queued requests", lambda: queue.waiting_bytes)
 
     @property
     def in_flight(self) -> int:

@@ -72,7 +72,7 @@ class Failover:
         self.metrics = metrics
         metrics.watch(
             "kept_bytes",
-            "Bytes of requests that are kept to continue their answers",
+            "Bytes of requests kept for failover",
             lambda: self.budget.kept_bytes,
         )
 

@@ -28,25 +28,25 @@ class FleetMetrics(Collector):
         told = Counter((each.role, each.state) for each in self._fleet.endpoints)
         yield _gauge(
             "stage_ready",
-            "1 when the stage is ready",
+            "1 while a replica of the stage can get sessions",
             {(role,): stage.ready for role, stage in stages.items()},
             "stage",
         )
         yield _gauge(
             "endpoints",
-            "Replicas that discovery tells of",
+            "Replicas by state in discovery",
             {(role, state): told[role, state] for role in stages for state in ENDPOINT_STATES},
             *("role", "state"),
         )
         yield _gauge(
             "discovery_last_sync_seconds",
-            "When discovery last told all replicas there are, in Unix seconds; 0: never",
+            "Unix time of the last complete list from discovery; 0: none yet",
             {(): self._fleet.discovery.last_sync or 0.0},
         )
         states = {role: stage.states for role, stage in stages.items()}
         yield _gauge(
             "replicas",
-            "Replicas as this gateway uses them",
+            "Replicas by state in this gateway",
             {(role, state): states[role][state] for role in stages for state in STATES},
             *("role", "state"),
         )
@@ -56,7 +56,7 @@ class FleetMetrics(Collector):
 def _counters(stages: Mapping[str, ReplicatedStage]) -> Iterator[Metric]:
     yield _counter(
         "picks",
-        "Sessions by why they got their replica",
+        "Replica choices by reason",
         {
             (role, reason): each.picks[reason]
             for role, each in stages.items()
@@ -66,19 +66,19 @@ def _counters(stages: Mapping[str, ReplicatedStage]) -> Iterator[Metric]:
     )
     yield _counter(
         "ejections",
-        "Times that a replica was ejected because its sessions had failed",
+        "Ejections of a replica because its sessions failed",
         {(role,): each.outliers.ejections for role, each in stages.items()},
         "role",
     )
     yield _counter(
         "drains",
-        "Replicas that began to drain",
+        "Replicas that started to drain",
         {(role,): each.drains for role, each in stages.items()},
         "role",
     )
     yield _counter(
         "stage_refusals",
-        "Requests that a replica refused before there was anything of the answer",
+        "Requests rejected by a replica before any output",
         {
             (role, code.value): count
             for role, each in stages.items()

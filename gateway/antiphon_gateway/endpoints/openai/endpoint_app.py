@@ -66,10 +66,14 @@ class SharedByEndpoints:
         )
         metrics.watch(
             "upload_bytes",
-            "Bytes of bodies, fetched files and decoded ones held",
+            "Bytes of request bodies, fetched files and their decoded content",
             lambda: self.uploads.held_bytes,
         )
-        metrics.watch("unread_bytes", "Bytes of answers held", lambda: self.unread.held_bytes)
+        metrics.watch(
+            "unread_bytes",
+            "Bytes of complete answers not yet read by clients",
+            lambda: self.unread.held_bytes,
+        )
 
     def stop_uploads(self) -> None:
         """Refuse those who have not sent their request yet."""
