@@ -156,8 +156,8 @@ async def test_realtime_sessions_and_responses_have_options_and_sampling(
     ("own", "field"),
     [
         ({"options": {"task": "song"}}, "options.task"),
-        ({"options": {"task": True}}, "session.antiphon.values.options.task"),
-        ({"options": {"voice_clip": {"data": "?"}}}, "session.antiphon.values.options.voice_clip"),
+        ({"options": {"task": True}}, "session.antiphon.options.task"),
+        ({"options": {"voice_clip": {"data": "?"}}}, "session.antiphon.options.voice_clip"),
         ({"sampling": {TALKER: {"top_p": 2}}}, "session.antiphon.sampling.talker.top_p"),
         ({"sampling": {f"s{number}": {"seed": 1} for number in range(17)}}, "sampling"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ import pytest
 import antiphon
 from antiphon import SamplingRequest
 from tests.equality.mimo_audio.mimo_asking import clips, spoken_pcm16
-from tests.equality.mimo_audio.mimo_cases import RATE_HZ, SAMPLES_PER_FRAME
+from tests.equality.mimo_audio.mimo_cases import CASES, RATE_HZ, SAMPLES_PER_FRAME
+from tests.equality.mimo_audio.mimo_lab import Recorded
+from tests.equality.mimo_audio.test_mimo_http import spoken_text
 from tests.equality.read_aloud import SLOTS, Speakers
 
 pytestmark = [
@@ -83,6 +85,32 @@ async def test_conversations_side_by_side_keep_to_themselves(speakers: Speakers)
     together = await asyncio.gather(*map(talk, many))
     for name, answers in zip(many, together, strict=True):
         assert answers[0] == alone[names.index(name)][0]
+
+
+async def test_a_conversation_reads_aloud_by_its_options(
+    speakers: Speakers, recorded: Recorded, mimo_labs: dict[str, Any]
+) -> None:
+    """The text is greedy and so are the codes: both are the vendor's."""
+    case = next(each for each in CASES if each.name == "tts-instruct")
+    assert case.instruct is not None
+    sampling = {"": SamplingRequest(temperature=0.0, max_tokens=case.most)}
+    options = {"task": "speech", "instruction": case.instruct, "code_temperature": 0.0}
+    async with speakers["marks"].converse(sampling=sampling) as call:
+        await call.add(case.text)
+        await call.respond(options=options)
+        done, before = await until(call, antiphon.ResponseDone)
+        assert done.response.status in ANSWERED, done.response.error
+        heard = [each for each in before if isinstance(each, antiphon.ResponseAudioDelta)]
+        written = [each for each in before if isinstance(each, antiphon.ResponseTextDelta)]
+        stem = f"marks/{case.name}"
+        assert sum(len(each.pcm16) for each in heard) // 2 == recorded.rows[stem]["samples"] > 0
+        text = spoken_text(recorded, stem, mimo_labs["marks"].ids)
+        assert "".join(each.text for each in written) == text
+        await call.add(case.text)
+        await call.respond(options={"described": "yes"})
+        done, _ = await until(call, antiphon.ResponseDone)
+        assert done.response.error is not None
+        assert done.response.error.field == "options.described"
 
 
 async def test_a_long_turn_is_answered(speakers: Speakers) -> None:
