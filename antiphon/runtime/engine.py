@@ -1,13 +1,12 @@
-"""What a model must offer to run as a stage.
+"""The interface between the runtime and a model's engine.
 
-An engine is single-threaded: the runtime calls it from one engine thread, never
-from the I/O loop, and hands it only chunks that are in order and exactly once.
-It owns the accelerator memory of its segments and nothing else: no sockets, no
-clocks, no sessions.
+An engine is single-threaded. The runtime calls it on one engine thread, never on the event loop,
+and passes it only chunks in order and exactly once. The engine owns the accelerator memory of its
+segments and nothing else: no sockets, clocks or sessions.
 
-The life of a segment: `admit` (no accelerator memory yet), any number of
-`accept`, `step` while `awaited_edge` is None, `release` exactly once. After
-`release` the key is forgotten; the same key is never admitted again.
+The life of a segment: `admit` (no accelerator memory yet), any number of `accept`, `step` while
+`awaited_edge` is None, `release` exactly once. After `release` the key is forgotten. The same key
+is never admitted again.
 """
 
 from __future__ import annotations
@@ -28,14 +27,15 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """What belongs to a segment, as far as one stage needs it.
+    """Settings of a segment that concern one stage.
 
-    `sampling` is keyed: its `seed` is of this stage and this answer alone. `outputs` are the output
-    edges of this stage that go somewhere; an engine may skip the work behind any other. `options`
-    are those that the request gives, within what the stage describes. The input of a `live` one
-    comes while it is recorded. A `history`, which has only what the stage goes on from, is the
-    beginning of the output. `whole_inputs` are the input edges that are delivered whole. `asked` is
-    what of `sampling` the request sets itself, for an engine whose defaults depend on its input.
+    The `seed` of `sampling` is derived for this stage and this answer. `outputs` are the output
+    edges of this stage that have a destination; an engine may skip the work for others. `options`
+    are the request's, checked against the stage's description. The input of a `live` segment
+    arrives while it is recorded. `history` is the beginning of the output, reduced to the parts
+    that the stage can continue from. `whole_inputs` are the input edges that are delivered whole.
+    `asked` is the part of `sampling` that the request sets, for an engine whose defaults depend on
+    its input.
     """
 
     voice: str
@@ -49,11 +49,10 @@ class SegmentSettings:
 
 
 class InputChunk(Struct, frozen=True):
-    """A chunk of an input edge: in order, exactly once, of an admitted segment.
+    """A chunk of an input edge of an admitted segment, in order and exactly once.
 
-    What comes of one that is to `prime` is dropped: it only warms the segment's state up. Such
-    come before the edge's first position, which is 0 all the same, and only on edges that are
-    declared `primed`.
+    Output that results from a `prime` chunk is dropped: it only warms up the segment's state.
+    Priming chunks come first, at position 0, and only on edges declared `primed`.
     """
 
     edge: str
@@ -67,11 +66,11 @@ class InputChunk(Struct, frozen=True):
 class Emitted(Struct, frozen=True):
     """Output of a segment on one edge. `position` is that of its first element.
 
-    Each output edge in `SegmentSettings.outputs` must end with exactly one
-    `Emitted` that has a `finish_reason`; that one may carry no tensors. What is to `prime` the
-    consumer (the frames of a reference voice, say) comes before all else on its edge, which is
-    declared `primed`. It is at position 0, is not counted, needs no credit and leaves at once,
-    whatever the delivery; it has no `finish_reason`.
+    Each output edge in `SegmentSettings.outputs` ends with exactly one `Emitted` that has a
+    `finish_reason`, which may carry no tensors. Output with `prime`, such as the frames of a
+    reference voice, primes the consumer. It comes first on its edge, at position 0, and the edge
+    must be declared `primed`. It is not counted, needs no credit, is sent at once whatever the
+    delivery, and has no `finish_reason`.
     """
 
     key: SegmentKey
@@ -84,7 +83,7 @@ class Emitted(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """All output edges of the segment have ended; the runtime will release it."""
+    """All output edges of the segment have ended. The runtime will release it."""
 
     key: SegmentKey
     finish_reason: FinishReason
@@ -97,7 +96,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The segment cannot go on; others are not affected. The runtime will release it."""
+    """The segment has failed; others are unaffected. The runtime will release it."""
 
     key: SegmentKey
     error: AntiphonError
@@ -110,95 +109,94 @@ class Engine(Protocol):
     """A model that advances many segments."""
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in. Raises `AntiphonError` to refuse it."""
+        """Register a segment. Raises `AntiphonError` to refuse it."""
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store input; must be cheap. Raises `AntiphonError` if the chunk is unusable."""
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The input edge that the segment waits for; None when it can step.
+        """Return the input edge that the segment waits for; None when it can step.
 
-        It also can when something of it is under way that a step will hand on.
+        It can also step when work is in progress that a later step will return.
         """
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Advance every segment that can and is not `held`, by one step.
+        """Advance every segment that can step and is not `held`, by one step.
 
-        Called only when there is one. A segment is held while nobody takes what it
-        has made on a governed edge: it must cost nothing meanwhile. A fault of one
-        segment is a `Failed` event; an exception means that the engine's state is
-        unknown, and fails every segment.
+        Called only when there is such a segment. A segment is held while its output on a governed
+        edge has no credit; it must cost nothing then. A fault of one segment is a `Failed` event.
+        An exception means that the engine's state is unknown, and fails every segment.
         """
 
     def release(self, key: SegmentKey) -> None:
-        """Free everything that the segment holds, at any moment of its life."""
+        """Free everything that the segment holds. May be called at any point of its life."""
 
 
 @runtime_checkable
 class CountingEngine(Engine, Protocol):
-    """An engine that can tell what a segment has cost before it is complete."""
+    """An engine that reports a segment's counts before it is complete."""
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What it has taken and made until now, with the finish reason `CANCELLED`."""
+        """Return the counts so far, with the finish reason `CANCELLED`."""
 
 
 @runtime_checkable
 class PreparingEngine(Engine, Protocol):
-    """An engine that gets a segment ready for its first step beside its thread.
+    """An engine that prepares a segment's first step on another thread.
 
-    Nothing is awaited meanwhile, so `awaited_edge` is None; the runtime does not step for
-    such a segment. A `step` that has nothing else to do waits for one to be ready.
+    During preparation `awaited_edge` is None, and the runtime does not step for the segment. A
+    `step` without other work waits until a segment is prepared.
     """
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Whether the segment is being got ready."""
+        """Return whether the segment is being prepared."""
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake`, on any thread, whenever a segment is ready."""
+        """Call `wake`, on any thread, whenever a segment is prepared."""
 
     def close(self) -> None:
-        """Get nothing more ready; nothing is called after this."""
+        """Stop preparing. Nothing is called after this."""
 
 
 @runtime_checkable
 class DetachedEngine(Engine, Protocol):
-    """An engine whose model runs in processes of its own, which may die and come back.
+    """An engine whose model runs in its own processes, which may die and be restarted.
 
-    Its `step` waits until something has come from there. While it is down, `admit` raises
-    `Unavailable`; the segments that it had fail.
+    Its `step` blocks until a result arrives. While the processes are down, `admit` raises
+    `Unavailable`, and the segments that the engine had fail.
     """
 
     def interrupt(self) -> None:
-        """Make the `step` that waits, or else the next one, return. Called on any thread."""
+        """Make the blocked or the next `step` return. May be called on any thread."""
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """Call `changed` with the reason when the engine goes down, with None when it is up.
+        """Call `changed` with the reason when the engine goes down, and with None when it is up.
 
-        It is called on any thread, and at once when the engine is down now.
+        It is called on any thread, and immediately if the engine is down now.
         """
 
     def close(self) -> None:
-        """End the engine's processes; nothing is called after this."""
+        """Stop the engine's processes. Nothing is called after this."""
 
 
 class PendingCopies(Protocol):
-    """Copies of outputs to the host, which a step may leave under way."""
+    """Asynchronous copies of outputs to the host, which a step may leave in progress."""
 
     def seal(self) -> Callable[[], None] | None:
-        """What waits for those that have begun; None when they are complete."""
+        """Return a function that waits for the copies started so far; None if they are complete."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """What a loaded model tells about itself; the rest of `Describe` is the runtime's.
+    """A loaded model's part of `Describe`; the runtime adds the rest.
 
-    Rates in Hz, limits in positions, audio length in seconds, text in bytes of UTF-8 in a
-    whole conversation; 0 or empty where a thing does not apply. `frame_dtype` is that of the
-    `code_groups` values of a frame: codes, or "float32". `constrains_text` if it keeps to
-    `Sampling.json_schema`, `keeps_recordings` if it takes keys of those that it knows. It
-    `goes_on_from` these parts of a segment's `History`. Each of `options` takes the place of the
-    one of its name that the pipeline declares: a checkpoint may know more of it, such as its
+    Rates are in Hz, limits in positions, audio length in seconds, text in UTF-8 bytes of a whole
+    conversation. 0 or empty means not applicable. `frame_dtype` is the type of a frame's
+    `code_groups` values: codes, or "float32". `constrains_text` means that `Sampling.json_schema`
+    is enforced, `keeps_recordings` that recordings can be sent by key. `goes_on_from` lists the
+    parts of a segment's `History` that the stage can continue from. Each of `options` replaces the
+    pipeline's option of that name, since a checkpoint may define it more precisely, such as its
     languages.
     """
 
@@ -226,17 +224,17 @@ class StageFacts:
 
 
 def never_fatal(error: Exception) -> bool:
-    """Of an engine without a device that an error can poison."""
+    """The `is_fatal` of an engine without a device that an error can corrupt."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedStage:
-    """What a stage's `load` hands to the runtime."""
+    """The result of a stage's `load`."""
 
     engine: Engine
     facts: StageFacts
-    # Where the engine's outputs are copied to the host beside its work.
+    # The engine's asynchronous copies to the host, if it makes any.
     copies: PendingCopies | None = None
-    # Whether an exception of the engine means that it cannot go on in this process.
+    # Whether an exception of the engine requires a restart of the process.
     is_fatal: Callable[[Exception], bool] = never_fatal

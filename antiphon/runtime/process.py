@@ -1,4 +1,4 @@
-"""What a stage process sets for itself and its threads."""
+"""Settings of a stage process and its threads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from antiphon.transport.heap import keep_freed_memory
 
 Result = TypeVar("Result")
 
-# A busy engine thread holds the interpreter for this long before the I/O loop runs;
-# the default of 5 ms would be added to every message.
+# How long a busy engine thread may hold the GIL before the event loop runs. The default of 5 ms
+# would be added to every message.
 SWITCH_INTERVAL_S = 100e-6
 
 
 def run(main: Coroutine[Any, Any, Result], switch_interval_s: float = SWITCH_INTERVAL_S) -> Result:
-    """Run a process's main coroutine to its end, on the loop and with the settings of a stage."""
+    """Run a process's main coroutine on uvloop, with a stage's process settings."""
     keep_freed_memory()
     sys.setswitchinterval(switch_interval_s)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -28,9 +28,9 @@ def run(main: Coroutine[Any, Any, Result], switch_interval_s: float = SWITCH_INT
 
 
 def stand_back(nice: int) -> None:
-    """Lower this thread's priority, and that of the threads and processes that it will start.
+    """Raise the niceness of this thread and of the threads and processes that it starts.
 
-    By so much below its process's; only Linux has threads with a priority of their own.
+    `nice` is relative to the process. No effect outside Linux, where niceness is per process.
     """
     if nice and sys.platform == "linux":
         here = os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,4 +1,4 @@
-"""What a stage reads of a checkpoint directory: its fingerprint, its weights, modules of it.
+"""Reads a checkpoint directory: its fingerprint, its weights and single modules.
 
-Nothing here imports torch until weights are read.
+torch is imported only when weights are read.
 """

@@ -1,4 +1,4 @@
-"""The digest by which stages tell that they serve one checkpoint."""
+"""The digest with which stages verify that they serve the same checkpoint."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ OTHER_WEIGHTS = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.onnx")
 FINGERPRINT_DIGITS = 32
 SAMPLED_BLOCKS = 64
 BLOCK_BYTES = 64 << 10
-# Of a checkpoint and all within; more are a mistake, such as the directory above several.
+# Bound on folders in a checkpoint. More indicate a wrong directory, such as the parent of several.
 MAX_FOLDERS = 64
 
 
 def fingerprint(model_dir: Path, *others: Path) -> str:
-    """A short hexadecimal digest by which stages tell that they serve one checkpoint, which may
-    have `others` as further directories.
+    """Return a short hexadecimal digest of a checkpoint and its `others` directories.
 
-    Covers configuration, tokenizer and index files whole, and of each weight file its
-    name, size, header and evenly spaced blocks; weight files below 4 MiB whole. Folders
-    within count if they hold weights and are not hidden. Raises `FailedPrecondition` if
-    the directory holds no configuration or no weights, or too many folders.
+    Stages with equal digests serve the same checkpoint. The digest covers configuration, tokenizer
+    and index files in full. Of each weight file it covers the name, size, header and evenly spaced
+    blocks; files below 4 MiB in full. Subfolders count if they hold weights and are not hidden.
+    Raises `FailedPrecondition` if the directory holds no configuration or no weights, or too many
+    folders.
     """
     if others:
         all_of_them = "\n".join(fingerprint(each) for each in (model_dir, *others))
@@ -65,7 +65,7 @@ def fingerprint(model_dir: Path, *others: Path) -> str:
 
 
 def _folders(model_dir: Path) -> list[Path]:
-    """The directory, then those within, in the same order everywhere."""
+    """Return the directory and its subfolders in a stable order."""
     folders = []
     for path, within, _ in os.walk(model_dir):
         within[:] = sorted(name for name in within if not name.startswith("."))
@@ -79,7 +79,7 @@ def _folders(model_dir: Path) -> list[Path]:
 
 
 def _files(folder: Path, *patterns: str) -> list[Path]:
-    """The folder's files that fit a pattern, by name."""
+    """Return the folder's files that match a pattern, sorted by name."""
     found = {path for pattern in patterns for path in folder.glob(pattern)}
     return sorted(path for path in found if path.is_file())
 
@@ -89,7 +89,7 @@ def _line(model_dir: Path, path: Path, size: int) -> bytes:
 
 
 def _sample(path: Path) -> Iterator[bytes]:
-    """The header, then evenly spaced blocks of the rest, or all of a small rest."""
+    """Yield the header, then evenly spaced blocks of the rest, or all of a small rest."""
     try:
         header = read_header(path) if path.suffix == SAFETENSORS else b""
     except ValueError as error:

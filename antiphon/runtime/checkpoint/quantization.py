@@ -1,8 +1,8 @@
-"""Whether a part of a checkpoint is quantised, which only its tensors tell.
+"""Detects whether a part of a checkpoint is quantized, from its tensor names.
 
-`config.json` says how (`quantization_config`), for the whole model: a checkpoint may quantise one
-part and leave the others as they are. A quantised weight is stored as several tensors with names of
-their own, and these are looked for.
+`config.json` describes the method (`quantization_config`) for the whole model, but a checkpoint may
+quantize one part and leave others as they are. A quantized weight is stored as several tensors with
+characteristic names.
 """
 
 from __future__ import annotations
@@ -26,40 +26,46 @@ TELL_TALES: Mapping[str, str] = {
     "absmax": "bitsandbytes",
     "quant_map": "bitsandbytes",
 }
-"""How a weight is quantised, by the last part of the name of a tensor that comes with it; the name
-is that of the method where `config.json` has none."""
+"""Quantization method by the last part of a characteristic tensor name.
+
+Used as the method's name if `config.json` has none."""
 BY_VLLM = frozenset(
     {"auto-round", "awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "modelopt", "quark"}
 )
-"""Methods that vLLM reads, as `config.json` names them."""
+"""Methods that vLLM supports, by their names in `config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a part is quantised: a `method` for people, a `tensor` that shows it, and whether vLLM
-    reads it."""
+    """How a part is quantized.
+
+    `method` is its name for people, `tensor` a tensor that shows it, `by_vllm` whether vLLM
+    supports it.
+    """
 
     method: str
     tensor: str
     by_vllm: bool
 
     def describe(self) -> str:
-        """What a refusal says of it."""
+        """Return the predicate of an error message."""
         return f"is quantised with {self.method} ({self.tensor})"
 
 
 def quantization_of(
     config: Mapping[str, Any], names: Iterable[str], prefix: str
 ) -> Quantization | None:
-    """How the tensors of these `names` are quantised that begin with `prefix`; None if they are
-    not. `config` is what `config.json` holds."""
+    """Return how the tensors among `names` that begin with `prefix` are quantized, None if not.
+
+    `config` is the content of `config.json`.
+    """
     found = next(
         (name for name in names if name.startswith(prefix) and _last(name) in TELL_TALES), None
     )
     if found is None:
         return None
-    told = config.get("quantization_config") or config.get("quantization")
-    method = told.get("quant_method") if isinstance(told, Mapping) else None
+    section = config.get("quantization_config") or config.get("quantization")
+    method = section.get("quant_method") if isinstance(section, Mapping) else None
     if not isinstance(method, str):
         return Quantization(TELL_TALES[_last(found)], found, by_vllm=False)
     return Quantization(method, found, by_vllm=method in BY_VLLM)

@@ -1,9 +1,8 @@
-"""Makes one module of a model with its weights, and reads no other tensor.
+"""Builds one module of a model with its weights, and reads no other tensor.
 
-`from_pretrained` cannot do that for every part: released checkpoints hold one tensor per
-expert, transformers holds all experts in one, and its conversion knows only some of the
-parts. So the names that a module wants are worked out from the module itself, and every
-difference from what the files hold is an error.
+`from_pretrained` does not support this for every part. Released checkpoints hold one tensor per
+expert, transformers holds all experts in one, and its conversion covers only some parts. So the
+stored names are derived from the module itself, and any difference from the files is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
-    # Where a stored tensor goes within the module's: () is all of it.
+    # Region of a stored tensor within the module's tensor; () is all of it.
     Region = tuple[int | slice, ...]
 
 NAMES_IN_MESSAGE = 5
@@ -89,13 +88,13 @@ def load_submodule(
 
 
 def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
-    """The module with real buffers and, as far as they are uninitialised, storage-free
-    parameters. Raises `FailedPrecondition` where buffers are not computed.
+    """Return the module with real buffers and storage-free uninitialized parameters.
 
-    Buffers are computed where the module is built and stored nowhere, so a module built
-    wholly on the meta device would lack them. Parameters come from `torch.empty` and
-    buffers do not; the few that come from `torch.ones` are small. Initial values of parameters
-    without storage are not computed: for these torch would import its compiler.
+    Raises `FailedPrecondition` if buffers are not computed. Buffers are computed when the module is
+    built and are not stored, so a module built wholly on the meta device would lack them.
+    Parameters come from `torch.empty` and buffers do not; the few that come from `torch.ones` are
+    small. Initial values of parameters without storage are not computed, since torch would import
+    its compiler for them.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -126,9 +125,9 @@ def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
 
 
 def _sources(name: str, shape: Sequence[int], files: Mapping[str, Path]) -> dict[str, Region]:
-    """The stored tensors that make up a module's tensor, and where each goes.
+    """Return the stored tensors that make up a module's tensor, each with its region.
 
-    Fused experts are [experts, out, in]: `gate_up_proj` holds gate above up.
+    Fused experts are [experts, out, in]. `gate_up_proj` holds gate above up.
     """
     stem, _, kind = name.rpartition(".")
     if name in files or not stem.endswith(".experts"):

@@ -1,8 +1,8 @@
-"""Reads what `torch.save` wrote, and nothing that is code.
+"""Reads files written by `torch.save` without executing code.
 
-Such a file is a pickle, and a pickle can call any function. Only tensors and plain values
-are taken, and the file's records lie in it uncompressed, so what they take in memory is no
-more than the file's size.
+Such a file is a pickle, and a pickle can call any function. Only tensors and plain values are
+accepted. The file's records are stored uncompressed, so they occupy no more memory than the file's
+size.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _CALLED = re.compile(r"GLOBAL ([\w.]+)")
 
 
 def read_torch_file(path: Path) -> Any:
-    """The file's content, tensors on the CPU in their stored dtype.
+    """Return the file's content, with tensors on the CPU in their stored dtype.
 
-    Tensors are mapped from the file where its format allows that, which is what torch has
-    written since 1.6. Raises `FailedPrecondition` for a file that is missing or broken, or
-    that holds more than tensors and plain values: nothing of it is run.
+    Tensors are memory-mapped if the format allows it, as files written since torch 1.6 do. Raises
+    `FailedPrecondition` for a file that is missing or corrupt, or that holds anything but tensors
+    and plain values. Nothing in the file is executed.
     """
     import torch
 
@@ -42,7 +42,7 @@ def read_torch_file(path: Path) -> Any:
 
 
 def _check_records(path: Path) -> None:
-    """Raise unless the archive's records are what `torch.save` makes them."""
+    """Raise unless the archive's records are as `torch.save` writes them."""
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:
@@ -52,7 +52,7 @@ def _check_records(path: Path) -> None:
 
 
 def _refusal(path: Path, error: UnpicklingError) -> AntiphonError:
-    """Torch's own words advise to read the file nevertheless."""
+    """Return the error for an unsafe file. torch's own message recommends loading it anyway."""
     called = _CALLED.search(str(error))
     what = f"calls {called[1]}" if called else "holds more than tensors and plain values"
     return FailedPrecondition(

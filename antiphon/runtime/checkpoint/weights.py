@@ -1,4 +1,4 @@
-"""The tensors that one folder of a checkpoint stores, by name."""
+"""The tensors stored in one folder of a checkpoint, by name."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ _FORMATS = ((INDEX_FILE, SINGLE_FILE), (TORCH_INDEX_FILE, TORCH_FILE))
 
 
 class _File(Protocol):
-    """A weight file that is open."""
+    """An open weight file."""
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """The tensor of that name."""
 
     def get_slice(self, name: str) -> Any:
-        """What tells the tensor's shape, `get_shape`, without its numbers."""
+        """An object whose `get_shape` returns the tensor's shape without reading its data."""
 
 
 class Weights:
-    """The weights in a checkpoint directory, or in a folder within that has its own.
+    """The weights of a checkpoint directory, or of a subfolder with its own.
 
-    They are `model.safetensors` or `pytorch_model.bin`, or the parts that the index beside
-    them lists; safetensors come first. Only names are read until a tensor is wanted.
+    These are `model.safetensors` or `pytorch_model.bin`, or the parts listed by the index in the
+    same folder. safetensors take precedence. Only names are read until a tensor is requested.
     """
 
     def __init__(self, folder: Path, file: str = "") -> None:
-        """Those of one `file` of the folder, if it is named.
+        """Locate the folder's weights, or those of one `file` in it.
 
-        Raises `FailedPrecondition` where there are none, or their names cannot be read.
+        Raises `FailedPrecondition` if there are none, or if their names cannot be read.
         """
         self.folder = folder
         path = folder / file
         self.files = dict.fromkeys(_names(path), path) if file else _locate(folder)
 
     def require_unquantized(self, part: str, prefix: str, remedy: str = "") -> None:
-        """Raise `FailedPrecondition` if tensors are quantised whose names begin so.
+        """Raise `FailedPrecondition` if tensors whose names begin with `prefix` are quantized.
 
-        `part` names them in the error, which says how they are quantised. `remedy` is what else
-        helps where vLLM reads the method.
+        `part` names them in the error, which states the method. `remedy` is an alternative offered
+        if vLLM supports the method.
         """
         file = self.folder / CONFIG_FILE
         config = read_json(file) if file.is_file() else {}
@@ -69,13 +69,13 @@ class Weights:
             )
 
     def has(self, prefix: str) -> bool:
-        """Whether any name begins so."""
+        """Return whether any name begins with `prefix`."""
         return any(name.startswith(prefix) for name in self.files)
 
     def sizes(self, prefix: str) -> tuple[int, int]:
-        """How many numbers the tensors have whose names begin so, and the bytes that store them.
+        """Return the number of elements and the bytes of tensors whose names begin with `prefix`.
 
-        Reads headers alone. Raises `FailedPrecondition`.
+        Reads only headers. Raises `FailedPrecondition`.
         """
         numbers = stored = 0
         for file in {file for name, file in self.files.items() if name.startswith(prefix)}:
@@ -85,9 +85,9 @@ class Weights:
         return numbers, stored
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor, on the CPU in its stored dtype.
+        """Return one tensor, on the CPU in its stored dtype.
 
-        Raises `FailedPrecondition`, also where its module is quantised.
+        Raises `FailedPrecondition`, also if its module is quantized.
         """
         module = name.rpartition(".")[0]
         self.require_unquantized(module, f"{module}.")
@@ -95,7 +95,7 @@ class Weights:
             return reader.read(name).clone()
 
     def open(self, device: torch.device | str = "cpu") -> WeightReader:
-        """A context in which tensors are read, also into tensors on `device`.
+        """Return a context in which tensors are read, also into tensors on `device`.
 
         Tensors that `read_into` fills on a GPU are complete when the context ends.
         """
@@ -108,10 +108,10 @@ class Weights:
 
 
 class WeightReader(contextlib.ExitStack):
-    """Opens each weight file once, when a tensor of it is first wanted."""
+    """Opens each weight file once, when one of its tensors is first requested."""
 
     def __init__(self, weights: Weights, copies: StagedCopies | None) -> None:
-        """Tensors are copied by `copies`, if given, else synchronously."""
+        """`copies` transfers tensors to a GPU; without it they are copied synchronously."""
         super().__init__()
         self._weights = weights
         self._opened: dict[Path, _File] = {}
@@ -120,14 +120,14 @@ class WeightReader(contextlib.ExitStack):
             self.callback(copies.finish)
 
     def read(self, name: str) -> torch.Tensor:
-        """The stored tensor, a view of the file. Raises `FailedPrecondition`."""
+        """Return the stored tensor, a view of the file. Raises `FailedPrecondition`."""
         with self._file_of(name) as file:
             return file.get_tensor(name)
 
     def read_into(self, target: torch.Tensor, name: str) -> None:
         """Copy a stored tensor into `target`, converting dtype and device.
 
-        The meta device has no numbers: there the shape is compared, and no more is read.
+        For a target on the meta device only the shape is compared.
         """
         with self._file_of(name) as file:
             shape = list(file.get_slice(name).get_shape())
@@ -152,7 +152,7 @@ class WeightReader(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def _file_of(self, name: str) -> Iterator[_File]:
-        """The file of that tensor; what it cannot read becomes `FailedPrecondition`."""
+        """Yield the file of that tensor. Read errors become `FailedPrecondition`."""
         from safetensors import SafetensorError
 
         path = self._weights.files.get(name)
@@ -175,7 +175,7 @@ class WeightReader(contextlib.ExitStack):
 
 
 def _is_plain(dtype: torch.dtype) -> bool:
-    """Whether a number of this type stands for itself: no whole number and none of 8 bits."""
+    """Return whether values of this dtype are usable as they are: floating point above 8 bits."""
     return dtype.is_floating_point and dtype.itemsize > 1
 
 
@@ -196,7 +196,7 @@ class _TorchFile:
 
 
 class _Shape:
-    """As a slice of a safetensors file tells it."""
+    """Shape of a tensor, with the interface of a safetensors slice."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -207,7 +207,7 @@ class _Shape:
 
 
 def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
-    """What the file holds, if it is tensors by name. Raises `FailedPrecondition`."""
+    """Return the file's tensors by name. Raises `FailedPrecondition` for other content."""
     import torch
 
     if not isinstance(content, Mapping) or not all(
@@ -219,7 +219,7 @@ def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
 
 
 def _locate(folder: Path) -> dict[str, Path]:
-    """The file of every stored tensor. Raises `FailedPrecondition`."""
+    """Return the file of every stored tensor. Raises `FailedPrecondition`."""
     for index, single in _FORMATS:
         if (folder / index).is_file():
             return dict(_indexed(folder / index))
@@ -230,7 +230,7 @@ def _locate(folder: Path) -> dict[str, Path]:
 
 
 def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
-    """Names and files that an index lists; a file lies beside it."""
+    """Yield the names and files that an index lists. Files are in the index's folder."""
     with _listing(index):
         for name, file in json.loads(index.read_bytes())["weight_map"].items():
             if Path(file).name != file:
@@ -239,7 +239,7 @@ def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _sizes(file: Path) -> dict[str, tuple[int, int]]:
-    """Of each tensor of a file: how many numbers it has, and the bytes that store them."""
+    """Return the number of elements and bytes of each tensor of a file."""
     if file.suffix != ".safetensors":
         tensors = _TorchFile(file).tensors
         return {name: (each.numel(), each.nbytes) for name, each in tensors.items()}
@@ -263,7 +263,7 @@ def _names(single: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _listing(path: Path) -> Iterator[None]:
-    """What is wrong with a list of tensors becomes `FailedPrecondition`."""
+    """Convert errors in a list of tensors to `FailedPrecondition`."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""What serves a stage: its process, its ports, and the shell around the session table."""
+"""A stage's server: its process, its ports and the shell around the session table."""

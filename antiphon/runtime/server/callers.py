@@ -1,4 +1,4 @@
-"""Who may ask a stage for what, by the names in certificates."""
+"""Authorization of a stage's callers, by the names in their certificates."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from antiphon.wire.status import abort
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Sessions are the gateway's, chunks come from the stages before this one. Without TLS nobody
-    is asked who they are."""
+    """The gateway may open sessions, upstream stages may send chunks. Without TLS all may."""
 
     tls: ServiceTls | None = None
     producers: Collection[str] = ()
 
     async def check_session(self, context: Any) -> None:
-        """End the call of who may not open sessions, nor ask about them."""
+        """Abort the call unless the caller may open and inspect sessions."""
         await self._check(context, {GATEWAY})
 
     async def check_link(self, context: Any) -> None:
-        """End the call of who may not send chunks."""
+        """Abort the call unless the caller may send chunks."""
         await self._check(context, self.producers)
 
     async def _check(self, context: Any, roles: Collection[str]) -> None:
@@ -38,6 +37,6 @@ class Callers:
 
 
 def callers_of(tls: ServiceTls | None, pipeline: Pipeline, role: str) -> Callers:
-    """Those of a stage."""
+    """Return the callers of one role of a pipeline."""
     producers = {edge.producer for edge in pipeline.inputs(role) if edge.producer != CLIENT}
     return Callers(tls, producers)

@@ -1,8 +1,8 @@
-"""Ends of sessions whose last chunks a downstream stage has not acknowledged yet.
+"""Defers the end of a session until downstream stages have acknowledged its last chunks.
 
-A client that has closed its side hears no more of a session after its end. If the link
-with the last chunks were given up then, nobody would ever know: so the end waits until
-they are acknowledged, and becomes an error when they cannot be, or not in time.
+A client that has closed its side receives nothing about a session after its end. If the link with
+the last chunks failed after that, the loss would go unnoticed. So the end waits for the
+acknowledgement, and becomes an error if the chunks are lost or not acknowledged in time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.runtime.session.instructions import End
 
 
 class DeferredCloses:
-    """`release` gets each end once; without a word from the link, after `timeout_s`."""
+    """Passes each end to `release` once; after `timeout_s` without acknowledgement as an error."""
 
     def __init__(self, release: Callable[[End], None], timeout_s: float) -> None:
         self._release = release
@@ -23,20 +23,21 @@ class DeferredCloses:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def hold(self, session_id: str) -> None:
-        """A session has ended well, as far as this stage knows."""
+        """Defer the end of a session that has finished without error on this stage."""
         if session_id not in self._timers:
             loop = asyncio.get_running_loop()
             self._timers[session_id] = loop.call_later(self._timeout_s, self._late, session_id)
 
     def let_go(self, session_id: str, error: AntiphonError | None = None) -> None:
-        """Its chunks have come, or cannot; of a session that is not held nothing is said."""
+        """Release a session's end, with `error` if its chunks are lost. Ignores unknown
+        sessions."""
         timer = self._timers.pop(session_id, None)
         if timer is not None:
             timer.cancel()
             self._release(End(session_id, error))
 
     def close(self) -> None:
-        """Nobody is told any more."""
+        """Discard all deferred ends."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,4 +1,4 @@
-"""Who this process is, and the answer to `Describe`."""
+"""The identity of a stage process, and the answer to `Describe`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from antiphon.wire.convert import delivery_to_proto
 from antiphon.wire.options import option_to_proto
 
 MAX_COUNT = (1 << 64) - 1
-"""The largest that a message has room for."""
+"""The largest count that fits a message."""
 
 _HOST_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_id() -> str:
-    """Identifies the host and its boot: processes with equal ids share memory, if allowed."""
+    """Return an id of the host and its boot. Processes with equal ids can share memory, if
+    allowed."""
     boot = _HOST_BOOT.read_text().strip() if _HOST_BOOT.exists() else ""
     return f"{socket.gethostname()}/{boot}"
 
 
 @dataclass(frozen=True, slots=True)
 class StageIdentity:
-    """Everything that `Describe` tells; `pipeline` is as the loaded model describes its options."""
+    """The static content of `Describe`. `pipeline` has the options of the loaded model."""
 
     pipeline: Pipeline
     role: str
     facts: StageFacts
     slots: int
     model_name: str = ""
-    # Transports that this process can try on a link, best first.
+    # Transports that this process supports on a link, in order of preference.
     transports: tuple[str, ...] = ()
     resume_window_s: float = 0.0
     host_id: str = field(default_factory=host_id)
@@ -55,7 +56,7 @@ def describe(
     output_positions: Mapping[str, int],
     links: Iterable[LinkState] = (),
 ) -> stage_pb2.DescribeResponse:
-    """The answer to `Describe`."""
+    """Build the answer to `Describe`."""
     facts, pipeline, role = identity.facts, identity.pipeline, identity.role
     return stage_pb2.DescribeResponse(
         model=identity.model_name or facts.model,
@@ -111,7 +112,7 @@ def describe(
 
 
 def load_to_proto(load: LoadCounts, identity: StageIdentity) -> stage_pb2.StageLoad:
-    """What `WatchLoad` tells."""
+    """Build a message of `WatchLoad`."""
     return stage_pb2.StageLoad(
         boot_id=identity.boot_id,
         draining=load.draining,

@@ -1,9 +1,8 @@
-"""What is wrong with a stage's engine: late in a step, failing again and again, at its end.
+"""Faults of a stage's engine: late in a step, failing repeatedly, or given up.
 
-A step that raises loses its segments and says nothing about the next one. A second one in a row,
-without a good one between, is a sign: the stage takes no sessions for `pause_s`, and then
-tries again. Whoever gives the engine up is `EngineRounds`, at the third. An engine that is late
-may come back; after another `hung_s` nobody waits for it any more.
+A step that raises fails its segments but does not predict the next one. After two consecutive
+failures the stage accepts no sessions for `pause_s`, then tries again. `EngineRounds` gives up
+after the third. A late engine may recover; after another `hung_s` the stage counts as dead.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from antiphon.runtime.session.facts import EngineStepped
 FAILURES_TO_PAUSE = 2
 
 Told = Callable[[AntiphonError | None, bool], None]
-"""Gets the fault that there is now, or None, and whether it may pass."""
+"""Called with the current fault, None if there is none, and whether it may be temporary."""
 
 
 class EngineFaults:
-    """Belongs to the event loop."""
+    """Combines the faults into one. For use on the event loop."""
 
     def __init__(self, told: Told, *, pause_s: float, hung_s: float) -> None:
         self._told = told
@@ -38,16 +37,16 @@ class EngineFaults:
 
     @property
     def fault(self) -> AntiphonError | None:
-        """What keeps the stage from taking sessions."""
+        """The reason why the stage accepts no sessions, None if there is none."""
         return self._ended or self._late or self._failing
 
     @property
     def passes(self) -> bool:
-        """Whether waiting may help."""
+        """Whether the fault may be temporary."""
         return self._ended is None and not self._hung
 
     def stepped(self, stepped: EngineStepped) -> None:
-        """A round is over."""
+        """Record the result of a round."""
         if stepped.error is None:
             if stepped.step_segments and self._failures:
                 self._failures = 0
@@ -61,7 +60,7 @@ class EngineFaults:
                 self._begin_pause(stepped.error)
 
     def late(self, fault: AntiphonError | None) -> None:
-        """The engine is late in a step, or (None) back."""
+        """Record that the engine is late in a step, or with None that it is back."""
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -71,7 +70,7 @@ class EngineFaults:
         self._tell()
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """Cancel all timers and reports."""
         for timer in (self._pause, self._waiting):
             if timer is not None:
                 timer.cancel()

@@ -1,9 +1,9 @@
-"""Whether a stage serves, and whether its process can go on: the one owner of both.
+"""Readiness and liveness of a stage.
 
-It serves when it was told to, and no source has a fault: the processes of a detached
-engine, or what is known of the engine's steps. It is alive as long as each fault may pass.
-gRPC's health service at the stage's own port tells peers whether it serves; that of the
-health port answers by name, for an orchestrator's probes: see `READY` and `ALIVE`.
+A stage is ready when it was set serving and no source reports a fault. Sources are the processes of
+a detached engine and the engine's steps. It is alive as long as every fault may be temporary. The
+health service on the stage's port reports readiness to peers. The one on the health port answers an
+orchestrator's probes by name: see `READY` and `ALIVE`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from antiphon.v1 import stage_pb2
 SERVICE_NAME = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 
 READY = "ready"
-"""Name at the health port: whether the stage takes sessions."""
+"""Readiness probe on the health port: whether the stage accepts sessions."""
 
 ALIVE = "alive"
-"""Name at the health port: whether waiting may help, and the process need not be started again.
+"""Liveness probe on the health port: fails only if the process must be restarted.
 
-So it is while the model loads, while vLLM is started again, and while a stopping stage drains."""
+It succeeds while the model loads, while vLLM restarts and while the stage drains."""
 
 Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Alive, and not serving until told otherwise. Belongs to the event loop."""
+    """Alive, and not ready until `tell`. For use on the event loop."""
 
     def __init__(self) -> None:
         self.servicer = health.aio.HealthServicer()
@@ -43,7 +43,7 @@ class Health:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def tell(self, *, serving: bool) -> None:
-        """The stage serves from now on unless something has a fault, or does not."""
+        """Set whether the stage serves, as long as no source has a fault."""
         self._told = serving
         await self._update()
 
@@ -57,11 +57,11 @@ class Health:
         await self.probes.set(ALIVE, _status(alive))
 
     async def close(self) -> None:
-        """The stage stops: it serves no more, whatever its engine does."""
+        """Stop serving for good: the stage shuts down."""
         await self.tell(serving=False)
 
     def note(self, source: str, fault: AntiphonError | None, *, passes: bool = True) -> None:
-        """A source of faults has this one now, or None; one that never `passes` is the end."""
+        """Set or clear the fault of a source. One that never `passes` ends liveness."""
         self._faults.pop(source, None)
         self._for_good.discard(source)
         if fault is not None:
@@ -73,9 +73,9 @@ class Health:
         task.add_done_callback(self._telling.discard)
 
     def follow(self, engine: Engine) -> None:
-        """Not serving while an engine with processes of its own is down.
+        """Report a detached engine's downtime as a fault.
 
-        It comes back by itself, unless it went down with an error that is not retryable.
+        The engine recovers by itself, unless it went down with an error that is not retryable.
         """
         if not isinstance(engine, DetachedEngine):
             return

@@ -1,7 +1,7 @@
-"""The port at which an orchestrator's probes ask whether a stage is ready, and alive.
+"""The health port for an orchestrator's probes.
 
-A port of its own, without encryption, since Kubernetes' gRPC probes know none; and answered
-by the process's event loop, so that a loop that hangs answers nothing.
+It is separate and unencrypted, since Kubernetes' gRPC probes do not support TLS. The process's
+event loop answers it, so a hung loop fails the probe.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from antiphon.transport.listening import listen_at
 async def health_endpoint(
     listen: str, probes: health_pb2_grpc.HealthServicer
 ) -> AsyncIterator[str]:
-    """Answer `grpc.health.v1` until the block ends; its "host:port", empty without a `listen`.
+    """Serve `grpc.health.v1` until the block ends. Yields "host:port", empty if `listen` is.
 
-    Raises `InvalidArgument` for a wrong address, `Unavailable` for one that cannot be had.
+    Raises `InvalidArgument` for an invalid address, `Unavailable` if it cannot be bound.
     """
     if not listen:
         yield ""

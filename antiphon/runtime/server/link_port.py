@@ -1,7 +1,7 @@
-"""The consumer's ends of a stage's links: upstream chunks in, refusals and credits back.
+"""The consumer's end of a stage's links: chunks in, refusals and credit out.
 
-A malformed chunk fails its own session and a refused one is answered; the link
-goes on for the others. What a stage answers on a link outlives the connection.
+A malformed chunk fails its own session, and a refused chunk is answered. The link continues for
+other sessions. Answers on a link survive a reconnect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from antiphon.wire.frames import CameOnLink
 
 
 class LinkPort:
-    """Brings the chunks of upstream processes to a stage."""
+    """Delivers the chunks of upstream processes to a stage."""
 
     def __init__(self, stage: Stage, identity: LinkIdentity, settings: LinkSettings) -> None:
         self._stage = stage
@@ -50,7 +50,7 @@ class LinkPort:
         await self._links.serve(requests, context)
 
     def states(self) -> list[LinkState]:
-        """The links that are not lost."""
+        """Return the state of every link that is not lost."""
         return self._links.states()
 
     def _opened(self, link: IncomingLink) -> None:
@@ -63,7 +63,8 @@ class LinkPort:
         self._stage.handle(SessionFaulted(session_id, error))
 
     def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, fault: AntiphonError) -> None:
-        # The producer is told too: here the session may not be open yet, and then nobody is.
+        # Notify the producer too: the session may not be open here yet, so no client would be
+        # notified.
         session_id, edge = message.session_id, message.edge
         fault.edge = fault.edge or edge
         refusal = Refuse(link.link_id, session_id, edge, fault)
@@ -81,12 +82,13 @@ class LinkPort:
 async def answer_on(
     link: IncomingLink, outbox: Outbox[Answer], fail: Callable[[str, AntiphonError], None]
 ) -> None:
-    """Hand a stage's answers over to the link; `fail` gets the session of one that cannot be."""
+    """Send a stage's answers on the link. `fail` is called with the session of an unsendable
+    one."""
     async for answer in outbox:
         try:
             response = _response(answer)
         except (TypeError, ValueError) as error:
-            # Out of a message's range: that concerns its session, the others wait for theirs.
+            # A value exceeds the message's range. Only its session fails; the others continue.
             key = answer.session_id if isinstance(answer, Refuse) else answer.key.session_id
             fail(key, Internal(f"link: an answer cannot be sent: {error}"))
         else:

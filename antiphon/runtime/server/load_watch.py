@@ -1,4 +1,4 @@
-"""How loaded a stage is, told to whoever watches."""
+"""Streams a stage's load to its watchers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-# The least time between two reports to one watcher, and the most.
+# Shortest and longest interval between two reports to one watcher.
 SHORTEST_S = 0.1
 LONGEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCounts:
-    """Counts of this moment; `refused` is a total since the start."""
+    """The current load. `refused` is a total since the start."""
 
     draining: bool
     open_sessions: int
@@ -24,7 +24,7 @@ class LoadCounts:
 
 
 class LoadWatch:
-    """`read` counts the sessions, so it is called only when its result may be told."""
+    """Reports load to watchers. `read` counts sessions, so it is called only for a due report."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class LoadWatch:
         self._watchers: set[asyncio.Event] = set()
 
     def touch(self) -> None:
-        """Something may have changed. Cheap: it is called with every fact."""
+        """Mark the load as changed. Cheap: called with every fact."""
         for touched in self._watchers:
             touched.set()
 
@@ -49,26 +49,26 @@ class LoadWatch:
         self.touch()
 
     async def follow(self) -> AsyncGenerator[LoadCounts, None]:
-        """The load now, and when it has changed, at intervals between the two bounds."""
+        """Yield the load now and after changes, at intervals between the two bounds."""
         loop, touched = asyncio.get_running_loop(), asyncio.Event()
-        told: LoadCounts | None = None
-        told_at = 0.0
+        reported: LoadCounts | None = None
+        reported_at = 0.0
         self._watchers.add(touched)
         try:
             while not self._closed.is_set():
                 touched.clear()
                 load = self._read()
-                if load != told or loop.time() >= told_at + self._longest_s:
+                if load != reported or loop.time() >= reported_at + self._longest_s:
                     yield load
-                    told, told_at = load, loop.time()
+                    reported, reported_at = load, loop.time()
                 await _wait(self._closed, self._shortest_s)
-                await _wait(touched, told_at + self._longest_s - loop.time())
+                await _wait(touched, reported_at + self._longest_s - loop.time())
         finally:
             self._watchers.discard(touched)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Return after so long, or when the event is set."""
+    """Wait until the event is set, for at most `seconds`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,7 +1,7 @@
-"""A stage process from its command line to its exit.
+"""A stage process, from its command line to its exit status.
 
-The port is bound and announced before the model (and torch) is loaded, so that a
-launcher can start the gateway meanwhile; health says SERVING when sessions can run.
+The port is bound and announced before the model (and torch) is loaded, so that a launcher can start
+the gateway in parallel. Health reports SERVING when sessions can run.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from antiphon.values.segment import Delivery
 from antiphon.wire.frames import add_stage_service
 
 Load = Callable[[Pipeline, str, Path, StageConfig], LoadedStage]
-"""Loads the model of the stage of that role; runs on a thread of its own, may take minutes."""
+"""Loads the model of a role. Runs on its own thread and may take minutes."""
 
-# The exit status of a process whose engine cannot go on, and the most it may take to end.
+# Exit status after the engine has given up, and the longest that exiting may take.
 FAILED_STATUS = 1
 FAILED_EXIT_S = 10.0
-# How long a step may take where the deployment does not say.
+# Step timeouts without a setting in the deployment.
 STEP_TIMEOUT_CPU_S = 30.0
 STEP_TIMEOUT_ACCELERATOR_S = 5.0
 STOP_GRACE_S = 2.0
@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """The command line of a stage process, checked."""
+    """The checked command line of a stage process."""
 
     role: str
     deployment: Deployment
@@ -89,7 +89,7 @@ class StageOptions:
 
 
 def main(load: Load, argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
-    """Run a stage until it is told to stop; the process's exit status."""
+    """Run a stage until a signal stops it. Returns the process's exit status."""
     arguments = _parser(prog).parse_args(argv)
     role = arguments.role
     configure_logging(
@@ -122,7 +122,7 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
 
 
 def _options(arguments: argparse.Namespace) -> StageOptions:
-    """Everything that can be wrong with the configuration is found here."""
+    """Check the command line and the deployment. All configuration errors are found here."""
     role = arguments.role
     deployment = load_deployment(arguments.config) if arguments.config else Deployment()
     model = arguments.model or (Path(deployment.model) if deployment.model else None)
@@ -215,7 +215,7 @@ async def _serve(options: StageOptions, load: Load) -> int:
 
 
 async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
-    """Let the running sessions finish, as long as that may take."""
+    """Let running sessions finish, for at most `drain_s`."""
     running = stage.table.session_count
     if running:
         log.info("finishing %d sessions, for at most %g s", running, drain_s)
@@ -225,7 +225,7 @@ async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when one of them does."""
+    """Return when the first of the coroutines returns; cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -233,7 +233,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 def _end_within(seconds: float) -> None:
-    """End the process by then, even if a lost device keeps a thread or a destructor waiting."""
+    """Exit the process after `seconds`, even if a lost device blocks a thread or a destructor."""
     timer = threading.Timer(seconds, os._exit, (FAILED_STATUS,))
     timer.daemon = True
     timer.start()
@@ -242,7 +242,7 @@ def _end_within(seconds: float) -> None:
 async def _start_server(
     listen: str, servicer: StageServicer, healthiness: Health, tls: ServiceTls | None
 ) -> tuple[grpc.aio.Server, str]:
-    """The gRPC server, running, and where."""
+    """Start the gRPC server. Return it and its address."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(healthiness.servicer, server)
@@ -257,7 +257,7 @@ async def _start_server(
 async def _load_or_stop(
     options: StageOptions, load: Load, stop: asyncio.Event
 ) -> LoadedStage | None:
-    """The loaded model; None when the process was told to stop meanwhile."""
+    """Return the loaded model, None if `stop` was set first."""
     loading = asyncio.create_task(
         asyncio.to_thread(load, options.pipeline, options.role, options.model_dir, options.config)
     )
@@ -276,7 +276,7 @@ def _start_stage(
     healthiness: Health,
     tls: ServiceTls | None,
 ) -> Stage:
-    """Put the loaded model behind the endpoints."""
+    """Build the stage from the loaded model and start serving it."""
     config = options.config
     name = options.deployment.model_name
     facts = replace(loaded.facts, model=name) if name else loaded.facts
@@ -334,14 +334,14 @@ def _link_settings(deployment: Deployment, config: StageConfig) -> LinkSettings:
 
 
 def _step_timeout_s(config: StageConfig) -> float:
-    """What the deployment says, or what is enough on such a device."""
+    """Return the configured step timeout, or the device's default."""
     if config.step_timeout_s is not None:
         return config.step_timeout_s
     return STEP_TIMEOUT_CPU_S if config.device == "cpu" else STEP_TIMEOUT_ACCELERATOR_S
 
 
 class _Signals:
-    """SIGTERM and SIGINT: the first asks to `stop`, the second to do so `at_once`."""
+    """SIGTERM and SIGINT: the first sets `stop`, the second `at_once`."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -357,6 +357,6 @@ class _Signals:
 
 
 def _announce(fd: int | None, line: Mapping[str, object]) -> None:
-    """Tell the launcher, if there is one."""
+    """Write a line to the launcher, if there is one."""
     if fd is not None:
         os.write(fd, json.dumps(line).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""A stage as Prometheus series: its plain counts, made into series when somebody asks."""
+"""Exports a stage's counters as Prometheus series on scrape."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from antiphon.version import VERSION
 
 PREFIX = "antiphon_stage_"
 READ_TIMEOUT_S = 10.0
-"""Longest wait for the event loop, which alone reads what it owns."""
+"""Longest wait for the event loop, which owns the counters."""
 
 _FROM_THE_START = ((Outcome.FINISHED, ""), (Outcome.CANCELLED, ""))
-"""Counted as 0 before they have happened; of failures nobody knows the codes."""
+"""Exported as 0 from the start. The codes of failures are not known in advance."""
 
 
 class StageMetrics(Collector):
-    """All series of one stage. Construct it on the event loop, collect on any other thread.
+    """All series of one stage. Construct it on the event loop, collect on another thread.
 
-    Until `serve` it has nothing to tell but that the stage is not ready.
+    Until `serve` it exports only that the stage is not ready.
     """
 
     def __init__(self, role: str, device: str, ready: Callable[[], bool]) -> None:
@@ -44,11 +44,11 @@ class StageMetrics(Collector):
         self._served: tuple[Stage, StageIdentity, LinkMetrics] | None = None
 
     def serve(self, stage: Stage, identity: StageIdentity) -> None:
-        """The model is loaded: tell all."""
+        """Export all series: the model is loaded."""
         self._served = stage, identity, LinkMetrics(self._role, stage.outgoing_links)
 
     def collect(self) -> list[Metric]:
-        """The series at this moment. Raises `TimeoutError` when the loop does not answer."""
+        """Return the current series. Raises `TimeoutError` if the event loop does not answer."""
         reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
         return reading.result(READ_TIMEOUT_S)
 
@@ -91,7 +91,7 @@ class StageMetrics(Collector):
 
 
 def tally_families(plan: StagePlan, tally: Tally, now: float) -> Iterator[Metric]:
-    """What a stage has counted until now."""
+    """Yield the series of a stage's tally."""
     role = plan.role
     segments = _counter("segments", "Segments that ended or were refused", "outcome", "code")
     for outcome, code in dict.fromkeys([*_FROM_THE_START, *tally.segments]):

@@ -1,7 +1,7 @@
-"""The HTTP endpoint at which a stage's series are read, on threads of its own.
+"""The HTTP endpoint for a stage's metrics, on its own threads.
 
-The page has the stage's series and those of the process's default registry: CPU time, memory
-and open files, and what a library within this process measures, as vLLM does.
+It serves the stage's series and the process's default registry: CPU time, memory, open files and
+the series of libraries in this process, such as vLLM.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ FIELD = "metrics_listen"
 
 @asynccontextmanager
 async def metrics_endpoint(listen: str, series: Collector) -> AsyncIterator[str]:
-    """Serve `GET /metrics` until the block ends; its "host:port", empty without a `listen`.
+    """Serve `GET /metrics` until the block ends. Yields "host:port", empty if `listen` is.
 
-    Raises `InvalidArgument` for a wrong address, `Unavailable` for one that cannot be had.
+    Raises `InvalidArgument` for an invalid address, `Unavailable` if it cannot be bound.
     """
     if not listen:
         yield ""
@@ -35,7 +35,7 @@ async def metrics_endpoint(listen: str, series: Collector) -> AsyncIterator[str]
     registry.register(series)
     registry.register(REGISTRY)
     try:
-        # It looks its host up, which may take a while.
+        # Resolves the host name, which may block.
         server, thread = await asyncio.to_thread(start_http_server, port, host, registry)
     except OSError as error:
         raise Unavailable(f"{FIELD}: {listen}: {error.strerror}", field=FIELD) from error

@@ -1,4 +1,4 @@
-"""What waits to be written to one stream, bounded in bytes and in number."""
+"""Messages waiting to be written to one stream, bounded in bytes and number."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ MAX_ITEMS = 16384
 
 
 class Outbox(Generic[Item]):
-    """One writer that never waits, one reader that does.
+    """A queue with a writer that never blocks and a reader that does.
 
-    `put_nowait` raises `ResourceExhausted` when the reader is too far behind; `end`
-    always succeeds, and lets the reader finish after what was put before it. Items
-    without bytes are bounded by their number alone, and one that is larger than the
-    bound may wait when no other bytes do: it could not go at all otherwise, and what
-    says that it was the last must be able to follow it. Cancelling the reader loses
-    nothing that it has not been given.
+    `put_nowait` raises `ResourceExhausted` when the reader is too far behind. `end` always
+    succeeds, and the reader first receives what was put before it. Items without bytes are bounded
+    by number alone. An item larger than the bound is accepted if no other bytes wait; otherwise it
+    could never be sent. Cancelling the reader loses no item.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -33,11 +31,11 @@ class Outbox(Generic[Item]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the reader has been given everything."""
+        """Whether the reader has received everything."""
         return not self._items
 
     def put_nowait(self, item: Item, size_bytes: int = 0) -> None:
-        """Append an item; after the end it is dropped."""
+        """Append an item. After `end` it is dropped."""
         if self._ended:
             return
         if size_bytes and self._bytes and self._bytes + size_bytes > self._limit_bytes:
@@ -50,7 +48,7 @@ class Outbox(Generic[Item]):
         self._append(item, size_bytes)
 
     def end(self, last: Item) -> None:
-        """The last item; no more follow."""
+        """Append the last item."""
         if not self._ended:
             self._ended = True
             self._append(last, 0)

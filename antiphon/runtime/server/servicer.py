@@ -1,4 +1,4 @@
-"""`StageService` over a `Stage`: proto in, values through, proto out."""
+"""The gRPC `StageService` of a `Stage`: converts messages to values and back."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ANYBODY = Callers()
 
 
 class StageServicer(stage_pb2_grpc.StageServiceServicer):
-    """The gRPC face of a stage. Until `serve` it answers that the model is loading."""
+    """Serves a stage over gRPC. Until `serve` it answers that the model is loading."""
 
     def __init__(self, tracing: Tracing | None = None, callers: Callers = ANYBODY) -> None:
         self._tracing = tracing or Tracing()
@@ -88,7 +88,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         self._link_port: LinkPort | None = None
 
     def serve(self, stage: Stage, identity: StageIdentity, link_port: LinkPort) -> None:
-        """The model is loaded: take sessions."""
+        """Accept sessions: the model is loaded."""
         self._stage, self._identity, self._link_port = stage, identity, link_port
 
     async def Describe(
@@ -96,7 +96,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         request: stage_pb2.DescribeRequest,
         context: grpc.aio.ServicerContext[stage_pb2.DescribeRequest, stage_pb2.DescribeResponse],
     ) -> stage_pb2.DescribeResponse:
-        """What this stage is."""
+        """Describe this stage and its current load."""
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None or self._link_port is None:
             await abort(context, _LOADING)
@@ -110,14 +110,14 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             links=[*self._stage.outgoing_links(), *self._link_port.states()],
         )
 
-    # Handlers write through the context: a cancelled call then cancels this coroutine
-    # itself, whereas an abandoned generator would free its session whenever it is collected.
+    # Handlers write through the context, so that cancelling a call cancels this coroutine. An
+    # abandoned generator would free its session only when it is collected.
     async def RunSession(  # type: ignore[override]
         self,
         requests: AsyncIterable[session_pb2.SessionRequest | CorruptMessage],
         context: SessionContext,
     ) -> None:
-        """One session; everything is freed when this ends, however it ends."""
+        """Run one session. Everything is freed when this returns or raises."""
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
@@ -143,7 +143,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
                     try:
                         response = _response(reply, identity, one_answer=one_answer)
                     except Exception as error:
-                        # Of this reply; the session's end follows it in the outbox.
+                        # The error concerns this reply; the session's end follows it in the outbox.
                         stage.handle(SessionFaulted(request.session_id, _fault(error)))
                         continue
                     if response is not None:
@@ -163,7 +163,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
     async def Link(  # type: ignore[override]
         self, requests: AsyncIterable[CameOnLink], context: LinkContext
     ) -> None:
-        """Chunks from an upstream process, for many sessions."""
+        """Receive chunks of many sessions from an upstream process."""
         await self._callers.check_link(context)
         if self._link_port is None:
             await abort(context, _LOADING)
@@ -174,7 +174,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         request: stage_pb2.WatchLoadRequest,
         context: grpc.aio.ServicerContext[stage_pb2.WatchLoadRequest, stage_pb2.StageLoad],
     ) -> None:
-        """How loaded this stage is, until it stops."""
+        """Stream this stage's load until it stops."""
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
@@ -190,7 +190,7 @@ async def _read(
     incoming: AsyncIterator[session_pb2.SessionRequest],
     trace: SessionTrace,
 ) -> None:
-    """Act on a session's requests until its client has no more."""
+    """Handle a session's requests until its client closes its side."""
     session_id = opening.session_id
     try:
         if opening.HasField("first_segment"):
@@ -205,14 +205,14 @@ async def _read(
                 trace.opened(request.segment_open)
             _act(stage, role, session_id, request)
     except Exception as error:
-        # Whatever it is: without an error here the session would wait for its reader for ever.
+        # Report every exception. Otherwise the session would wait for its reader forever.
         stage.handle(SessionFaulted(session_id, _fault(error)))
     else:
         stage.handle(ClientDone(session_id))
 
 
 def _fault(error: Exception) -> AntiphonError:
-    """What a session is told of an exception."""
+    """Convert an exception to the error that a session reports."""
     if isinstance(error, AntiphonError):
         return error
     if isinstance(error, DecodeError):
@@ -260,7 +260,7 @@ def _take_chunk(stage: Stage, session_id: str, message: chunk_pb2.Chunk) -> None
 async def _opening(
     incoming: AsyncIterator[session_pb2.SessionRequest], timeout_s: float
 ) -> session_pb2.SessionOpen:
-    """What a stream begins with, in time."""
+    """Return the first message of a stream, which must be `open`, within `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             first = await anext(incoming, None)
@@ -274,7 +274,7 @@ async def _opening(
 
 
 def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) -> SessionRequest:
-    """The checked `open` of a stream."""
+    """Return the checked `open` of a stream."""
     expected = {
         "pipeline": identity.pipeline.name,
         "checkpoint_fingerprint": identity.facts.checkpoint_fingerprint,
@@ -299,7 +299,7 @@ def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) 
 
 
 def segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequest:
-    """The checked part of `segment_open` that concerns this stage."""
+    """Return the part of a `segment_open` that concerns this stage, checked."""
     delivery: dict[str, Delivery] = {
         edge: value
         for edge, proto in request.delivery.items()
@@ -326,11 +326,11 @@ def segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentReque
 def _response(
     reply: Reply, identity: StageIdentity, *, one_answer: bool
 ) -> session_pb2.SessionResponse | None:
-    told = _one_answer(reply) if one_answer else reply
-    match told:
+    answer = _one_answer(reply) if one_answer else reply
+    match answer:
         case Chunk():
             response = session_pb2.SessionResponse()
-            put_chunk(told, response.chunk)
+            put_chunk(answer, response.chunk)
             return response
         case Opened():
             opened = session_pb2.SessionOpened(boot_id=identity.boot_id)
@@ -350,14 +350,14 @@ def _response(
             refused = session_pb2.SegmentRefused(segment=key.segment, error=error_to_proto(error))
             return session_pb2.SessionResponse(segment_refused=refused)
         case Report():
-            return session_pb2.SessionResponse(report=_report(told))
+            return session_pb2.SessionResponse(report=_report(answer))
         case End(_, error) if error is not None:
             return session_pb2.SessionResponse(error=error_to_proto(error))
     return None
 
 
 def _one_answer(reply: Reply) -> Reply | None:
-    """To an `open` with a segment in it: it is opened when that has its slot."""
+    """Merge the two answers to an `open` with a segment: it is opened when its segment is."""
     match reply:
         case Opened():
             return None

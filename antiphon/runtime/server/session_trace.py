@@ -1,6 +1,6 @@
-"""What one session's segments took on this stage, as spans.
+"""Trace spans of one session's segments on this stage.
 
-The times are those of the segment's report, so that nothing is noted while it runs.
+Times are taken from the segment's report, so nothing is recorded while it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.v1 import session_pb2
 
 
 class SessionTrace:
-    """Of one RunSession stream; `end` it with the stream."""
+    """Spans of one RunSession stream. Call `end` when the stream ends."""
 
     def __init__(self, tracing: Tracing, role: str) -> None:
         self._tracing = tracing
@@ -24,13 +24,13 @@ class SessionTrace:
         self._opened_ns = 0
 
     def opened(self, message: session_pb2.SegmentOpen) -> None:
-        """The segment is asked for."""
+        """Start a span for a requested segment."""
         if message.traceparent:
             self._span = self._tracing.part(self._role, message.traceparent)
             self._opened_ns = time.time_ns()
 
     def told(self, reply: object) -> None:
-        """What the client of the session is told; of most of it nothing is recorded."""
+        """Record a reply to the session's client. Most replies are ignored."""
         if self._span is NO_SPAN:
             return
         match reply:
@@ -40,12 +40,12 @@ class SessionTrace:
                 self.end(reply.error)
 
     def end(self, error: AntiphonError | None = None) -> None:
-        """Nothing follows of the segment, if one is open."""
+        """End the open segment's span, if any."""
         self._span.end(error)
         self._span = NO_SPAN
 
     def _record(self, report: Report) -> None:
-        """The whole segment: until input came, until output came, and until it was out."""
+        """Record a finished segment: until first input, until first output, until last output."""
         parts = {
             "queue": (0.0, report.first_input_s),
             "prefill": (report.first_input_s, report.first_output_s),

@@ -1,9 +1,9 @@
 """A running stage: the shell around the session table.
 
-A chunk's way through here: a link or stream brings it as a fact (`ChunkArrived`), the
-table orders it and says `Feed`, the engine thread steps and posts `EngineStepped`, the
-table says `Send`, and the chunk leaves on a link or on the session's stream. Everything
-in this class happens on the event loop; only the engine runs elsewhere.
+A chunk's path: a link or stream brings it as a fact (`ChunkArrived`). The table orders it and
+returns `Feed`. The engine thread steps and posts `EngineStepped`. The table returns `Send`, and the
+chunk leaves on a link or on the session's stream. Everything in this class runs on the event loop;
+only the engine runs elsewhere. `antiphon.runtime.session` shows the whole loop.
 """
 
 from __future__ import annotations
@@ -61,29 +61,29 @@ from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, P
 from antiphon.values.chunk import Chunk
 
 Reply = Chunk | Told
-"""What a session's own stream is told; `End` is the last."""
+"""A message to a session's own stream; `End` is the last."""
 
 Answer = Refuse | Grant
-"""What a link's producer is told."""
+"""A message to a link's producer."""
 
 Record = Callable[[Fact, float, Sequence[Instruction] | AntiphonError], None]
-"""Is told of every fact, when it came, and what the table answered."""
+"""Called with every fact, its time and the table's answer."""
 
 log = logging.getLogger(__name__)
 
 STEP_TIMEOUT_S = 30.0
-# When whoever is refused by a stage that stops may find it, or another, again.
+# Retry delay sent to clients that a stopping stage rejects.
 RETRY_AFTER_S = 1.0
 GRANT_BYTES = 64
-"""About what a grant takes, so that those for a producer that reads none are bounded."""
+"""Approximate size of a grant, so that grants to a producer that does not read are bounded."""
 
 
 class Stage:
     """Runs one engine for many sessions. Construct it on the event loop.
 
-    `faults` are told how the engine fares, and say when that keeps sessions out. `failed` is set
-    when the engine cannot go on at all: this process has to end then. With `record` everything
-    that the table decides can be replayed.
+    `faults` receives the engine's results and decides whether they prevent sessions. `failed` is
+    set when the engine has given up; the process must then exit. `record` receives everything that
+    the table decides, for replay.
     """
 
     def __init__(
@@ -143,16 +143,16 @@ class Stage:
 
     @property
     def table(self) -> SessionTable:
-        """The sessions, for observation."""
+        """The session table, for observation."""
         return self._table
 
     @property
     def limits(self) -> StageLimits:
-        """Its bounds."""
+        """The stage's bounds."""
         return self.plan.limits
 
     def outgoing_links(self) -> list[LinkState]:
-        """The links to downstream processes, for observation."""
+        """Return the state of the links to downstream processes."""
         return self._links.states()
 
     def start(self) -> None:
@@ -160,10 +160,10 @@ class Stage:
         self._engine.start()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new sessions, and further segments of those that there are; wait until they end.
+        """Reject new sessions and further segments, and wait until all sessions end.
 
-        Whoever keeps a session between two segments learns so that it has to move. False on
-        timeout.
+        A client that keeps a session between two segments learns from the rejection that it has to
+        move. Returns False after `timeout_s`.
         """
         self._accepting = False
         self.handle(DrainBegun())
@@ -176,7 +176,7 @@ class Stage:
         return True
 
     async def close(self) -> None:
-        """End every session with an error, close the links, stop the engine."""
+        """End every session with an error, close the links and stop the engine."""
         self._closed = True
         self.load_watch.close()
         ended = Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
@@ -193,11 +193,12 @@ class Stage:
     # -- facts in --------------------------------------------------------------------------
 
     def handle(self, *facts: Fact) -> None:
-        """Tell the table, and carry out what follows of all. For `SessionRequested` see `open`."""
+        """Handle facts and carry out the resulting instructions. For `SessionRequested` see
+        `open`."""
         self._apply([each for fact in facts for each in self._decide(fact)])
 
     def open(self, request: SessionRequest) -> Outbox[Reply]:
-        """Register a session; the outbox is its stream's output.
+        """Register a session and return the outbox of its stream.
 
         Raises `AntiphonError` when it is refused.
         """
@@ -215,23 +216,23 @@ class Stage:
         return outbox
 
     def stream_lost(self, session_id: str) -> None:
-        """The session's stream is gone; frees everything. Harmless after the end."""
+        """End a session whose stream is gone. No effect after the session's end."""
         self.handle(StreamLost(session_id))
         self._held_ends.let_go(session_id)
 
     def link_opened(self, link_id: str) -> Outbox[Answer]:
-        """An upstream process links; the outbox is what goes back to it."""
+        """Register a link from an upstream process. Return the outbox of answers to it."""
         outbox: Outbox[Answer] = Outbox(self._outbox_bytes)
         self._incoming[link_id] = outbox
         return outbox
 
     def link_lost(self, link_id: str) -> None:
-        """An upstream process is gone."""
+        """Fail the sessions that need the link."""
         self._incoming.pop(link_id, None)
         self.handle(LinkLost(link_id))
 
     def _post(self, stepped: EngineStepped) -> None:
-        """Off the loop: hand a round's outcome to it."""
+        """Pass a round's result to the event loop. Called on another thread."""
         self._loop.call_soon_threadsafe(self._take_step, stepped)
 
     def _destination_lost(
@@ -257,14 +258,17 @@ class Stage:
                 self.failed.set()
 
     def _engine_changed(self, fault: AntiphonError | None) -> None:
-        """The engine is late, or back. What it has meanwhile is lost; it releases it then."""
+        """Handle that the engine is late or back.
+
+        A late engine's segments fail now. The engine releases them when it is back.
+        """
         self._faults.late(fault)
         if fault is not None:
             log.error("%s", fault.message)
             self.handle(EngineLost(fault))
 
     def _decide(self, fact: Fact) -> list[Instruction]:
-        """What the table says to a fact. Raises what refuses a session."""
+        """Return the table's instructions for a fact. Raises the error that refuses a session."""
         now = self._loop.time()
         if self._record is None:
             return self._table.handle(fact, now)
@@ -279,10 +283,10 @@ class Stage:
     # -- carrying out ------------------------------------------------------------------------
 
     def _apply(self, instructions: Sequence[Instruction]) -> None:
-        """Carry out all of them; one that cannot be ends its session, whatever it raises.
+        """Carry out instructions. One that fails ends its session, whatever it raises.
 
-        What the engine is to do is handed over at once, behind the rest. The rest of what a
-        failed session wanted is void, but for what frees and ends it.
+        Engine commands are submitted last, as one batch. Further instructions of a failed session
+        are skipped, except those that free and end it.
         """
         failed: dict[str, AntiphonError] = {}
         while instructions:
@@ -313,7 +317,7 @@ class Stage:
     def _submit(
         self, commands: Sequence[EngineCommand]
     ) -> list[tuple[EngineCommand, ResourceExhausted]]:
-        """Hand commands to the engine; those that it has no room for."""
+        """Submit commands to the engine. Return those rejected by the mailbox."""
         if not commands:
             return []
         refused = self._engine.submit(commands)
@@ -321,7 +325,7 @@ class Stage:
         return refused
 
     def _tried(self, instruction: Send | Told | Refuse | Grant) -> AntiphonError | None:
-        """Carry an instruction out; the error if that cannot be done."""
+        """Carry out an instruction. Return the error if it fails."""
         try:
             match instruction:
                 case Send(Destination("", ""), chunk):
@@ -348,7 +352,7 @@ class Stage:
             outbox.put_nowait(reply, size_bytes)
 
     def _tell_progress(self, session_id: str, progress: Progress) -> None:
-        """Say so unless something waits to be read, which says as much."""
+        """Send progress, unless an unread message already implies it."""
         outbox = self._replies.get(session_id)
         if outbox is not None and outbox.is_empty:
             outbox.put_nowait(progress)
@@ -371,13 +375,16 @@ class Stage:
             self._idle.set()
 
     def _set_timer(self) -> None:
-        """Wake up at the table's next deadline, or earlier: most are postponed before they come."""
+        """Schedule a wake-up at the table's next deadline.
+
+        An earlier wake-up is kept, because most deadlines are postponed before they expire.
+        """
         deadline = self._table.next_deadline()
         if deadline is None or (self._timer is not None and self._wakes_at <= deadline):
             return
         if self._timer is not None:
             self._timer.cancel()
-        # Streams that end later have nothing left to wait for.
+        # Streams that end after `close` need no timer.
         if not self._closed:
             self._timer = self._loop.call_at(deadline, self._tick)
             self._wakes_at = deadline

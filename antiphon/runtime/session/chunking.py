@@ -1,7 +1,7 @@
-"""How a segment's output is cut into chunks: pure functions of counts.
+"""Chunk boundaries of a segment's output: pure functions of counts.
 
-The rule knows only how many positions there are, how many were sent, and whether
-the segment has finished, so it cannot get out of step between segments.
+Inputs are the number of positions produced, the number sent and whether the segment has finished.
+No state is kept, so nothing can carry over from one segment to the next.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from antiphon.values.segment import ChunkPolicy
 
 
 def next_boundary(sent: int, policy: ChunkPolicy) -> int:
-    """The number of positions at which the chunk that starts at `sent` is full.
+    """Return the position at which the chunk that starts at `sent` is full.
 
     Boundaries lie at first, first + ramp[0], ..., then every `steady` positions.
     """
@@ -23,10 +23,10 @@ def next_boundary(sent: int, policy: ChunkPolicy) -> int:
 
 
 def due(total: int, sent: int, *, finished: bool, policy: ChunkPolicy) -> list[int]:
-    """Sizes of the chunks to send now, when `total` positions exist and `sent` went out.
+    """Return the sizes of the chunks to send now, given `total` positions and `sent` already sent.
 
-    Full chunks go at once; what is left goes when the segment has finished. When
-    nothing is left a finished segment needs a bare finish, which is not a size.
+    Full chunks are sent at once. The remainder is sent when the segment has finished. A finished
+    segment without remainder yields no size; the caller then sends an empty final chunk.
     """
     sizes = []
     while (boundary := next_boundary(sent, policy)) <= total:

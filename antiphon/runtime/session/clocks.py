@@ -1,4 +1,4 @@
-"""What one session may wait for, and how long: for input, for a segment, for a deadline."""
+"""Timeouts of one session: idle between segments, input stalls and the segment's deadline."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from antiphon.runtime.session.plan import StagePlan
 
 
 class SessionClocks:
-    """The clocks of one session; `idle_since` is when it was last without a segment."""
+    """Computes deadlines of a session. `idle_since` is when its last segment ended, or its
+    start."""
 
     def __init__(self, plan: StagePlan, stall_timeout_s: float, now: float) -> None:
-        """`stall_timeout_s` 0 takes the stage's."""
+        """A `stall_timeout_s` of 0 selects the stage's default."""
         self.idle_since = now
         self._role = plan.role
         self._limits = plan.limits
         self._stall_timeout_s = stall_timeout_s or plan.limits.stall_timeout_s
-        # While a client speaks, the stage that hears it waits for the next piece, and the others,
-        # as between two segments, for whatever comes.
+        # During live input, only the stage that receives the client's audio times out on missing
+        # pieces. The other stages use the idle timeout.
         hears = any(edge.producer == CLIENT for edge in plan.inputs.values())
         limits = plan.limits
         self._listening = (
@@ -28,7 +29,7 @@ class SessionClocks:
         )
 
     def next_deadline(self, segment: Segment | None) -> float | None:
-        """When something may next be due or late; None: not as things stand."""
+        """Return when output may become due or a timeout may expire; None if neither can."""
         if segment is None:
             return self.idle_since + self._limits.idle_session_timeout_s
         due = segment.next_due
@@ -38,7 +39,7 @@ class SessionClocks:
         return stalls_at if due is None else min(due, stalls_at)
 
     def lateness(self, segment: Segment | None, now: float) -> AntiphonError | None:
-        """The error of a passed deadline, a stalled input or a segment that is not opened."""
+        """Return the error of an expired deadline, stalled input or idle session, else None."""
         if segment is None:
             return self._idleness(now)
         if segment.deadline is not None and now >= segment.deadline:
@@ -54,7 +55,7 @@ class SessionClocks:
         )
 
     def _patience(self, segment: Segment) -> tuple[float, str]:
-        """How long input may be missing, and what sets that, if it is not the stall timeout."""
+        """Return how long input may be missing, and the suffix that names the setting in errors."""
         return self._listening if segment.listening else (self._stall_timeout_s, "")
 
     def _idleness(self, now: float) -> AntiphonError | None:

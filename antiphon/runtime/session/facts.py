@@ -1,7 +1,7 @@
-"""What can happen to a stage, as values: everything that the session table decides from.
+"""Events that a session table handles, as values.
 
-A stage's whole behaviour is a function of these and of the times at which they came: the same
-list, handed to a new table, gives the same instructions (see `antiphon_testkit.recording`).
+A stage's behaviour is a pure function of these facts and their times. The same list, handed to a
+new table, produces the same instructions (see `antiphon_testkit.recording`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class InputFinished:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCancelled:
-    """The client ends a segment at once; the session stays and may open another."""
+    """The client ends a segment at once. The session remains and may open another."""
 
     session_id: str
     segment: int
@@ -54,21 +54,21 @@ class SegmentCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ClientDone:
-    """The client has closed its side: the session ends after its open segment."""
+    """The client has closed its side. The session ends after its open segment."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLost:
-    """The session's stream is gone: the client cancelled, or died."""
+    """The session's stream has ended: the client cancelled it, or its process died."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFaulted:
-    """An error that ends a session was found outside the table."""
+    """An error outside the table that ends a session."""
 
     session_id: str
     error: AntiphonError
@@ -78,27 +78,27 @@ class SessionFaulted:
 
 
 class ChunkArrived(Struct, frozen=True):
-    """A chunk, and the link that it came on; "" is the session's own stream."""
+    """A chunk and the link it arrived on; "" is the session's own stream."""
 
     chunk: Chunk
     link_id: str
 
     def refusal(self, error: AntiphonError) -> Refuse:
-        """Tells the chunk's producer that its session is not wanted."""
+        """Return the instruction that reports `error` to the chunk's producer."""
         chunk = self.chunk
         return Refuse(self.link_id, chunk.session_id, chunk.edge, error)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkMalformed:
-    """A chunk of this session came on a link and cannot be read."""
+    """A chunk of this session arrived on a link and cannot be decoded."""
 
     session_id: str
     error: AntiphonError
 
 
 class Credited(Struct, frozen=True):
-    """A destination takes up to `positions` of a segment's output in all."""
+    """A destination accepts up to `positions` of a segment's output in total."""
 
     key: SegmentKey
     edge: str
@@ -108,14 +108,14 @@ class Credited(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProgressed:
-    """A stage before this one works on the segment; nothing has come of it yet."""
+    """An upstream stage is working on the segment but has not produced output yet."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerGone:
-    """A stage before this one is lost, which had done its part of the segment."""
+    """An upstream stage was lost after it had finished its part of the segment."""
 
     key: SegmentKey
     producer: str
@@ -126,7 +126,7 @@ class ProducerGone:
 
 @dataclass(frozen=True, slots=True)
 class LinkSuspended:
-    """The link from an upstream process broke and may heal."""
+    """The link from an upstream process broke. It may be resumed."""
 
     link_id: str
     address: str
@@ -134,14 +134,14 @@ class LinkSuspended:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """An upstream process is gone."""
+    """The link from an upstream process is lost for good."""
 
     link_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChunksRefused:
-    """A downstream stage takes no more chunks of a session: `Cancelled` when it has ended there."""
+    """A downstream stage rejects further chunks of a session; `Cancelled` if it has ended there."""
 
     session_id: str
     error: AntiphonError
@@ -149,7 +149,7 @@ class ChunksRefused:
 
 @dataclass(frozen=True, slots=True)
 class DestinationSuspended:
-    """The link to a downstream process broke and may heal."""
+    """The link to a downstream process broke. It may be resumed."""
 
     address: str
     boot_id: str = ""
@@ -157,7 +157,8 @@ class DestinationSuspended:
 
 @dataclass(frozen=True, slots=True)
 class DestinationLost:
-    """A downstream process cannot be reached; sessions whose chunks it has not acknowledged."""
+    """A downstream process is unreachable. `unacknowledged` are the sessions with chunks that it
+    has not acknowledged."""
 
     address: str
     error: AntiphonError
@@ -169,21 +170,24 @@ class DestinationLost:
 
 
 class SegmentStatus(Struct, frozen=True):
-    """Where the engine stands with a segment: the edge that it waits for, None when it can
-    step, and how many chunks it had been given of it."""
+    """The engine's state of a segment.
+
+    `awaited` is the input edge that it waits for, None when it can step. `accepted` is the number
+    of chunks that the engine had accepted at that time.
+    """
 
     awaited: str | None
     accepted: int
 
 
 class EngineStepped(Struct, frozen=True):
-    """What one round of the engine brought.
+    """The result of one round of the engine.
 
-    A round without a step has `step_segments` 0. `worked_on` are the segments that took part in
-    the step, or that wait to be got ready and have moved up. `standing` is of those where it has
-    changed, and of those worked on without output; `busy_s` the engine's time on those that have
-    completed or are `released`: they were cancelled and hold nothing any more. `error` means that
-    the engine's state is unknown, and `fatal` that no round follows: it cannot go on.
+    `step_segments` is 0 for a round without a step. `worked_on` are the segments that took part in
+    the step, or whose preparation advanced. `standing` holds the segments whose status changed, and
+    those worked on without output. `busy_s` is engine time, for segments that completed or were
+    `released`. `released` are cancelled segments that the engine has freed. `error` means that the
+    engine's state is unknown. `fatal` means that no further round follows.
     """
 
     events: Sequence[EngineEvent] = ()
@@ -198,26 +202,26 @@ class EngineStepped(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell."""
-        told = self.events or self.standing or self.released
-        return not (told or self.step_segments or self.error)
+        """Whether the round had no effect."""
+        changed = self.events or self.standing or self.released
+        return not (changed or self.step_segments or self.error)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
-    """The engine is gone, or its state is unknown: every session fails."""
+    """The engine is lost or its state is unknown. Every session fails."""
 
     error: AntiphonError
 
 
 @dataclass(frozen=True, slots=True)
 class DrainBegun:
-    """The stage stops: what runs is finished, and no segment after a session's first begins."""
+    """The stage is stopping. Open segments finish; sessions with a segment get no further one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """A deadline that the table named has come."""
+    """A deadline that the table had announced is reached."""
 
 
 Fact = (

@@ -1,7 +1,7 @@
-"""Order and exactly-once for the input edges of one session, and chunks that came too early.
+"""Ordering and exactly-once delivery of a session's input, and chunks received before its opening.
 
-The sequence number decides: the expected one is delivered, an older one is a duplicate and
-dropped, a later one means that a chunk was lost.
+The sequence number decides. The expected chunk is delivered. An older one is a duplicate and is
+dropped. A newer one means that a chunk was lost.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from antiphon.runtime.session.facts import ChunkArrived
 from antiphon.values.chunk import Chunk
 
 CHUNK_BYTES = 1024
-"""About what a chunk that waits takes beside its tensors' bytes, so that empty ones are bounded."""
+"""Approximate memory of a chunk without its tensors, so that empty chunks are bounded too."""
 
 
 def held_size(chunk: Chunk) -> int:
-    """Bytes that a chunk counts for while it waits."""
+    """Bytes that a held chunk counts for."""
     return CHUNK_BYTES + chunk.size_bytes
 
 
 class Inbox:
-    """Sequence numbers of one session's input edges."""
+    """The next sequence number of each of a session's input edges."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def admits(self, chunk: Chunk) -> bool:
-        """Whether the chunk is the next of its edge; False for a duplicate.
+        """Return whether the chunk is the next of its edge; False for a duplicate.
 
         Raises `DataLoss` for a gap.
         """
@@ -45,11 +45,11 @@ class Inbox:
 
 
 class EarlyChunks:
-    """Chunks that came before their session was opened, bounded in bytes and seconds.
+    """Chunks received before their session was opened, bounded in bytes and seconds.
 
-    Time goes on from call to call, so the session that came first is the first to expire.
-    Also remembers the ids of closed sessions, so that late chunks are refused at
-    once instead of being held; the memory is bounded and outlives the hold time.
+    Times passed to the methods never decrease, so sessions expire in order of arrival. The ids of
+    closed sessions are remembered, so that late chunks are rejected at once instead of being held.
+    That memory is bounded and outlives the hold time.
     """
 
     def __init__(self, *, limit_bytes: int, timeout_s: float, remembered: int = 65536) -> None:
@@ -62,15 +62,17 @@ class EarlyChunks:
         self.held_bytes = 0
 
     def is_closed(self, session_id: str) -> bool:
-        """Whether the session was here and has ended."""
+        """Return whether the session was open here and has ended."""
         return session_id in self._closed
 
     def fault(self, session_id: str) -> AntiphonError | None:
-        """What was wrong with a session before it was opened."""
+        """Return the error found in a session's chunks before it was opened, None if there was
+        none."""
         return self._closed.get(session_id)
 
     def hold(self, arrival: ChunkArrived, now: float) -> None:
-        """Keep a chunk until its session opens. Raises `ResourceExhausted` when full."""
+        """Keep a chunk until its session opens. Raises `ResourceExhausted` when the buffer is
+        full."""
         chunk = arrival.chunk
         size_bytes = held_size(chunk)
         if self.held_bytes + size_bytes > self._limit_bytes:
@@ -84,21 +86,21 @@ class EarlyChunks:
         self.held_bytes += size_bytes
 
     def take(self, session_id: str) -> tuple[ChunkArrived, ...]:
-        """The chunks held for a session that opens now, in order of arrival."""
+        """Remove and return the chunks of a session that opens now, in order of arrival."""
         arrivals = tuple(self._held.pop(session_id, ()))
         self._since.pop(session_id, None)
         self.held_bytes -= sum(held_size(arrival.chunk) for arrival in arrivals)
         return arrivals
 
     def close(self, session_id: str, fault: AntiphonError | None = None) -> None:
-        """Remember that a session has ended, or why it must not begin; drop what is held."""
+        """Remember that a session has ended, or that `fault` prevents it; drop its held chunks."""
         self.take(session_id)
         self._closed[session_id] = fault
         if len(self._closed) > self._remembered:
             self._closed.popitem(last=False)
 
     def expired(self, now: float) -> tuple[tuple[str, tuple[ChunkArrived, ...]], ...]:
-        """Sessions that were not opened in time, with their chunks, which are held no more."""
+        """Remove and return the sessions that were not opened in time, with their chunks."""
         gone = []
         while (expiry := self.next_expiry()) is not None and now >= expiry:
             session_id = next(iter(self._since))
@@ -106,5 +108,5 @@ class EarlyChunks:
         return tuple(gone)
 
     def next_expiry(self) -> float | None:
-        """When `expired` will next have something."""
+        """Return when `expired` will next return a session, None if no chunk is held."""
         return next(iter(self._since.values())) + self._timeout_s if self._since else None

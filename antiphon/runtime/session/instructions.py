@@ -1,4 +1,4 @@
-"""What the session table wants done. It decides; the stage's shell carries out."""
+"""What the session table requests. The table decides; `Stage` carries out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 
 class Destination(Struct, frozen=True):
-    """Where an output edge goes: a stage's address, or "" for the session's own stream.
+    """The target of an output edge: a stage's address, or "" for the session's own stream.
 
-    `boot_id` is that of the process that is meant, if it is known.
+    `boot_id` identifies the target process, if known.
     """
 
     address: str = ""
@@ -29,7 +29,7 @@ REPLY = Destination()
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Engine: take a segment in."""
+    """Engine: admit a segment."""
 
     key: SegmentKey
     settings: SegmentSettings
@@ -43,7 +43,7 @@ class Feed(Struct, frozen=True):
 
 
 class Limit(Struct, frozen=True):
-    """Engine: step a segment only while it has made fewer `positions` on an edge."""
+    """Engine: step a segment only while it has produced fewer than `positions` on an edge."""
 
     key: SegmentKey
     edge: str
@@ -52,7 +52,7 @@ class Limit(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Engine: free a segment. That of one that was `cancelled` is told when it has happened."""
+    """Engine: free a segment. The release of a `cancelled` one is reported when complete."""
 
     key: SegmentKey
     cancelled: bool = False
@@ -81,7 +81,7 @@ class SegmentOpened:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRefused:
-    """Stream: the segment found no slot; the session is parked."""
+    """Stream: no slot was free for the segment. The session is parked."""
 
     key: SegmentKey
     error: AntiphonError
@@ -89,7 +89,7 @@ class SegmentRefused:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Stream: a segment has ended. Times in seconds since the segment was opened."""
+    """Stream: a segment has ended. Times are in seconds since the segment was opened."""
 
     key: SegmentKey
     finish_reason: FinishReason
@@ -106,14 +106,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Stream: the engine works on the segment, of which there is nothing to send yet."""
+    """Stream: the engine is working on the segment but has no output to send yet."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Stream: the link that an edge needs has broken and may heal."""
+    """Stream: the link that an edge needs broke and may be resumed."""
 
     session_id: str
     edge: str
@@ -122,7 +122,7 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Stream: the session is over; an error is its last message."""
+    """Stream: the session has ended. An error is its last message."""
 
     session_id: str
     error: AntiphonError | None
@@ -130,7 +130,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Link: chunks of this session are not wanted."""
+    """Link: further chunks of this session are rejected."""
 
     link_id: str
     session_id: str
@@ -139,7 +139,7 @@ class Refuse:
 
 
 class Grant(Struct, frozen=True):
-    """Link: the producer of an edge may have sent `positions` of the segment in all."""
+    """Link: the producer of an edge may send up to `positions` of the segment in total."""
 
     link_id: str
     key: SegmentKey
@@ -154,7 +154,7 @@ Instructions = Sequence[Instruction]
 
 
 def session_of(instruction: Instruction) -> str:
-    """The session that an instruction is about."""
+    """Return the id of the session that an instruction concerns."""
     match instruction:
         case Send(_, chunk):
             return chunk.session_id

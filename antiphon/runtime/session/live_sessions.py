@@ -1,4 +1,4 @@
-"""The sessions of a stage that have not ended, what each is due for, and the one way out."""
+"""A stage's live sessions, their deadlines and the single path that ends one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from antiphon.runtime.session.tally import Outcome
 from antiphon.values.segment import SegmentKey
 
 TellFault = Callable[[str, Exception], None]
-"""Is told of exceptions that nobody expected, with the session's id."""
+"""Called with a session's id and an unexpected exception in it."""
 
 
 class LiveSessions:
-    """`by_id` has them, for reading; `holding` remembers those that have ended. While the stage is
-    `draining` no further segment of a session begins."""
+    """The sessions that have not ended.
+
+    `by_id` is for reading. `holding` remembers the ids of ended sessions. While the stage is
+    `draining`, sessions that have had a segment get no further one.
+    """
 
     def __init__(self, plan: StagePlan, holding: EarlyChunks, report: TellFault | None) -> None:
         self._plan = plan
@@ -37,28 +40,29 @@ class LiveSessions:
         return iter(tuple(self._by_id.values()))
 
     def add(self, session: LiveSession) -> None:
-        """Take a session in."""
+        """Register a session and its first deadline."""
         self._by_id[session.session_id] = session
         self.note_deadlines([session])
 
     def note_deadlines(self, sessions: Iterable[LiveSession]) -> None:
-        """Note when sessions next need attention, unless they have ended."""
+        """Update the deadlines of sessions that have not ended."""
         for session in sessions:
             if session.session_id in self._by_id:
                 self.deadlines.enter(session.session_id, session.next_deadline())
 
     def with_segment(self, key: SegmentKey) -> LiveSession | None:
-        """The session whose open segment has this key."""
+        """Return the session whose open segment has this key, None if there is none."""
         session = self._by_id.get(key.session_id)
         is_open = session is not None and session.segment is not None and session.segment.key == key
         return session if is_open else None
 
     def segments(self) -> Iterator[Segment]:
-        """The open segments."""
+        """Iterate over the open segments."""
         return (each.segment for each in self._by_id.values() if each.segment is not None)
 
     def leaving(self) -> Unavailable | None:
-        """What refuses a further segment of a session; None unless the stage stops."""
+        """Return the error that rejects a session's next segment while the stage drains, else
+        None."""
         if not self.draining:
             return None
         return Unavailable(
@@ -68,7 +72,7 @@ class LiveSessions:
         )
 
     def no_slot(self) -> ResourceExhausted | None:
-        """What refuses a segment; None while a slot is free."""
+        """Return the error that rejects a segment, None while a slot is free."""
         slots = self._plan.limits.slots
         if sum(segment.in_engine for segment in self.segments()) < slots:
             return None
@@ -81,7 +85,7 @@ class LiveSessions:
     def act(
         self, session_id: str, act: Callable[[LiveSession], list[Instruction]]
     ) -> list[Instruction]:
-        """Act on a session if it is here, and note when it next needs attention."""
+        """Apply `act` to a session if it is live, and update its deadline."""
         session = self._by_id.get(session_id)
         if session is None:
             return []
@@ -93,7 +97,7 @@ class LiveSessions:
     def guard(
         self, session: LiveSession, act: Callable[..., list[Instruction]], *arguments: Any
     ) -> list[Instruction]:
-        """Act on a session; a fault ends it."""
+        """Apply `act` to a session. An exception ends the session."""
         try:
             return act(session, *arguments)
         except AntiphonError as error:
@@ -104,7 +108,7 @@ class LiveSessions:
             return self.end(session, Event.FAULT, unexpected(error))
 
     def end_if_done(self, session: LiveSession) -> list[Instruction]:
-        """End a session whose client has no more for it, once its segment has ended."""
+        """End a session after its last segment, once its client has closed its side."""
         if not session.client_done or session.state is State.OPEN or session.releasing:
             return []
         return self.end(session, Event.CLIENT_DONE, None)
@@ -112,11 +116,11 @@ class LiveSessions:
     def end(
         self, session: LiveSession, event: Event, error: AntiphonError | None
     ) -> list[Instruction]:
-        """The one way out."""
+        """End a session: release its segment, close its stream, remember its id."""
         if error is not None:
             error.stage = error.stage or self._plan.role
         outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
-        # First of all: nothing that is raised below may keep it here.
+        # Remove the session first, so that an exception below cannot leave it here.
         self._by_id.pop(session.session_id, None)
         self.deadlines.forget(session.session_id)
         self._holding.close(session.session_id)

@@ -1,4 +1,4 @@
-"""One open segment on a stage: its outlets, its clocks, what it still waits for."""
+"""One open segment of a stage: its output edges, its clocks and the input it waits for."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from antiphon.values.segment import SegmentKey
 
 
 class Segment:
-    """Everything that starts and ends with a segment, so that nothing of it outlives it.
+    """State with the lifetime of one segment.
 
-    `in_engine` is from the admission until the engine has completed the segment; the segment itself
-    lasts until all its output has left. `fed` counts the chunks that were given to the engine.
-    A live one `waits` for its first chunk before that, without a slot, and is `listening` until
-    its input is finished.
+    `in_engine` is true from admission until the engine has completed the segment. The segment
+    itself lasts until all its output has been sent. `fed` counts chunks given to the engine. A live
+    segment `waits` without a slot until its first chunk, and is `listening` until its input is
+    finished.
     """
 
     def __init__(
@@ -35,7 +35,8 @@ class Segment:
         now: float,
         deadline_s: float,
     ) -> None:
-        """`deadline_s` counts from now, or from the end of a live segment's input; 0 is none."""
+        """`deadline_s` counts from `now`, or from the end of a live segment's input. 0 means
+        none."""
         self.key = key
         self.settings = settings
         self.waits = False
@@ -64,9 +65,10 @@ class Segment:
         self._last_output_at = 0.0
 
     def note_input(self, chunk: InputChunk, now: float) -> None:
-        """Input came: the stall clock starts again.
+        """Record input and restart the stall clock.
 
-        Raises `DataLoss` for a chunk after its edge's end, or one that primes it too late.
+        Raises `DataLoss` for a chunk after its edge's end, or for a priming chunk that is not
+        first.
         """
         if chunk.edge not in self.open_inputs:
             raise DataLoss(f"{chunk.edge}: a chunk came after the edge's end", edge=chunk.edge)
@@ -81,14 +83,15 @@ class Segment:
         self._first_input_at = self._first_input_at or now
 
     def finish_listening(self, now: float) -> None:
-        """A live segment's input is complete: the stall clock and the deadline begin."""
+        """Mark a live segment's input as complete, and start its stall clock and deadline."""
         if self.listening:
             self.listening = False
             self.waiting_since = now
             self.deadline = now + self._deadline_s if self._deadline_s else None
 
     def note_standing(self, standing: SegmentStatus, now: float) -> None:
-        """The engine says what it waits for, and after how many chunks."""
+        """Record which input edge the engine waits for, and how many chunks it had accepted
+        then."""
         edge, self._accepted = standing.awaited, standing.accepted
         self.steppable = edge is None
         if edge is not None and edge != self.awaited:
@@ -97,12 +100,12 @@ class Segment:
 
     @property
     def caught_up(self) -> bool:
-        """Whether `awaited` was said in knowledge of all chunks that were fed."""
+        """Whether `awaited` reflects all chunks that were fed."""
         return self._accepted == self.fed
 
     @property
     def held(self) -> bool:
-        """Whether output waits for credit: then neither steps nor stalls."""
+        """Whether output waits for credit. The segment then neither steps nor stalls."""
         held = False
         for outlet in self._governed:
             held = held or outlet.held
@@ -110,16 +113,17 @@ class Segment:
 
     @property
     def stall_clock_runs(self) -> bool:
-        """Whether input is due: not while output waits for credit, nor when the engine is done."""
+        """Whether input is due: not while output waits for credit, nor after the engine has
+        completed."""
         return (self.in_engine or self.waits) and not self.steppable and not self.held
 
     @property
     def drained(self) -> bool:
-        """Whether all output has left."""
+        """Whether all output has been sent."""
         return not self.undrained_outputs()
 
     def limits(self) -> list[Limit]:
-        """How far the engine may go on each bounded edge."""
+        """Return how far the engine may go on each governed edge."""
         return [
             Limit(self.key, edge, outlet.limit)
             for edge, outlet in self._outlets.items()
@@ -127,7 +131,7 @@ class Segment:
         ]
 
     def push(self, emitted: Emitted, now: float) -> list[Piece]:
-        """The pieces that an emission makes due; none for an edge that goes nowhere."""
+        """Return the pieces that an emission makes due; none for an edge without destination."""
         outlet = self._outlets.get(emitted.edge)
         if outlet is None:
             return []
@@ -142,8 +146,10 @@ class Segment:
         return pieces
 
     def grant(self, edge: str, destination: Destination, positions: int, now: float) -> list[Piece]:
-        """Credit came for an edge that goes somewhere: what goes out now. Where that was all that
-        was missing, the stall clock starts again."""
+        """Apply credit and return the pieces to send.
+
+        If credit was all that was missing, the stall clock restarts.
+        """
         was_held = self.held
         pieces = self._outlets[edge].grant(destination, positions)
         self.flow.note()
@@ -152,13 +158,13 @@ class Segment:
         return pieces
 
     def told(self, edge: str, pieces: Iterable[Piece], now: float) -> None:
-        """Something leaves for the client."""
+        """Record that pieces of an edge are sent to the client."""
         self.told_at = now
         self.flow.left(edge, pieces, now)
 
     @property
     def next_due(self) -> float | None:
-        """When output that waits for its pace may go, or the deadline passes; None: never."""
+        """When paced output is due or the deadline expires; None if neither applies."""
         moment = self.deadline
         for outlet in self._paced:
             due_at = outlet.due_at
@@ -167,19 +173,19 @@ class Segment:
         return moment
 
     def due(self, now: float) -> Iterator[tuple[str, list[Piece]]]:
-        """Output that has waited for its pace, by edge."""
+        """Yield each edge with the output whose pace interval has passed."""
         return ((name, outlet.release_due(now)) for name, outlet in self._outlets.items())
 
     def unfinished_outputs(self) -> list[str]:
-        """Output edges whose end the engine has not emitted."""
+        """Return the output edges whose end the engine has not emitted."""
         return [name for name, outlet in self._outlets.items() if not outlet.finished]
 
     def undrained_outputs(self) -> list[str]:
-        """Output edges of which something has yet to leave."""
+        """Return the output edges with unsent output."""
         return [name for name, outlet in self._outlets.items() if not outlet.drained]
 
     def report(self, completed: Completed) -> Report:
-        """What the segment cost."""
+        """Return the counts and times of the segment."""
         return Report(
             key=self.key,
             finish_reason=completed.finish_reason,

@@ -1,21 +1,22 @@
-"""One output edge of one segment: collects what the engine emits, cuts it into chunks.
+"""One output edge of one segment: buffers what the engine emits and cuts it into chunks.
 
-`stream` delivery sends what there is (or, on grouped edges, what the chunk policy
-says), `whole` everything at the end. What is there at once and is large, such as the
-hidden rows of a long prompt, leaves as several pieces of about `PIECE_BYTES`, so that
-other sessions' chunks pass between them; one `whole` stays one. Tensors with as many rows as
-each other are cut together; those of other lengths each on their own, unless positions are
-counted beside them (the characters of some ids must not part). Positions are checked
-to be contiguous: an engine that loses or repeats output is caught here.
+With `stream` delivery, output is sent as it arrives, or by the chunk policy on grouped edges. With
+`whole` delivery, all of it is sent at the end as one piece. Large output that is complete at once,
+such as the hidden rows of a long prompt, is split into pieces of about `PIECE_BYTES`, so that
+chunks of other sessions can pass in between.
 
-On an edge with a pace, what comes too soon after the last piece waits until `due_at`; the
-last piece never does.
+Tensors with equal numbers of rows are cut together. Tensors of other lengths are cut separately,
+except on edges that count positions: there they stay together, as the characters of some ids must.
+Positions must be contiguous; a gap or repetition by the engine raises `Internal`.
 
-With credit, what is due and has none waits here, in order, and `limit` tells how far
-the engine may go meanwhile: to the end of the chunk that it is at, so that one is
-ready when credit comes. `whole` delivery uses none: nobody could take a part of it.
+On a paced edge, output that follows the last piece too soon waits until `due_at`. The final piece
+does not wait.
 
-What primes the consumer leaves at once, ahead of all positions, whatever the delivery.
+On a governed edge, output that is due but has no credit waits here, in order. `limit` lets the
+engine finish the current chunk, so that one is ready when credit arrives. `whole` delivery needs no
+credit, since its consumer cannot take a part.
+
+Priming output is sent at once, before all positions, whatever the delivery.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from antiphon.values.chunk import Tensor, Tensors, concatenate
 from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 
 CLOCK_S = 0.0005
-"""Half of what an event loop's clock and timers tell apart."""
+"""Half the resolution of an event loop's timers."""
 
 PIECE_BYTES = (4 << 20) - (64 << 10)
-"""With a blob's header it fits a slab's slot of 4 MiB."""
+"""Fits a 4 MiB slot of a slab together with the blob's header."""
 
 
 class Piece(Struct, frozen=True):
@@ -54,8 +55,8 @@ class Piece(Struct, frozen=True):
 class OutputEdge:
     """Pure: positions in, pieces out. Ends with exactly one piece that has a finish reason.
 
-    It is `finished` when the engine has ended the edge and `drained` when all has left. `limit` is
-    the number of positions at which the engine must stop; None when there is no bound.
+    It is `finished` when the engine has ended the edge and `drained` when everything has been sent.
+    `limit` is the number of positions at which the engine must stop, None if unbounded.
     """
 
     def __init__(
@@ -79,12 +80,12 @@ class OutputEdge:
 
     @property
     def paced(self) -> bool:
-        """Whether pieces keep a distance in time."""
+        """Whether a minimum interval separates pieces."""
         return self._pace_s > 0
 
     @property
     def governed(self) -> bool:
-        """Whether it needs credit."""
+        """Whether sending requires credit."""
         return self._credit is not None
 
     @property
@@ -94,18 +95,21 @@ class OutputEdge:
 
     @property
     def held(self) -> bool:
-        """Whether nothing goes on here until credit comes."""
+        """Whether the edge makes no progress until credit arrives."""
         if self.limit is None:
             return False
         return not self.drained if self.finished else self._total >= self.limit
 
     @property
     def due_at(self) -> float | None:
-        """When what waits for nothing but the pace may go; None when there is none."""
+        """When output that waits only for its pace may be sent; None if there is none."""
         return self._rests_until if self._pace_s and self._pending else None
 
     def prime(self, emitted: Emitted) -> list[Piece]:
-        """What primes the consumer. Raises `Internal` where it may not or comes too late."""
+        """Return the pieces of priming output.
+
+        Raises `Internal` on an edge that is not `primed`, or after the first position.
+        """
         if not self._edge.primed:
             raise Internal(f"{self._edge.name}: not declared `primed`", edge=self._edge.name)
         if self._begun or self.finished or emitted.position or emitted.finish_reason:
@@ -123,7 +127,7 @@ class OutputEdge:
         finish_reason: FinishReason | None,
         now: float = math.inf,
     ) -> list[Piece]:
-        """Take an emission; return what goes out now. Raises `Internal` on a gap."""
+        """Add an emission and return the pieces to send now. Raises `Internal` on a gap."""
         if self.finished:
             raise Internal(f"{self._edge.name}: output after its end", edge=self._edge.name)
         self._collect(position, tensors)
@@ -131,11 +135,11 @@ class OutputEdge:
         return self._release(now)
 
     def release_due(self, now: float) -> list[Piece]:
-        """What has waited for the pace."""
+        """Return the pieces whose pace interval has passed."""
         return self._release(now) if self.due_at is not None else []
 
     def grant(self, destination: Destination, positions: int) -> list[Piece]:
-        """Credit came: what goes out now."""
+        """Apply credit and return the pieces to send now."""
         if self._credit is None or self.drained:
             return []
         self._credit.grant(destination, positions)
@@ -149,7 +153,8 @@ class OutputEdge:
         return next_boundary(granted, self._policy) if self._edge.grouped else granted
 
     def _release(self, now: float) -> list[Piece]:
-        """What is due and has credit; the very last piece carries the finish reason."""
+        """Return the pieces that are due and have credit. The last one carries the finish
+        reason."""
         if self._pace_s and not self.finished and now < self._rests_until - CLOCK_S:
             return []
         pieces = self._cut()
@@ -164,7 +169,7 @@ class OutputEdge:
         return [Piece(self._sent, {}, self._finish_reason)]
 
     def _collect(self, position: int, tensors: Tensors) -> None:
-        """Append an emission after checking that it continues the last one."""
+        """Append an emission after checking that it is contiguous."""
         if not tensors:
             return
         self._begun = True
@@ -181,7 +186,7 @@ class OutputEdge:
         self._pending.append((position, tensors))
 
     def _check_rows(self, tensors: Tensors, counted: Tensor | None) -> None:
-        """Raise `Internal` for what a cut between positions would cut as well."""
+        """Raise `Internal` for tensors that cannot be cut between positions."""
         rows = -1 if counted is None else len(counted)
         for name, tensor in tensors.items():
             if not tensor.ndim or len(tensor) != rows:
@@ -192,7 +197,7 @@ class OutputEdge:
                 )
 
     def _cut(self) -> list[Piece]:
-        """The pieces that are due and have credit."""
+        """Return the pieces that are due and have credit, without a finish reason."""
         if not self._pending or (self._delivery is Delivery.WHOLE and not self.finished):
             return []
         if self._delivery is Delivery.WHOLE:
@@ -213,7 +218,7 @@ class OutputEdge:
         return self._credit is None or self._credit.covers(self._sent, size)
 
     def _take_all(self) -> list[Piece]:
-        """All that is pending as one piece."""
+        """Return everything pending as one piece."""
         if not self._has_credit(self._total - self._sent):
             return []
         position, tensors = self._pending[0]
@@ -223,7 +228,7 @@ class OutputEdge:
         return [piece]
 
     def _parts(self, piece: Piece) -> list[Piece]:
-        """A piece in parts of about `PIECE_BYTES` that join to the same, name by name."""
+        """Split a piece into parts of about `PIECE_BYTES` that concatenate to it, name by name."""
         if sum([tensor.nbytes for tensor in piece.tensors.values()]) <= PIECE_BYTES:
             return [piece]
         by_rows: dict[int, dict[str, Tensor]] = {}
@@ -232,7 +237,7 @@ class OutputEdge:
         counts = self._edge.counted_by in piece.tensors and not piece.prime
         if counts and len(by_rows) > 1:
             return [piece]
-        # Rows that are not what positions count are all at the position of their piece.
+        # Rows that positions do not count all have the position of their piece.
         return [
             structs.replace(piece, position=piece.position + counts * first, tensors=tensors)
             for rows, alike in by_rows.items()
@@ -240,7 +245,7 @@ class OutputEdge:
         ]
 
     def _take(self, size: int) -> Piece:
-        """Cut `size` positions off the front of what is pending."""
+        """Cut `size` positions off the front of the pending output."""
         joined = self._joined()
         piece = Piece(self._sent, {name: tensor[:size] for name, tensor in joined.items()})
         self._sent += size
@@ -255,7 +260,7 @@ class OutputEdge:
 
 
 def _slices(rows: int, tensors: Tensors) -> Iterator[tuple[int, Tensors]]:
-    """Tensors of so many rows in slices of about `PIECE_BYTES`, each with its first row."""
+    """Yield slices of `rows` rows in steps of about `PIECE_BYTES`, each with its first row."""
     step = rows * PIECE_BYTES // max(1, sum(tensor.nbytes for tensor in tensors.values()))
     if step >= rows:
         yield 0, tensors

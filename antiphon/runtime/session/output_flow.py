@@ -1,6 +1,6 @@
-"""How the outputs of one segment flow: waits for credit, and audio that is late for who hears it.
+"""Measures the output of one segment: time waiting for credit, and audio underruns.
 
-Pure, and only counted: nothing is decided by it.
+Pure observation; nothing depends on it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from antiphon.runtime.session.tally import Tally
 
 
 class PlayOut:
-    """A listener who plays an edge's positions from the first chunk on, and pauses only when he
-    has nothing: at `rate_hz`. While the edge has no credit he is taken to pause, too: then it is
-    he who takes nothing."""
+    """A model of a client that plays an edge's positions at `rate_hz` from the first chunk on.
+
+    Playback pauses only when the buffer is empty. It also pauses while the edge waits for credit,
+    because then the client is the one who does not read.
+    """
 
     def __init__(self, rate_hz: float) -> None:
         self._rate_hz = rate_hz
-        # When all that has left will have been played; None before the first.
+        # When playback of everything sent will end; None before the first piece.
         self._until: float | None = None
         self._held_since: float | None = None
 
     def play(self, positions: int, now: float) -> float:
-        """So many more have left: the seconds for which nothing was there before them."""
+        """Add `positions` sent now. Return the seconds for which the buffer was empty before
+        them."""
         if self._held_since is not None:
             self.resume(now)
             self.hold(now)
@@ -33,19 +36,21 @@ class PlayOut:
         return max(0.0, now - until)
 
     def hold(self, now: float) -> None:
-        """Credit is missing from now on."""
+        """Pause playback: the edge waits for credit."""
         self._held_since = now
 
     def resume(self, now: float) -> None:
-        """It has come."""
+        """Resume playback after `hold`."""
         if self._until is not None and self._held_since is not None:
             self._until += now - self._held_since
         self._held_since = None
 
 
 class OutputFlow:
-    """The outlets of one segment, from its opening to its `end`. `rates` has positions a second of
-    what the client hears."""
+    """Flow counters of one segment's output edges, from its opening to its `end`.
+
+    `rates` gives positions per second of the edges that the client plays.
+    """
 
     def __init__(
         self,
@@ -64,7 +69,7 @@ class OutputFlow:
         self._held_since: dict[str, float] = {}
 
     def note(self) -> None:
-        """Outlets may wait for credit now, or no longer."""
+        """Update which edges wait for credit."""
         for name, outlet in self._governed:
             if outlet.held == (name in self._held_since):
                 continue
@@ -78,7 +83,7 @@ class OutputFlow:
                     self._heard[name][1].resume(now)
 
     def left(self, edge: str, pieces: Iterable[Piece], now: float) -> None:
-        """Something leaves for the client."""
+        """Record that pieces of an edge are sent to the client."""
         if edge not in self._heard:
             return
         counted_by, play_out = self._heard[edge]
@@ -88,7 +93,7 @@ class OutputFlow:
             self._tally.underrun_s[edge] += missing
 
     def end(self) -> None:
-        """The segment is over."""
+        """End all waits: the segment is over."""
         for name, since in self._held_since.items():
             self._tally.stalls.end(name, since)
         self._held_since.clear()

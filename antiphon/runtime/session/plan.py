@@ -1,4 +1,4 @@
-"""What a stage knows before any session comes, and what a request brings: plain values."""
+"""A stage's static configuration, and checked requests for sessions and segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon.values.sampling import Sampling, SamplingRequest
 from antiphon.values.segment import ChunkPolicy, Delivery
 
 MAX_WINDOW = 1 << 32
-"""Positions: years of audio, and far from where totals would not fit a message."""
+"""In positions: years of audio, and totals still fit a message."""
 MAX_SECONDS = 366 * 86_400.0
 MAX_DESTINATIONS = 16
 MAX_ADDRESS = 256
@@ -27,7 +27,7 @@ MAX_OPTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class StageLimits:
-    """Bounds of a stage: open segments, seconds, bytes, sessions."""
+    """Bounds of a stage on open segments, seconds, bytes and sessions."""
 
     slots: int
     stall_timeout_s: float
@@ -38,9 +38,10 @@ class StageLimits:
 
     @classmethod
     def of(cls, config: StageConfig, gateway: GatewayConfig) -> StageLimits:
-        """The bounds that a deployment sets.
+        """Return the bounds that a deployment configures.
 
-        A stage that is done waits without a segment until the others of its request are.
+        `idle_session_timeout_s` is at least the request timeout: a stage that has finished its part
+        waits without a segment until the other stages of the request finish.
         """
         return cls(
             slots=config.slots,
@@ -58,7 +59,7 @@ class StageLimits:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """A stage's part of its pipeline, with its defaults and bounds."""
+    """A stage's part of its pipeline, with defaults and bounds."""
 
     role: str
     inputs: Mapping[str, Edge]
@@ -69,7 +70,7 @@ class StagePlan:
     limits: StageLimits
     options: Mapping[str, Option] = field(default_factory=dict)
     goes_on_from: tuple[str, ...] = ()
-    # Positions a second of those outputs that clients hear.
+    # Positions per second of the outputs that clients play.
     rates: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -83,9 +84,11 @@ class StagePlan:
         sample_rate_hz: int = 0,
         goes_on_from: tuple[str, ...] = (),
     ) -> StagePlan:
-        """The plan of one role; `delivery` overrides the pipeline's, by edge. `sample_rate_hz` is
-        that of the samples that the role makes; 0: it makes none. For `goes_on_from` see
-        `StageFacts`."""
+        """Return the plan of one role.
+
+        `delivery` overrides the pipeline's, by edge. `sample_rate_hz` is the rate of the audio that
+        the role produces, 0 if none. For `goes_on_from` see `StageFacts`.
+        """
         rates = {
             edge.name: edge.rate_hz or sample_rate_hz * (edge.unit == SAMPLE)
             for edge in pipeline.outputs(role)
@@ -105,7 +108,7 @@ class StagePlan:
         )
 
     def check(self, request: SessionRequest) -> None:
-        """Raise `InvalidArgument` for a route or a window that this stage cannot keep to."""
+        """Raise `InvalidArgument` for routes or windows that this stage does not support."""
         if unknown := sorted(set(request.routes) - set(self.outputs)):
             raise InvalidArgument(
                 f"routes: {self.role} has no output {', '.join(unknown)}", field="routes"
@@ -129,7 +132,8 @@ class StagePlan:
     def live_outputs(
         self, request: SegmentRequest, routes: Mapping[str, tuple[Destination, ...]]
     ) -> list[Edge]:
-        """Output edges that have a destination; those to the client also must be wanted."""
+        """Return the output edges with a destination; edges to the client must also be
+        requested."""
         return [
             edge
             for name, edge in self.outputs.items()
@@ -137,7 +141,7 @@ class StagePlan:
         ]
 
     def settings(self, request: SegmentRequest, outputs: frozenset[str]) -> SegmentSettings:
-        """What the engine gets of a segment that was checked."""
+        """Return the engine's settings for a checked segment."""
         return SegmentSettings(
             request.voice,
             self.sampling.with_request(request.sampling).keyed(self.role, request.choice),
@@ -152,11 +156,11 @@ class StagePlan:
         )
 
     def delivery_of(self, edge: str, request: SegmentRequest) -> Delivery:
-        """How an edge is delivered in a segment: as its request says, or else by default."""
+        """Return an edge's delivery in a segment: the request's, or the default."""
         return request.delivery.get(edge) or self.delivery[edge]
 
     def check_segment(self, request: SegmentRequest) -> None:
-        """Raise `InvalidArgument` for options and a history that this stage has no use for."""
+        """Raise `InvalidArgument` for options or a history that this stage does not support."""
         self._check_options(request.options)
         history = request.history
         if history is None:
@@ -176,7 +180,7 @@ class StagePlan:
                 )
 
     def _check_options(self, values: Mapping[str, OptionValue]) -> None:
-        """Raise `InvalidArgument` for an option that this stage does not read, or a bad value."""
+        """Raise `InvalidArgument` for an unknown option or an invalid value."""
         for name, value in values.items():
             option = self.options.get(name)
             if option is None:
@@ -190,11 +194,11 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What opens a session on this stage. `stall_timeout_s` 0 takes the stage's.
+    """A request to open a session on this stage.
 
-    `windows` are the positions that may be on their way, by governed edge of the
-    whole session; an edge without one is not bounded. Raises `InvalidArgument` for
-    a time that no clock can keep, and for an id that is empty or too long to remember.
+    A `stall_timeout_s` of 0 selects the stage's default. `windows` are credit windows in positions,
+    by governed edge of the whole session; an edge without one is unbounded. Raises
+    `InvalidArgument` for a time outside the bounds, and for an id that is empty or too long.
     """
 
     session_id: str
@@ -214,14 +218,15 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """What opens a segment, as far as this stage is concerned. `deadline_s` 0 is none.
+    """A request to open a segment, reduced to what concerns this stage.
 
-    After a `last` one the session takes no further segments. The input of a `live` one comes while
-    it is recorded. With a `history` its client has the beginning of the output. `choice` numbers
-    the answers to one request, which draw independently.
+    A `deadline_s` of 0 means none. After a `last` segment the session accepts no further ones. The
+    input of a `live` segment arrives while it is recorded. `history` is the beginning of the
+    output, which the client already has. `choice` numbers the answers to one request, which sample
+    independently.
 
-    Raises `InvalidArgument` for a deadline that no clock can keep, for a voice whose name
-    is too long and for too many options.
+    Raises `InvalidArgument` for a deadline outside the bounds, a voice name that is too long and
+    for too many options.
     """
 
     segment: int
@@ -250,7 +255,7 @@ class SegmentRequest:
 
 
 def _check_seconds(name: str, seconds: float) -> None:
-    """Raise for what would disturb every timer beside it, such as NaN."""
+    """Raise `InvalidArgument` for seconds that would corrupt the timer heap, such as NaN."""
     if not (math.isfinite(seconds) and 0.0 <= seconds <= MAX_SECONDS):
         raise InvalidArgument(
             f"{name}: must be from 0 (the default) to {MAX_SECONDS:.0f} seconds, got {seconds:g}",

@@ -1,4 +1,4 @@
-"""Which segment of a session is next, and the chunks that came early for later ones."""
+"""The order of a session's segments, and chunks received early for later ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from antiphon.values.chunk import Chunk
 
 
 class SegmentOrder:
-    """Numbers of one session's segments; `next` is that of the next one.
+    """Numbers of one session's segments; `next` is the next to open.
 
-    `ended` is true once the last one was opened. Chunks that wait take `hold_bytes` at most.
+    `ended` is true once the last segment was opened. Held chunks are bounded by `hold_bytes`.
     """
 
     def __init__(self, hold_bytes: int) -> None:
@@ -23,18 +23,18 @@ class SegmentOrder:
         self._early_bytes = 0
 
     def check(self, number: int) -> None:
-        """Raise `FailedPrecondition` unless this segment may be opened."""
+        """Raise `FailedPrecondition` unless segment `number` may be opened."""
         if number != self.next:
             raise FailedPrecondition(f"segment {number} was opened, {self.next} is next")
         if self.ended:
             raise FailedPrecondition(f"segment {number} was opened after the last one")
 
     def has_early(self, number: int) -> bool:
-        """Whether a chunk of this segment came early."""
+        """Return whether a chunk of this segment was received early."""
         return any(chunk.segment == number for chunk in self._early)
 
     def use(self) -> deque[Chunk]:
-        """Use the next number up; the chunks that came early, for whichever segment."""
+        """Advance to the next number. Return the chunks received early, of any segment."""
         self.next += 1
         early, self._early, self._early_bytes = self._early, deque(), 0
         return early

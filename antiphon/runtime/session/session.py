@@ -1,8 +1,7 @@
-"""One session on a stage: its segment, its order of chunks, its clocks.
+"""One session on a stage: its segment, the order of its chunks and its clocks.
 
-Methods take facts and return instructions; a fault is raised as an
-`AntiphonError`, and the session table ends the session with it. Nothing here
-ends a session by itself.
+Methods take facts and return instructions. A fault is raised as an `AntiphonError`, and the session
+table ends the session with it. Nothing in this module ends a session itself.
 """
 
 from __future__ import annotations
@@ -42,8 +41,11 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 
 class LiveSession:
-    """A session that has not ended. `no_slot` says why a segment gets no slot, `leaving` why one
-    after the first may not begin at all; None: it does."""
+    """A session that has not ended.
+
+    `no_slot` returns the error that denies a segment a slot, `leaving` the error that rejects a
+    segment after the first. None means admitted.
+    """
 
     def __init__(
         self,
@@ -68,22 +70,22 @@ class LiveSession:
         self._clocks = SessionClocks(plan, request.stall_timeout_s, now)
         self._inbox = Inbox()
         self._order = SegmentOrder(plan.limits.hold_bytes)
-        # Segments that were cancelled and that the engine has yet to release.
+        # Cancelled segments that the engine has not released yet.
         self._releasing: dict[SegmentKey, Segment] = {}
         self._sequences: dict[str, int] = {}
         self._links: dict[str, str] = {}
 
     def become(self, event: Event) -> None:
-        """Follow the state table."""
+        """Apply `event` to the state. Raises `FailedPrecondition` for an invalid transition."""
         self.state = follow(self.state, event)
 
     # -- segments -----------------------------------------------------------------------
 
     def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
-        """Start a segment; what came early for it is delivered at once.
+        """Start a segment and deliver the chunks received early for it.
 
-        A live one waits for its first chunk without a slot. Another that finds none is refused:
-        that ends a session which has had none so far.
+        A live segment waits for its first chunk without a slot. Any other segment is refused if no
+        slot is free. Refusing a session's first segment ends the session.
         """
         self._order.check(request.segment)
         waits = request.live and not self._order.has_early(request.segment)
@@ -109,15 +111,18 @@ class LiveSession:
         return [SegmentOpened(key), *([] if waits else self._admit(segment)), *fed]
 
     def _admit(self, segment: Segment) -> list[Instruction]:
-        """Give the segment to the engine. Nothing that is raised may keep it from getting there."""
+        """Admit the segment to the engine. No exception may separate the flag from the
+        instruction."""
         segment.in_engine, segment.waits = True, False
         return [Admit(segment.key, segment.settings), *segment.limits()]
 
     def _refuse(
         self, request: SegmentRequest, error: AntiphonError, now: float
     ) -> list[Instruction]:
-        """Use up a segment's number without opening it. Raises the error for a first segment that
-        is not live, and while another is open."""
+        """Use up a segment's number without opening it.
+
+        Raises the error for a first segment that is not live, and while another segment is open.
+        """
         if not (request.segment or request.live) or self.segment is not None:
             raise error
         self._clocks.idle_since = now
@@ -127,7 +132,7 @@ class LiveSession:
         return [SegmentRefused(SegmentKey(self.session_id, request.segment), error)]
 
     def input_finished(self, number: int, now: float) -> list[Instruction]:
-        """The client sends no more: its edges that are still open end here."""
+        """End the client's input edges that are still open."""
         segment = self.segment
         if segment is None or segment.key.segment != number:
             return []
@@ -140,17 +145,17 @@ class LiveSession:
         return done
 
     def park(self, outcome: Outcome, now: float) -> list[Instruction]:
-        """End the open segment; another may follow, in time."""
+        """End the open segment. Another may follow until the idle timeout."""
         self._clocks.idle_since = now
         return self.drop_segment(outcome)
 
     def cancel_segment(self, number: int, now: float) -> list[Instruction]:
-        """End the open segment if it has this number. It is reported when it holds nothing."""
+        """End the open segment if it has this number. It is reported once it holds no resources."""
         segment = self.segment
         if segment is None or segment.key.segment != number:
             return []
         if not self.park(Outcome.CANCELLED, now):
-            # The engine is done with it, or has never had it.
+            # The engine has completed it, or never had it.
             cost = segment.completed or Completed(segment.key, FinishReason.CANCELLED, 0, 0)
             return [segment.report(replace(cost, finish_reason=FinishReason.CANCELLED))]
         self._releasing[segment.key] = segment
@@ -158,11 +163,11 @@ class LiveSession:
 
     @property
     def releasing(self) -> bool:
-        """Whether the engine has yet to release a segment that was cancelled."""
+        """Whether the engine has not yet released a cancelled segment."""
         return bool(self._releasing)
 
     def released(self, cost: Completed, busy_s: float) -> list[Instruction]:
-        """The engine has released a segment that was cancelled."""
+        """Report a cancelled segment that the engine has released."""
         segment = self._releasing.pop(cost.key, None)
         if segment is None:
             return []
@@ -172,7 +177,7 @@ class LiveSession:
     def drop_segment(
         self, outcome: Outcome, error: AntiphonError | None = None
     ) -> list[Instruction]:
-        """End the open segment, if there is one, and give back its slot and memory."""
+        """End the open segment, if any, and return its slot and memory."""
         if self.segment is None:
             return []
         segment, self.segment = self.segment, None
@@ -190,7 +195,7 @@ class LiveSession:
     # -- input -------------------------------------------------------------------------
 
     def chunk_arrived(self, arrival: ChunkArrived, now: float) -> list[Instruction]:
-        """Deliver a chunk to its segment, keep it for a later one, or drop it as late."""
+        """Deliver a chunk to its segment, hold it for a later one, or drop it as stale."""
         chunk = arrival.chunk
         if chunk.edge not in self._plan.inputs:
             raise InvalidArgument(
@@ -209,12 +214,12 @@ class LiveSession:
         return self._sort(chunk, now)
 
     def awaits_link(self, link_id: str) -> str | None:
-        """An open input edge of whoever is at the link's other end; None when there is none."""
+        """Return an open input edge whose producer uses this link, None if there is none."""
         there = {self._plan.inputs[e].producer for e, at in self._links.items() if at == link_id}
         return self._awaited_of(there)
 
     def unlinked_input(self, producer: str) -> str | None:
-        """An open input edge of a producer of which no chunk has come; None if there is none."""
+        """Return an open input edge of a producer that has sent no chunk; None if there is none."""
         linked = {self._plan.inputs[edge].producer for edge in self._links}
         return None if producer in linked else self._awaited_of({producer})
 
@@ -242,7 +247,8 @@ class LiveSession:
         return self._deliver(self.segment, piece, now)
 
     def _deliver(self, segment: Segment, chunk: InputChunk, now: float) -> list[Instruction]:
-        """Feed a segment; the first chunk of a live one takes a slot, or is refused one."""
+        """Feed a segment. The first chunk of a live segment takes a slot; without one it is
+        refused."""
         if not segment.waits:
             return [self._feed(segment, chunk, now)]
         if (full := self._no_slot()) is not None:
@@ -273,13 +279,13 @@ class LiveSession:
         return self._send(event.edge, self.segment.push(event, now), now)
 
     def send_due(self, now: float) -> list[Instruction]:
-        """Send what has waited for its pace."""
+        """Send output whose pace interval has passed."""
         if self.segment is None:
             return []
         return [each for due in self.segment.due(now) for each in self._send(*due, now)]
 
     def progress(self, now: float) -> list[Instruction]:
-        """Say that the engine works on the segment if nothing was said for a while."""
+        """Report progress on the segment unless something was sent within `progress_s`."""
         segment = self.segment
         if segment is None or now < segment.told_at + self._plan.limits.progress_s:
             return []
@@ -287,15 +293,15 @@ class LiveSession:
         return [Progress(segment.key)]
 
     def upstream_progressed(self, now: float) -> None:
-        """What the segment waits for is being made: the stall clock starts again."""
+        """Restart the stall clock: an upstream stage is working on the segment."""
         if self.segment is not None:
             self.segment.waiting_since = now
 
     def complete(self, event: Completed, busy_s: float, now: float) -> list[Instruction]:
-        """The engine is done with the segment, which ends when all its output has left.
+        """Record that the engine has completed the segment, which ends when all output has been
+        sent.
 
-        `busy_s` is the time that it has spent on it. Raises `Internal` if an output edge
-        has not ended.
+        `busy_s` is the engine time spent on it. Raises `Internal` if an output edge has not ended.
         """
         if self.segment is None:
             return []
@@ -310,29 +316,29 @@ class LiveSession:
     def note_standing(
         self, standing: SegmentStatus, now: float, *, worked_on: bool
     ) -> list[Instruction]:
-        """The engine says what the segment waits for, how much of its input it knows, and whether
-        it has gone on with it."""
+        """Record the engine's status of the segment, grant input credit and report progress."""
         if self.segment is None or not self.segment.in_engine:
             return []
         self.segment.note_standing(standing, now)
         return [*self._grant_inputs(), *(self.progress(now) if worked_on else ())]
 
     def edge_to(self, target: Destination) -> str | None:
-        """An output that has not left and goes to this stage; None when there is none."""
+        """Return an output edge to this stage with unsent output; None if there is none."""
         if self.segment is None:
             return None
         undrained = self.segment.undrained_outputs()
         return next((edge for edge in undrained if target in self._routes[edge]), None)
 
     def _leave(self, now: float) -> list[Instruction]:
-        """Report the segment and park, once the engine is done and all output has left."""
+        """Report the segment and park, once the engine has completed it and all output has been
+        sent."""
         segment = self.segment
         if segment is None or segment.completed is None or not segment.drained:
             return []
         return [segment.report(segment.completed), *self.park(Outcome.FINISHED, now)]
 
     def _send(self, edge: str, pieces: list[Piece], now: float) -> list[Instruction]:
-        # Of an edge that goes nowhere nothing is ever due.
+        # Edges without destination never have pieces.
         destinations = self._routes[edge] if pieces else ()
         if self.segment is not None and REPLY in destinations:
             self.segment.told(edge, pieces, now)
@@ -360,7 +366,8 @@ class LiveSession:
     # -- credit ------------------------------------------------------------------------
 
     def credited(self, credit: Credited, now: float) -> list[Instruction]:
-        """A destination grants more of an output; what it says of another segment is late."""
+        """Apply a destination's credit for an output. Credit for another segment is stale and
+        ignored."""
         edge = credit.edge
         if edge not in self._plan.outputs:
             raise InvalidArgument(
@@ -376,7 +383,7 @@ class LiveSession:
         return [*done, *self._grant_inputs(), *self._leave(now)]
 
     def _grant_inputs(self) -> list[Instruction]:
-        """What came on the awaited edge was taken, unless its outcome waits for credit itself."""
+        """Grant credit on the awaited edge, unless the segment's own output waits for credit."""
         segment = self.segment
         if segment is None or segment.held or not segment.caught_up:
             return []
@@ -390,9 +397,9 @@ class LiveSession:
     # -- clocks ------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `send_due` or `lateness` may next find something; None: not as things stand."""
+        """Return when `send_due` or `lateness` may next have a result; None if not foreseeable."""
         return self._clocks.next_deadline(self.segment)
 
     def lateness(self, now: float) -> AntiphonError | None:
-        """The error of a passed deadline, a stalled input or a segment that is not opened."""
+        """Return the error of an expired deadline, stalled input or idle session, else None."""
         return self._clocks.lateness(self.segment, now)

@@ -16,7 +16,7 @@ from antiphon.errors import FailedPrecondition
 
 
 class State(enum.Enum):
-    """Where a session stands."""
+    """State of a session."""
 
     REGISTERED = "registered"
     OPEN = "open"
@@ -52,7 +52,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def follow(state: State, event: Event) -> State:
-    """The state after an event. Raises `FailedPrecondition` for a move that is not listed."""
+    """Return the state after an event. Raises `FailedPrecondition` for a transition not listed."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:

@@ -1,21 +1,24 @@
 """The sole owner of a stage's sessions: facts in, instructions out.
 
-The table is pure: `handle` takes a fact and the time, and returns what it wants done. The same
-facts at the same times always give the same instructions. Laws it keeps:
+`handle` is pure: it takes a fact and the time, and returns instructions. The same facts at the same
+times always give the same instructions. For the whole loop see the package's docstring.
 
-* Every session leaves through `LiveSessions.end`, once: it releases the open segment, tells
-  the session's stream, and remembers the id so that late chunks are refused.
-* A chunk reaches the engine in order, exactly once, and only for an admitted
-  segment. Chunks of a later segment wait, bounded; chunks of an earlier one are
-  dropped; chunks of an unknown session are held, bounded, then refused.
-* The stall clock runs only while an open segment waits for input, and names the
-  edge that it waited for. It stands while output waits for credit: then the input
-  is not missed.
-* A slot is taken for as long as the engine has the segment; what has yet to leave
-  when the engine is done waits for credit without one.
-* A fault ends the session it is about and no other, whatever was raised. What nobody
-  expected is told as `Internal` and handed to `unexpected`, for the log.
-* A fact costs as much as the sessions that it is about; only a lost engine or link is about all.
+Invariants:
+
+* Every session ends once, in `LiveSessions.end`. It releases the open segment, closes the session's
+  stream and remembers the id, so that late chunks are rejected.
+* A chunk reaches the engine in order, exactly once, and only for an admitted segment. Chunks of a
+  later segment are held, bounded. Chunks of an earlier segment are dropped. Chunks of an unknown
+  session are held, bounded, then rejected.
+* The stall clock runs only while an open segment waits for input, and its error names the edge. It
+  stops while output waits for credit, since input is not due then.
+* A segment holds a slot for as long as the engine has it. Output that remains afterwards waits for
+  credit without a slot.
+* A fault ends only the session it concerns. Unexpected exceptions become `Internal` and are
+  reported for the log.
+* The cost of a fact is proportional to the sessions it concerns. Only a lost engine or link
+  concerns
+  all of them.
 """
 
 from __future__ import annotations
@@ -81,22 +84,22 @@ class SessionTable:
         }
 
     def handle(self, fact: Fact, now: float) -> list[Instruction]:
-        """What follows from a fact.
+        """Return the instructions that follow from a fact.
 
         Only `SessionRequested` raises: `FailedPrecondition` for an id that was used before,
-        `InvalidArgument` for a route from an edge that the stage does not have,
-        `ResourceExhausted` when there are too many sessions, and what was wrong with a chunk
-        that came before. Any other error ends the session in question.
+        `InvalidArgument` for a route from an unknown edge, `ResourceExhausted` when `max_sessions`
+        are open, and the fault of a chunk received before. Any other error ends the session
+        concerned.
         """
         self._tally.stalls.now = now
         return self._handlers[type(fact)](fact, now)
 
     def next_deadline(self) -> float | None:
-        """When `TimePassed` may next have something to do; None: not until something happens."""
+        """Return when `TimePassed` may next have an effect; None if not foreseeable."""
         first, expiry = self._sessions.deadlines.next(), self._holding.next_expiry()
         return expiry if first is None or (expiry is not None and expiry < first) else first
 
-    # -- what the client says ----------------------------------------------------------
+    # -- client -----------------------------------------------------------------------
 
     def _open(self, fact: facts.SessionRequested, now: float) -> list[Instruction]:
         session_id = fact.request.session_id
@@ -120,7 +123,7 @@ class SessionTable:
         return done
 
     def _open_segment(self, fact: facts.SegmentRequested, now: float) -> list[Instruction]:
-        """Open a segment in a free slot, or a live one without."""
+        """Open a segment in a free slot, or a live segment without one."""
 
         def act(session: LiveSession) -> list[Instruction]:
             try:
@@ -158,8 +161,11 @@ class SessionTable:
         return self._sessions.end(session, Event.STREAM_LOST, None) if session else []
 
     def _refused(self, fact: facts.ChunksRefused, now: float) -> list[Instruction]:
-        """That the session has ended downstream is for that stage to tell whoever opened it: this
-        one would say so first, and take the blame, or fail a session that misses nothing there."""
+        """End a session whose chunks a downstream stage rejects, unless it has ended there.
+
+        If it has ended, the downstream stage reports the reason to the client itself. A report from
+        here could arrive first and name the wrong stage.
+        """
         if isinstance(fact.error, Cancelled):
             return []
         return self._fail(fact, now)
@@ -176,7 +182,8 @@ class SessionTable:
         return []
 
     def _miss_producer(self, fact: facts.ProducerGone, now: float) -> list[Instruction]:
-        """Fail a session to which nothing of the producer has come: no link of it will break."""
+        """Fail a session that has received nothing from a lost producer: no link of it will
+        break."""
         session, producer = self._sessions.with_segment(fact.key), fact.producer
         edge = session.unlinked_input(producer) if session is not None else None
         if session is None or edge is None:
@@ -195,7 +202,7 @@ class SessionTable:
 
         return self._sessions.act(fact.key.session_id, act)
 
-    # -- what links bring ----------------------------------------------------------------
+    # -- links ---------------------------------------------------------------------------
 
     def _take_chunk(self, fact: facts.ChunkArrived, now: float) -> list[Instruction]:
         session_id = fact.chunk.session_id
@@ -215,7 +222,7 @@ class SessionTable:
         return []
 
     def _refuse_chunk(self, fact: facts.ChunkMalformed, now: float) -> list[Instruction]:
-        """Its session fails, now or as it opens."""
+        """Fail the chunk's session, now or when it opens."""
         session_id = fact.session_id
         if (session := self._sessions.by_id.get(session_id)) is not None:
             return self._sessions.end(session, Event.FAULT, fact.error)
@@ -224,7 +231,7 @@ class SessionTable:
         return []
 
     def _lose_link(self, fact: facts.LinkLost, now: float) -> list[Instruction]:
-        """Sessions that still need its edges fail."""
+        """Fail the sessions that still need input from the link."""
         done: list[Instruction] = []
         for session in self._sessions:
             edge = session.awaits_link(fact.link_id)
@@ -248,12 +255,13 @@ class SessionTable:
     def _suspended(
         self, address: str, edge_of: Callable[[LiveSession], str | None]
     ) -> list[Instruction]:
-        """Say so to the sessions that need the link for an edge."""
+        """Notify the sessions that need the link for an edge."""
         needs = ((each.session_id, edge_of(each)) for each in self._sessions)
         return [Suspended(name, edge, address) for name, edge in needs if edge is not None]
 
     def _lose_target(self, fact: facts.DestinationLost, now: float) -> list[Instruction]:
-        """Sessions that send to it, or whose chunks it has not acknowledged, fail."""
+        """Fail the sessions that send to the process or have chunks that it has not
+        acknowledged."""
         done: list[Instruction] = []
         target = Destination(fact.address, fact.boot_id)
         for session in self._sessions:
@@ -262,7 +270,7 @@ class SessionTable:
                 done += self._sessions.end(session, Event.FAULT, fact.error)
         return done
 
-    # -- what the engine says --------------------------------------------------------------
+    # -- engine ----------------------------------------------------------------------------
 
     def _take_step(self, fact: facts.EngineStepped, now: float) -> list[Instruction]:
         done: list[Instruction] = []
@@ -302,7 +310,7 @@ class SessionTable:
                 return self._sessions.end(session, Event.FAULT, event.error)
 
     def _lose_engine(self, fact: facts.EngineLost, now: float) -> list[Instruction]:
-        """Every session fails."""
+        """Fail every session."""
         return [
             instruction
             for session in self._sessions
@@ -316,8 +324,8 @@ class SessionTable:
         return []
 
     def _pass_time(self, fact: facts.TimePassed, now: float) -> list[Instruction]:
-        """Send what has waited for its pace; fail what is late: deadlines, stalls, chunks
-        whose session was never opened."""
+        """Send paced output that is due, and fail expired deadlines, stalls and unopened
+        sessions."""
         done: list[Instruction] = []
         for session_id in self._sessions.deadlines.due(now + CLOCK_S):
             done += self._sessions.act(session_id, lambda session: session.send_due(now))
@@ -339,30 +347,30 @@ class SessionTable:
 
     @property
     def open_segments(self) -> int:
-        """Slots in use."""
+        """Number of slots in use."""
         return sum(segment.in_engine for segment in self._sessions.segments())
 
     @property
     def held_segments(self) -> int:
-        """Segments whose output waits for credit; they cost no steps."""
+        """Number of segments whose output waits for credit. They cost no engine steps."""
         return sum(segment.held for segment in self._sessions.segments())
 
     @property
     def tally(self) -> Tally:
-        """What was counted since the start; others only read it."""
+        """Counters since the start, for reading."""
         return self._tally
 
     @property
     def session_count(self) -> int:
-        """Sessions that have not ended."""
+        """Number of live sessions."""
         return len(self._sessions.by_id)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of chunks that wait for their session to be opened."""
+        """Bytes of chunks held for sessions that are not open yet."""
         return self._holding.held_bytes
 
     def state(self, session_id: str) -> State | None:
-        """Where a session stands; None when it is not here."""
+        """Return a session's state, None if it is not live."""
         session = self._sessions.by_id.get(session_id)
         return session.state if session else None

@@ -1,4 +1,4 @@
-"""What a stage counts from its start on: plain numbers, cheap to add to."""
+"""Counters of a stage since its start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_SEGMENTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Outcome(enum.Enum):
-    """How a segment ended. A refused one has never been open."""
+    """How a segment ended. A refused segment was never open."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -23,7 +23,7 @@ class Outcome(enum.Enum):
 
 
 class Histogram:
-    """Counts by upper bound; the last of `counts` is of what is above all bounds."""
+    """Counts by upper bound. The last of `counts` is for values above all bounds."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -31,50 +31,52 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
+        """Count one value in its bucket and in `total`."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 class Stalls:
-    """How often, and for how long, segments have waited for credit, by output edge; also those that
-    wait still. `now` is the moment of the latest fact."""
+    """Number and duration of waits for credit, by output edge, including waits in progress.
+
+    `now` is the time of the latest fact.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
         self.counts: Counter[str] = Counter()
         self._ended_s: defaultdict[str, float] = defaultdict(float)
-        # Of those that wait: how many, and the sum of the moments at which they began.
+        # Waits in progress: their number and the sum of their start times.
         self._waiting: defaultdict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
 
     def begin(self, edge: str) -> float:
-        """A segment waits; since now, for `end`."""
+        """Start a wait. Return its start time, to be passed to `end`."""
         self.counts[edge] += 1
         count, since = self._waiting[edge]
         self._waiting[edge] = count + 1, since + self.now
         return self.now
 
     def end(self, edge: str, began: float) -> float:
-        """One waits no longer; now."""
+        """End the wait that started at `began`. Return the current time."""
         count, since = self._waiting[edge]
         self._waiting[edge] = (count - 1, since - began) if count > 1 else (0, 0.0)
         self._ended_s[edge] += self.now - began
         return self.now
 
     def seconds(self, edge: str, now: float) -> float:
-        """For how long they have waited, taken together."""
+        """Return the total duration of waits on an edge until `now`."""
         count, since = self._waiting[edge]
         return self._ended_s[edge] + max(0.0, count * now - since)
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one stage.
+    """Counters of one stage.
 
-    `segments` are by outcome and error code (empty where there is none), `positions` that the
-    engine has made and `chunks` that were cut of them by edge. `sessions_refused` found as many
-    registered as may be. Of what clients hear, by edge, `underruns` are chunks before which there
-    was nothing left to play, and `underrun_s` for how long; see `PlayOut`.
+    `segments` are counted by outcome and error code (empty if none), `positions` produced by the
+    engine and `chunks` cut from them by edge. `sessions_refused` counts rejections by
+    `max_sessions`. By edge to the client, `underruns` counts chunks that arrived after playback had
+    run out, and `underrun_s` the seconds of silence; see `PlayOut`.
     """
 
     segments: Counter[tuple[Outcome, str]] = field(default_factory=Counter)
@@ -88,19 +90,19 @@ class Tally:
     step_segments: Histogram = field(default_factory=lambda: Histogram(STEP_SEGMENTS))
 
     def ended(self, outcome: Outcome, error: AntiphonError | None = None) -> None:
-        """A segment is over. What others have cancelled was not a failure of this stage."""
+        """Count an ended segment. A cancellation error counts as cancelled, not as failed."""
         if error is not None and error.code is ErrorCode.CANCELLED:
             outcome, error = Outcome.CANCELLED, None
         self.segments[outcome, "" if error is None else error.code.value] += 1
 
     @property
     def refused(self) -> int:
-        """Sessions and segments that were refused because this stage is full."""
+        """Sessions and segments rejected because this stage was full."""
         full = (Outcome.REFUSED, ErrorCode.RESOURCE_EXHAUSTED.value)
         return self.segments[full] + self.sessions_refused
 
     def stepped(self, seconds: float, segments: int) -> None:
-        """The engine has made a round, with a step if `segments` took part in one."""
+        """Record a round of the engine, with a step if `segments` is not 0."""
         if segments:
             self.step_seconds.add(seconds)
             self.step_segments.add(segments)

@@ -1,1 +1,1 @@
-"""What steps an engine: its thread, its rounds, and what waits for them."""
+"""Stepping of an engine: its thread, its rounds and the batches in between."""

@@ -1,8 +1,8 @@
-"""Batches on their way from the engine's thread, each when its tensors are on the host.
+"""Delivers batches from the engine's thread once their tensors are on the host.
 
-A batch whose copies are complete goes on at once, on the engine's thread, unless an
-earlier one still waits; then all go on in order from a thread that waits for copies.
-That thread is started by the first batch that has to wait: never on a CPU.
+A batch with complete copies is delivered at once on the engine's thread, unless an earlier one
+still waits. Otherwise all batches are delivered in order by a thread that waits for copies. The
+first batch that has to wait starts that thread, so a CPU engine never has one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class Handover:
-    """`put` and `close` are the engine thread's; `post` is called in the order of `put`.
+    """Calls `post` in the order of `put`. `put` and `close` belong to the engine's thread.
 
-    What waits is bounded by whoever puts: the engine has a number of permits. `pulse`
-    beats while copies are waited for; an error of theirs that `is_fatal` is the last batch.
+    The engine's permits bound the number of waiting batches. `pulse` is active while the thread
+    waits for copies. A copy error for which `is_fatal` returns true makes its batch the last.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Handover:
         self._thread: threading.Thread | None = None
 
     def put(self, batch: EngineStepped, wait: Wait | None) -> None:
-        """Hand a batch on once `wait`, if any, has returned. Does not wait itself."""
+        """Deliver a batch once `wait`, if any, has returned. Does not block."""
         with self._counting:
             direct = wait is None and not self._under_way
             self._under_way += not direct
@@ -62,7 +62,7 @@ class Handover:
         self._waiting.put((batch, wait))
 
     def close(self) -> None:
-        """End the thread after what waits."""
+        """Deliver what waits, then end the thread."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
@@ -75,7 +75,7 @@ class Handover:
                 self._under_way -= 1
 
     def _completed(self, batch: EngineStepped, wait: Wait | None) -> EngineStepped:
-        """The batch once its copies are complete; if they failed, nothing of it can be used."""
+        """Return the batch once its copies are complete, without events if they failed."""
         if wait is None:
             return batch
         self._pulse.begin()
@@ -85,8 +85,8 @@ class Handover:
             log.exception("copying outputs to the host failed")
             what = f"copying to the host failed: {error}"
             fatal = self._is_fatal(error)
-            told = engine_at_its_end(what) if fatal else Internal(what)
-            return structs.replace(batch, events=(), error=told, fatal=fatal)
+            fault = engine_at_its_end(what) if fatal else Internal(what)
+            return structs.replace(batch, events=(), error=fault, fatal=fatal)
         finally:
             self._pulse.end()
         return batch

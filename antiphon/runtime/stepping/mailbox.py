@@ -1,8 +1,8 @@
-"""What waits for the engine's thread: commands by segment, bounded in number and in bytes.
+"""Commands waiting for the engine's thread, by segment, bounded in number and bytes.
 
-The engine is told all of them before its next step, so only the order within a segment
-matters. What is fed to a segment that is released meanwhile is nobody's: it goes at once,
-because a step may be long, and sessions can be opened and cancelled all through it.
+The engine receives all of them before its next step, so only the order within a segment matters.
+Input for a segment is dropped at once when its release arrives. A step may be long, and clients can
+open and cancel many sessions during it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class EngineMailbox:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """How many commands wait."""
+        """Number of waiting commands."""
         return self._commands
 
     def put(self, command: EngineCommand) -> None:
-        """Add a command. Raises `ResourceExhausted` when there is no room for it.
+        """Add a command. Raises `ResourceExhausted` when the mailbox is full.
 
-        A `Release` always goes in: it only makes room. Input goes in when no other waits,
-        however large it is: what can never go in should not have been taken from its sender.
+        A `Release` is always accepted, since it frees space. Input of any size is accepted if no
+        other input waits: input that could never be accepted should have been rejected at its
+        sender.
         """
         if isinstance(command, Release):
             self._release(command)
@@ -51,18 +52,18 @@ class EngineMailbox:
         self._add(command, size)
 
     def take(self) -> Iterator[EngineCommand]:
-        """All that waits, which is the caller's from now on; the mailbox is empty.
+        """Remove and return all commands.
 
-        What the iterator has handed out it refers to no more: input is large.
+        The iterator drops its reference to each command that it yields, since input is large.
         """
         waiting, self._waiting = self._waiting, {}
         self._commands = self._bytes = 0
         return _hand_out(waiting)
 
     def _release(self, release: Release) -> None:
-        """Drop what waits for the segment; the engine must know only what it was told before.
+        """Drop the segment's waiting commands. Keep the release if the engine knows the segment.
 
-        The release of a cancelled one stays, so that it is told.
+        The release of a cancelled segment is always kept, so that it is reported.
         """
         dropped = self._waiting.pop(release.key, [])
         self._commands -= len(dropped)

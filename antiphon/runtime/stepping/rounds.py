@@ -1,11 +1,11 @@
-"""Rounds of an engine: carry out commands, then step once. The engine thread's work.
+"""Rounds of an engine: apply commands, then step once. Runs on the engine's thread.
 
-Limits on output are kept here and not on the loop, so that a segment stops exactly
-there, however late the loop is.
+Output limits are applied here and not on the event loop, so that a segment stops exactly at its
+limit even if the loop is late.
 
-A step that raises loses every segment, and the engine goes on with new ones. It is at
-its end, and so is the process, when the error has poisoned its device (`is_fatal`), when
-it cannot even release what it had, or when `FAILURES_TO_GIVE_UP` steps in a row raised.
+A step that raises fails every segment, and the engine continues with new ones. The engine gives up,
+and the process with it, when the error has corrupted the device (`is_fatal`), when segments cannot
+be released, or when `FAILURES_TO_GIVE_UP` consecutive steps raised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Li
 from antiphon.values.segment import FinishReason, SegmentKey
 
 FAILURES_TO_GIVE_UP = 3
-# A guess at how long a restart takes, for whoever wants to try again.
+# Estimated duration of a restart, sent to clients as the retry delay.
 RESTART_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -39,27 +39,30 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Running:
-    """An admitted segment: chunks accepted; positions made and allowed, by output edge;
-    engine time spent on it; what the loop was last told of it."""
+    """An admitted segment.
+
+    Holds the chunks accepted, the positions made and allowed by output edge, the engine time spent
+    and the last status reported to the event loop.
+    """
 
     accepted: int = 0
     made: dict[str, int] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     held: bool = False
     busy_s: float = 0.0
-    told: SegmentStatus | None = None
+    reported: SegmentStatus | None = None
 
     def note_limits(self) -> None:
-        """Whether an output edge has come to its limit; after each change of either."""
+        """Update `held`: whether an output edge has reached its limit."""
         at_limit = [self.made.get(edge, 0) >= limit for edge, limit in self.limits.items()]
         self.held = True in at_limit
 
 
 class EngineRounds:
-    """An engine with its admitted segments. Belongs to one thread.
+    """An engine with its admitted segments. Not thread-safe.
 
-    `counted_by` names, by output edge, the tensor whose length is the number of
-    positions; for `is_fatal` see `LoadedStage`.
+    `counted_by` maps an output edge to the tensor whose length is its number of positions. For
+    `is_fatal` see `LoadedStage`.
     """
 
     def __init__(
@@ -76,21 +79,21 @@ class EngineRounds:
         self._failures = 0
         self._queued: frozenset[SegmentKey] = frozenset()
         self._admitted: dict[SegmentKey, _Running] = {}
-        # Of this round: what was cancelled and is released, and the time spent on it.
+        # Segments cancelled and released in this round, with the engine time spent on them.
         self._cancelled: dict[SegmentKey, tuple[Completed, float]] = {}
 
     @property
     def has_segments(self) -> bool:
-        """Whether any is admitted. For any thread."""
+        """Whether any segment is admitted. Callable on any thread."""
         return bool(self._admitted)
 
     @property
     def steppable(self) -> bool:
-        """Whether a round without commands would do something."""
+        """Whether a round without commands would step."""
         return any(map(self._can_step, self._admitted))
 
     def run(self, commands: Iterable[EngineCommand]) -> EngineStepped:
-        """One round."""
+        """Apply commands and step once."""
         touched: set[SegmentKey] = set()
         events: list[EngineEvent] = []
         self._cancelled.clear()
@@ -103,9 +106,9 @@ class EngineRounds:
             return self._lost(events, error)
 
     def _apply(self, command: EngineCommand, touched: set[SegmentKey]) -> list[EngineEvent]:
-        """Carry out a command; a refusal is the segment's failure.
+        """Apply a command. A refusal by the engine fails the segment.
 
-        Raises what leaves the engine's state unknown: a release that fails, a lost device.
+        Raises errors that leave the engine's state unknown: a failed release, a lost device.
         """
         try:
             match command:
@@ -138,7 +141,7 @@ class EngineRounds:
         return []
 
     def _step(self, events: list[EngineEvent], touched: set[SegmentKey]) -> EngineStepped:
-        """One step, if anything can; and how every touched segment stands after it."""
+        """Step if any segment can, and collect the status of every segment touched."""
         held = frozenset({key for key, running in self._admitted.items() if running.held})
         ready = [key for key in self._admitted if key not in held and self._can_step(key)]
         step_s = 0.0
@@ -168,7 +171,7 @@ class EngineRounds:
         )
 
     def _cost(self, key: SegmentKey) -> tuple[Completed, float]:
-        """What a segment has cost so far, counts and seconds."""
+        """Return the counts and the engine time of a segment so far."""
         running = self._admitted.get(key)
         if running is None or self._counting is None:
             return Completed(key, FinishReason.CANCELLED, 0, 0), running.busy_s if running else 0.0
@@ -177,19 +180,22 @@ class EngineRounds:
     def _standing(
         self, keys: Iterable[SegmentKey], silent: Collection[SegmentKey]
     ) -> dict[SegmentKey, SegmentStatus]:
-        """How these segments stand: those where that has changed since it was told, and those
-        that were worked on and made nothing, of which nobody would know otherwise."""
+        """Return the status of segments whose status changed since the last report.
+
+        Includes those in `silent`, which were worked on without output: the report is their only
+        sign of progress.
+        """
         news = {}
         for key in keys:
             if (running := self._admitted.get(key)) is None:
                 continue
             standing = SegmentStatus(self._engine.awaited_edge(key), running.accepted)
-            if standing != running.told or key in silent:
-                news[key] = running.told = standing
+            if standing != running.reported or key in silent:
+                news[key] = running.reported = standing
         return news
 
     def _moved_up(self) -> frozenset[SegmentKey]:
-        """Segments that are still being got ready when another of them was: it goes on."""
+        """Return the segments that still wait for preparation after another one was prepared."""
         if self._preparing is None:
             return frozenset()
         before, self._queued = (
@@ -204,7 +210,7 @@ class EngineRounds:
         return self._preparing is None or not self._preparing.prepares(key)
 
     def _count(self, events: Iterable[EngineEvent]) -> None:
-        """Note how many positions were made."""
+        """Add up the positions emitted, by segment and edge."""
         for event in events:
             if not isinstance(event, Emitted) or event.prime:
                 continue
@@ -215,14 +221,14 @@ class EngineRounds:
                     running.note_limits()
 
     def _lost(self, events: list[EngineEvent], error: Exception) -> EngineStepped:
-        """The engine raised: release everything, since nobody knows what it left behind."""
+        """Release everything after an exception, since the engine's state is unknown."""
         self._failures += 1
         given_up = self._is_fatal(error) or self._failures >= FAILURES_TO_GIVE_UP
         fatal = given_up or not self._released_all()
         self._admitted.clear()
         what = f"{type(error).__name__}: {error}"
-        told = engine_at_its_end(what) if fatal else Internal(what)
-        return EngineStepped(tuple(events), error=told, fatal=fatal)
+        fault = engine_at_its_end(what) if fatal else Internal(what)
+        return EngineStepped(tuple(events), error=fault, fatal=fatal)
 
     def _released_all(self) -> bool:
         try:
@@ -235,7 +241,7 @@ class EngineRounds:
 
 
 def engine_at_its_end(what: str) -> Unavailable:
-    """The error of every session when the engine cannot go on."""
+    """Return the error of every session when the engine gives up."""
     return Unavailable(
         f"the engine cannot go on ({what}); the stage ends, try again when it has been restarted",
         retry_after_s=RESTART_S,

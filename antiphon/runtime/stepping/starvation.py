@@ -1,4 +1,4 @@
-"""How long a thread has been ready to run without a core, as Linux counts it."""
+"""Run-queue delay of a thread: time ready to run without a core (Linux)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _MOST_BYTES = 128
 
 
 class Starvation:
-    """Of the thread that constructs it. Any thread may read; where there is no /proc it is 0.
+    """Run-queue delay of the thread that constructs it. Any thread may read it. 0 without /proc.
 
-    The file has three numbers: nanoseconds on a core, nanoseconds of waiting for one, and slices.
-    Reading it takes about 2 µs.
+    /proc/thread-self/schedstat has nanoseconds on a core, nanoseconds waiting for one, and time
+    slices. Reading it takes about 2 µs.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Starvation:
             self._file = -1
 
     def seconds(self) -> float:
-        """Since the thread's start. 0 when the thread has ended."""
+        """Return the delay since the thread's start, 0 when the thread has ended."""
         if self._file < 0:
             return 0.0
         try:

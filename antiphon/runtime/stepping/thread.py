@@ -1,12 +1,11 @@
-"""The engine's own thread, and the mailbox between it and the I/O loop.
+"""The engine's thread, and the mailbox between it and the event loop.
 
-Both directions carry immutable batches and are bounded: commands by the mailbox's
-size in number and bytes (a full mailbox refuses the command, and the session fails),
-results by a number of permits (an engine that is ahead of the loop waits). So the two
-domains can move to separate processes without a change of what they say.
+Both directions carry immutable batches and are bounded. Commands are bounded by the mailbox's size
+in number and bytes; a full mailbox rejects the command, and the session fails. Results are bounded
+by permits; an engine that is ahead of the event loop waits. The two sides share nothing else, so
+they could run in separate processes with the same messages.
 
-The thread does not end without a word: whatever escapes it is told in a last batch, which
-is `fatal`.
+An exception that ends the thread is posted in a last batch, which is `fatal`.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Runs an engine. `post` is called with every batch, on the engine's thread or, for
-    one whose `copies` have to be waited for, on that of the `Handover`.
+    """Runs an engine on its own thread.
 
-    The receiver of a batch calls `batch_taken` once it is done with it. For
-    `counted_by` see `EngineRounds`; `pulse` makes what a thread is watched by, for
-    `is_fatal` see `LoadedStage`. On Linux the thread stands back for others by `nice`.
+    `post` is called with every batch: on the engine's thread, or on that of the `Handover` if the
+    batch has to wait for `copies`. The receiver calls `batch_taken` once it has processed a batch.
+    `pulse` creates the heartbeats for the watchdog. `nice` is the thread's niceness (Linux). For
+    `counted_by` see `EngineRounds`, for `is_fatal` see `LoadedStage`.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class EngineThread:
         self._handover = Handover(post, pulse(), is_fatal)
         self._mailbox = EngineMailbox(mailbox_bytes)
         self._wake = threading.Condition()
-        # A queue of permits: unlike a semaphore it runs no Python code.
+        # A queue of permits: unlike a semaphore it is implemented in C.
         self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(RESULT_PERMITS):
             self._permits.put(None)
@@ -79,7 +78,7 @@ class EngineThread:
 
     @property
     def has_work(self) -> bool:
-        """Whether it could begin something without a further command. For any thread."""
+        """Whether it could start work without a further command. Callable on any thread."""
         return self._rounds.has_segments or len(self._mailbox) > 0
 
     def start(self) -> None:
@@ -89,7 +88,7 @@ class EngineThread:
     def submit(
         self, commands: Iterable[EngineCommand]
     ) -> list[tuple[EngineCommand, ResourceExhausted]]:
-        """Hand over commands; those for which there is no room, see `EngineMailbox.put`."""
+        """Enqueue commands. Return those rejected, with the error of `EngineMailbox.put`."""
         refused = []
         with self._wake:
             for command in commands:
@@ -102,11 +101,11 @@ class EngineThread:
         return refused
 
     def batch_taken(self) -> None:
-        """The receiver is done with a batch; the engine may run that much further ahead."""
+        """Return a batch's permit, so that the engine may run ahead by one more."""
         self._permits.put(None)
 
     def stop(self) -> None:
-        """Ask the thread to end after its current step, and to close the engine then."""
+        """Ask the thread to close the engine and end after its current step."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -114,17 +113,17 @@ class EngineThread:
         self._permits.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread's end; False when it is still in a step."""
+        """Wait for the thread to end. Return False if it is still in a step after `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _interrupt(self) -> None:
-        """A step that waits must not keep commands waiting."""
+        """Make a blocked step of a detached engine return, so that it takes the commands."""
         if self._detached is not None:
             self._detached.interrupt()
 
     def _look_again(self) -> None:
-        """On any thread: a segment can step that could not before."""
+        """Wake the thread because a segment can step now. Callable on any thread."""
         with self._wake:
             self._wake.notify()
 
@@ -157,7 +156,8 @@ class EngineThread:
             self._handover.put(batch, None if self._copies is None else self._copies.seal())
 
     def _run_round(self, commands: Iterator[EngineCommand]) -> EngineStepped:
-        """One round, under watch; a detached engine's step waits for others by design."""
+        """Run one round under the watchdog. A detached engine's step blocks by design and is
+        exempt."""
         if self._detached is not None:
             return self._rounds.run(commands)
         self._pulse.begin()
@@ -167,7 +167,8 @@ class EngineThread:
             self._pulse.end()
 
     def _take_commands(self) -> Iterator[EngineCommand] | None:
-        """All waiting commands; blocks while there are none and nothing can step."""
+        """Return all waiting commands, None to stop. Blocks while there are none and nothing can
+        step."""
         with self._wake:
             while not (len(self._mailbox) or self._stopping or self._rounds.steppable):
                 self._wake.wait()

@@ -1,13 +1,13 @@
-"""The engine's heartbeat, and the watch on it.
+"""Watchdog of the engine's thread.
 
-A `Pulse` is kept by a thread: it says when that thread began what it is at. The
-`Watchdog` looks at the pulses from the event loop. It has one timer, which runs only
-while the engine has work; so an engine at rest costs nothing, and a busy one one look
-per `timeout_s`. It tells of a pulse that is late once, and once more when none is.
+A `Pulse` records when its thread began its current work. The `Watchdog` checks the pulses from the
+event loop with one timer, which runs only while the engine has work. An idle engine costs nothing,
+a busy one one check per `timeout_s`. The watchdog reports a late pulse once, and once more when
+none is late.
 
-A thread that is ready to run and gets no core makes no progress and is not hung. So the time that
-it has waited for a core (`Starvation`) does not count, nor does time for which the event loop was
-late itself. A deadlock and an endless loop wait for no core.
+A thread that is ready to run but gets no core makes no progress, yet is not hung. So run-queue
+delay (`Starvation`) does not count, nor does time by which the event loop itself was late. A
+deadlock or an endless loop has no run-queue delay.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from antiphon.runtime.stepping.starvation import Starvation
 
 
 class Pulse:
-    """Since when a thread is at one piece of work. `back` is called on it when a late one ends.
+    """Start time of a thread's current work.
 
-    `begin` and `end` are the thread's, the rest is anybody's. `starvation` is made on that thread.
+    `begin` and `end` are for the thread, the rest for any. `back` is called on the thread when late
+    work ends. `starvation` is constructed on the thread.
     """
 
     def __init__(
@@ -44,11 +45,11 @@ class Pulse:
 
     @property
     def late(self) -> bool:
-        """Whether what goes on was found late."""
+        """Whether the current work was found late."""
         return self._late
 
     def begin(self) -> None:
-        """A piece of work begins."""
+        """Mark the start of a piece of work."""
         if self._starvation is None:
             self._starvation = self._make_starvation()
         starved_s = self._starvation.seconds()
@@ -56,7 +57,7 @@ class Pulse:
             self._began, self._starved_before_s = time.monotonic(), starved_s
 
     def end(self) -> None:
-        """It is done."""
+        """Mark its end."""
         with self._lock:
             self._began = None
             was_late, self._late = self._late, False
@@ -64,18 +65,18 @@ class Pulse:
             self._back()
 
     def forget(self) -> None:
-        """Whatever is late comes back without a word."""
+        """Forget that work is late, so that `back` is not called when it ends."""
         with self._lock:
             self._late = False
 
     def excuse(self, seconds: float) -> None:
-        """So much of the time since the work began does not count."""
+        """Exclude `seconds` from the duration of the current work."""
         with self._lock:
             if self._began is not None:
                 self._began = min(self._began + seconds, time.monotonic())
 
     def look(self, timeout_s: float) -> float:
-        """Seconds that the work has left; 0, and it is late, when there are none."""
+        """Return the seconds left for the current work. 0 marks it as late."""
         with self._lock:
             if self._began is None or self._starvation is None:
                 return timeout_s
@@ -87,9 +88,10 @@ class Pulse:
 
 
 class Watchdog:
-    """Belongs to the event loop. `changed` gets the fault of a late engine, None when it is back.
+    """Checks pulses on the event loop.
 
-    `has_work` says whether anything could begin without `engage` being called.
+    `changed` is called with the fault of a late engine, and with None when it is back. `has_work`
+    returns whether the engine could start work without a call of `engage`.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Watchdog:
         self._closed = False
 
     def pulse(self) -> Pulse:
-        """A new pulse to be watched; for one thread."""
+        """Create a pulse to be watched, for one thread."""
 
         def back() -> None:
             self._loop.call_soon_threadsafe(self._back)
@@ -117,12 +119,13 @@ class Watchdog:
         return pulse
 
     def engage(self) -> None:
-        """The engine was given work."""
+        """Start checking: the engine received work."""
         if self._timer.due_at is None and not self._closed:
             self._look_after(self._timeout_s)
 
     def close(self) -> None:
-        """Watch no more, and hear nothing: the loop may be gone when a late step returns."""
+        """Stop checking and detach from all pulses. The loop may be gone when a late step
+        returns."""
         self._closed = True
         for pulse in self._pulses:
             pulse.forget()
@@ -140,7 +143,7 @@ class Watchdog:
         was_late = any(pulse.late for pulse in self._pulses)
         left_s = min(pulse.look(self._timeout_s) for pulse in self._pulses)
         if not left_s:
-            # Whoever is late says so itself when it is back.
+            # A late pulse calls `back` itself when its work ends.
             if not was_late:
                 self._changed(self._fault())
         elif self._has_work():
