@@ -362,7 +362,7 @@ async def test_a_failed_request_leaves_the_next_one_alone(served: ServedGateway)
 async def test_a_client_that_leaves_while_a_stage_still_ends_its_stream_frees_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("antiphon_gateway.sessions.session.CLOSE_WAIT_S", 600.0)
+    monkeypatch.setattr("antiphon_gateway.sessions.session_lines.CLOSE_WAIT_S", 600.0)
     ending = asyncio.Event()
 
     async def end_slowly(session: Session) -> None:

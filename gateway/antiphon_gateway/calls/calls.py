@@ -53,7 +53,8 @@ from antiphon_gateway.orders.prepared import AnswerAttempt, PreparedRequest
 from antiphon_gateway.orders.preparing import RequestPreparer
 from antiphon_gateway.outputs import AUDIO
 from antiphon_gateway.sessions.call_segment import CallSegment
-from antiphon_gateway.sessions.session import CLOSE_WAIT_S, FIRST_ATTEMPT, Session
+from antiphon_gateway.sessions.session import FIRST_ATTEMPT, Session
+from antiphon_gateway.sessions.session_lines import CLOSE_WAIT_S
 
 AskTurn = Callable[[PreparedRequest, AnswerAttempt], Awaitable[CallSegment]]
 """Makes an attempt at a turn."""
@@ -374,8 +375,9 @@ class Calls:
             like=prepared.lineup,
         )
         with assignment:
+            model = self.fleet.model_name()
             session = Session(
-                lineup, assignment, self.fleet, self._config, self.delivery, self._preparer
+                lineup, assignment, model, self._config, self.delivery, self._preparer
             )
             self._live.add(session)
             try:

@@ -49,10 +49,15 @@ class PreparedRequest:
         decoded = sum(each.nbytes for each in options if isinstance(each, np.ndarray))
         return self.order.size_bytes + self.media.size_bytes + decoded
 
-    def conversation(self, sent: SentRecordings, *, keeps: bool) -> Conversation:
-        """What the reading stage gets in a session that was `sent` recordings; see
+    def seed(self, attempt: AnswerAttempt) -> int:
+        """What stages without a seed of their own draw by in an attempt."""
+        return self.order.drawn_seed if attempt.drawn_seed is None else attempt.drawn_seed
+
+    def conversation(self, sent: SentRecordings, lineup: Lineup) -> Conversation:
+        """What the reading stage gets in a session on these stages that was `sent` recordings; see
         `RequestMedia.conversation`."""
         order = self.order
+        keeps = order.recordings_alone and lineup.input_member.description.keeps_recordings
         return structs.replace(
             self.media.conversation(order.messages, sent, keeps=keeps),
             tools=order.tools,

@@ -12,7 +12,17 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
+from antiphon.errors import (
+    AntiphonError,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    NotImplementedYet,
+    Unavailable,
+)
+from antiphon.values.conversation import TextPart
+from antiphon.values.options import TASK
+from antiphon.values.template import FIELD
 from antiphon_gateway.fleet.accepted import Accepted
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.lineup import Lineup
@@ -39,7 +49,6 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.orders.prepared import PreparedRequest
 from antiphon_gateway.orders.tools import check_tools
 from antiphon_gateway.outputs import AUDIO as SPEECH
-from antiphon_gateway.sessions.opening import check_reading
 
 
 def too_late() -> DeadlineExceeded:
@@ -182,7 +191,7 @@ class RequestPreparer:
         with _named(fields):
             order = _with_instruction(order, accepted)
             fields |= order.field_names
-            check_reading(order, lineup)
+            _check_reading(order, lineup)
             voice = lineup.choose_voice(order.voice) if SPEECH in lineup.outputs else ""
             accepted.check_sampling(order.sampling)
             readers = accepted.option_readers(order.options.keys())
@@ -190,6 +199,30 @@ class RequestPreparer:
             check_tools(order, reader, config)
             check_conversation(order.messages, files, reader, config, order.tools)
         return CheckedRequest(order, lineup, voice, readers, fields)
+
+
+def _check_reading(order: Order, lineup: Lineup) -> None:
+    """Raise `NotImplementedYet` when a text is to be read aloud by a model that answers and has no
+    task for it, and `InvalidArgument` when a model that reads aloud gets anything but one user
+    message of text."""
+    reads_aloud = lineup.input_member.description.reads_aloud
+    if order.reads_aloud and not (reads_aloud or TASK in order.options):
+        raise NotImplementedYet(
+            "model: this one answers and does not read aloud; ask /v1/chat/completions",
+            field="model",
+        )
+    if not reads_aloud:
+        return
+    if order.template:
+        raise NotImplementedYet(
+            f"{FIELD}: this model reads aloud and has no chat template; leave it out", field=FIELD
+        )
+    parts = [part for message in order.messages for part in message.parts]
+    said = [message.role for message in order.messages] == ["user"]
+    if not said or not all(isinstance(part, TextPart) for part in parts):
+        raise InvalidArgument(
+            "messages: this model reads aloud: give one user message of text", field="messages"
+        )
 
 
 def _audio_readers(

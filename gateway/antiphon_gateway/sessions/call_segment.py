@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.tracing.span import current_span
@@ -18,17 +18,13 @@ from antiphon.values.conversation import RecordingKey
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto
 from antiphon_gateway.fleet.assignment import Assignment
-from antiphon_gateway.media.sent_recordings import RecordingName
+from antiphon_gateway.media.sent_recordings import RecordingName, SentRecordings
 from antiphon_gateway.outputs import AUDIO
 from antiphon_gateway.sessions.events import AudioProduced, Event, SegmentFinished, SegmentStarted
 from antiphon_gateway.sessions.progress import SegmentProgress
-
-if TYPE_CHECKING:
-    from antiphon_gateway.sessions.session import Session
+from antiphon_gateway.sessions.session_lines import SessionLines
 
 Told = TypeVar("Told")
-StageMessage = tuple[str, session_pb2.SessionResponse | None]
-"""A stage's role and what it sent; None when it has ended its stream."""
 
 
 class CallSegment:
@@ -41,12 +37,13 @@ class CallSegment:
 
     def __init__(
         self,
-        session: Session,
+        lines: SessionLines,
         number: int,
         progress: SegmentProgress,
         started: SegmentStarted,
-        windows: Mapping[str, int],
+        sent: SentRecordings,
         *,
+        window: int,
         last: bool,
         live: bool,
         deadline_s: float,
@@ -60,9 +57,10 @@ class CallSegment:
         self._heard = RecordingKey()
         self.drawn_seed = started.drawn_seed
         self._last = last
-        self._session = session
+        self._lines = lines
+        self._sent = sent
         self._progress = progress
-        self._window = windows.get(AUDIO, 0)
+        self._window = window
         self._idle_timeout_s = idle_timeout_s
         self._listening = live
         self._deadline_s = deadline_s
@@ -103,7 +101,7 @@ class CallSegment:
         Raises `ResourceExhausted` when one had none, once the others have freed theirs.
         """
         with self.span.child("open"):
-            if not await self._in_time(self._session.wait_answered()):
+            if not await self._in_time(self._lines.wait_answered()):
                 async for _ in self:
                     pass
 
@@ -116,7 +114,7 @@ class CallSegment:
     @property
     def assignment(self) -> Assignment:
         """The replicas that it runs on."""
-        return self._session.assignment
+        return self._lines.assignment
 
     def hear(self, samples: Tensor) -> None:
         """Bring more of a live segment's recording: float32 mono at the rate of who reads it.
@@ -126,12 +124,12 @@ class CallSegment:
         """
         if self._listening and not (self.over or self._cancelled):
             self._heard.add(samples)
-            self._session.hear(self.number, samples)
+            self._lines.hear(samples)
 
     @property
     def heard_rate_hz(self) -> int:
         """Samples a second of what `hear` takes."""
-        return self._session.heard_rate_hz
+        return self._lines.heard_rate_hz
 
     def finish_input(
         self, on_freed: Callable[[str], None] | None = None, name: RecordingName | None = None
@@ -139,13 +137,13 @@ class CallSegment:
         """The recording of a live segment is complete: it is answered, and its time runs.
 
         `name` is that of the file that will bring it in later orders. For `on_freed` see
-        `Session.ask`.
+        `AnswerAttempt`.
         """
         if self._listening and not (self.over or self._cancelled):
             self._end_listening()
             if name is not None:
-                self._session.sent.note(name, self._heard.key, self._heard.samples)
-            self._session.finish_input(self.number, on_freed)
+                self._sent.note(name, self._heard.key, self._heard.samples)
+            self._lines.finish_input(on_freed)
 
     def _end_listening(self) -> None:
         """From now on time runs."""
@@ -164,7 +162,7 @@ class CallSegment:
                 self._end_listening()
             self._cancelled = True
             self._progress.cancel()
-            self._session.cancel_segment(self.number)
+            self._lines.cancel_segment()
 
     def extend(self) -> None:
         """A stage works on its part: the idle clock starts again."""
@@ -178,16 +176,17 @@ class CallSegment:
         taken, self._given = self._given, None
         if self._window and isinstance(taken, AudioProduced):
             positions = taken.first_sample + len(taken.samples) + self._window
-            self._session.credit(AUDIO, self.number, positions)
+            self._lines.credit(AUDIO, positions)
 
     async def _next_event(self) -> Event:
         """The next delta, or `SegmentFinished` when everything has come."""
         while not self._progress.complete:
-            role, response = await self._in_time(self._session.next_message())
+            role, response = await self._in_time(self._lines.next_message())
             event = self._apply(role, response)
             if event is not None:
                 return event
-        self._session.segment_over(last=self._last)
+        if self._last:
+            self._lines.half_close()
         self.span.end(self._refusal)
         if self._refusal is not None:
             self.over = True
@@ -206,7 +205,7 @@ class CallSegment:
             error = DeadlineExceeded(
                 f"{what}; not finished: {late}", stage=self._progress.unfinished[0]
             )
-            self._session.end_with(error)
+            self._lines.end_with(error)
             raise error from None
         finally:
             self._idle = None

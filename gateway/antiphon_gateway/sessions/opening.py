@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.values.chunk import Chunk, Tensor
-from antiphon.values.conversation import Conversation, TextPart, to_tensors
+from antiphon.values.conversation import Conversation, to_tensors
 from antiphon.values.history import History
-from antiphon.values.options import TASK, OptionValue
+from antiphon.values.options import OptionValue
 from antiphon.values.sampling import SamplingRequest
 from antiphon.values.segment import Delivery, FinishReason
-from antiphon.values.template import FIELD
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
 from antiphon.wire.history import history_to_proto
 from antiphon.wire.options import option_value_to_proto
 from antiphon_gateway.fleet.lineup import Lineup, Member
-from antiphon_gateway.orders.order import Order
 from antiphon_gateway.orders.prepared import AnswerAttempt, PreparedRequest
 
 
@@ -53,8 +50,7 @@ def segment_openings(
     """
     order, reader = prepared.order, lineup.input_member.role
     given = {role or reader: settings for role, settings in order.sampling.items()}
-    drawn = order.drawn_seed if attempt.drawn_seed is None else attempt.drawn_seed
-    sampling = with_seeds(given, lineup.roles, reader, drawn)
+    sampling = with_seeds(given, lineup.roles, reader, prepared.seed(attempt))
     delivery = {e: d for e, d in deployed_delivery.items() if e in lineup.stage_edges()}
     if order.delivery is not None:
         delivery = dict.fromkeys(lineup.stage_edges(), order.delivery)
@@ -76,30 +72,6 @@ def segment_openings(
         member.role: _own(member, shared, prepared.options.get(member.role, {}), attempt.history)
         for member in lineup.members
     }
-
-
-def check_reading(order: Order, lineup: Lineup) -> None:
-    """Raise `NotImplementedYet` when a text is to be read aloud by a model that answers and has no
-    task for it, and `InvalidArgument` when a model that reads aloud gets anything but one user
-    message of text."""
-    reads_aloud = lineup.input_member.description.reads_aloud
-    if order.reads_aloud and not (reads_aloud or TASK in order.options):
-        raise NotImplementedYet(
-            "model: this one answers and does not read aloud; ask /v1/chat/completions",
-            field="model",
-        )
-    if not reads_aloud:
-        return
-    if order.template:
-        raise NotImplementedYet(
-            f"{FIELD}: this model reads aloud and has no chat template; leave it out", field=FIELD
-        )
-    parts = [part for message in order.messages for part in message.parts]
-    said = [message.role for message in order.messages] == ["user"]
-    if not said or not all(isinstance(part, TextPart) for part in parts):
-        raise InvalidArgument(
-            "messages: this model reads aloud: give one user message of text", field="messages"
-        )
 
 
 def _own(

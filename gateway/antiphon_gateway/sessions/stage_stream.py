@@ -1,4 +1,4 @@
-"""One RunSession stream: a session's hold on one stage."""
+"""One RunSession stream to a stage."""
 
 from __future__ import annotations
 
@@ -28,18 +28,15 @@ _LOST = frozenset(
     }
 )
 
-
+MAX_WAITING_BYTES = 8 << 20
+"""Of a live segment's samples, two minutes, that wait to be sent to a stage that takes none."""
 FRESH_S = 0.1
 """A message counts as a sign of life if its reader has waited for it for so long, or has been away
 for less: what waits in a buffer may have been sent long ago."""
 
 
 class StageStream:
-    """A session on one replica, open from construction; ends with `half_close` or `cancel`.
-
-    It counts as a segment there from when that is opened until it is reported or refused. The
-    replica is `gone` if it was lost when it had done its part.
-    """
+    """A `StageLine` that is a RunSession stream of its own."""
 
     def __init__(self, stage: Replica, opening: session_pb2.SessionOpen) -> None:
         self.role = stage.role
@@ -48,8 +45,8 @@ class StageStream:
         # input: the next is opened when that is over.
         self._waiting_bytes = 0
         self._pending: list[session_pb2.SessionRequest] = [session_pb2.SessionRequest(open=opening)]
-        self._credits: dict[str, session_pb2.OutputCredit] = {}
-        self._progressed: int | None = None
+        self._credits: dict[str, session_pb2.SessionRequest] = {}
+        self._progress: session_pb2.SessionRequest | None = None
         self._half_closed = False
         self._changed = asyncio.Event()
         self._changed.set()
@@ -72,90 +69,63 @@ class StageStream:
         self._pending += [session_pb2.SessionRequest(chunk=chunk) for chunk in chunks]
         self._changed.set()
 
-    def hear(self, chunk: chunk_pb2.Chunk, most_bytes: int) -> None:
-        """Send more input of the segment. Raises `ResourceExhausted` when so much waits already."""
-        self._waiting_bytes += chunk.payload.size_bytes
-        if self._waiting_bytes > most_bytes:
-            raise ResourceExhausted(
-                f"the stage {self.role} does not take the input that comes while it is recorded; "
-                f"{most_bytes} bytes of it wait",
-                stage=self.role,
-            )
-        self._pending.append(session_pb2.SessionRequest(chunk=chunk))
-        self._changed.set()
-
-    def finish_input(self, segment: int) -> None:
-        """Say that the input of a live segment is complete."""
-        finish = session_pb2.InputFinished(segment=segment)
-        self._pending.append(session_pb2.SessionRequest(input_finished=finish))
-        self._changed.set()
-
-    def cancel_segment(self, segment: int) -> None:
-        """End a segment at once; the stage reports it when it holds nothing of it any more."""
-        ending = session_pb2.CancelSegment(segment=segment)
-        self._pending.append(session_pb2.SessionRequest(cancel_segment=ending))
+    def send(self, request: session_pb2.SessionRequest) -> None:
+        """Send a message about the open segment; see `StageLine.send`."""
+        match request.WhichOneof("message"):
+            case "credit":
+                self._credits[request.credit.edge] = request
+            case "progress":
+                self._progress = request
+            case "gone" if self._has_reported:
+                return
+            case message:
+                if message == "chunk":
+                    self._hold(request.chunk.payload.size_bytes)
+                self._pending.append(request)
         self._changed.set()
 
     def half_close(self) -> None:
-        """Say that no more is coming; the stage then ends the stream."""
+        """End what is sent; the stage then ends the stream. May be repeated."""
         self._half_closed = True
-        self._changed.set()
-
-    def credit(self, edge: str, segment: int, positions: int) -> None:
-        """Let the stage send so many positions of an edge in all; the latest word counts."""
-        credit = session_pb2.OutputCredit(edge=edge, segment=segment, positions=positions)
-        self._credits[edge] = credit
-        self._changed.set()
-
-    def progress(self, segment: int) -> None:
-        """Tell the stage that one before it works on the segment; the latest word counts."""
-        self._progressed = segment
-        self._changed.set()
-
-    def stage_gone(self, role: str, segment: int) -> None:
-        """Tell the stage, unless it is done, that one before it is lost that had done its part."""
-        if self._has_reported:
-            return
-        gone = session_pb2.StageGone(segment=segment, role=role)
-        self._pending.append(session_pb2.SessionRequest(gone=gone))
         self._changed.set()
 
     def cancel(self) -> None:
         """End the stream at once; the stage frees everything. May be repeated."""
         self._stage.let_go(self._stage_lost)
-        self.give_slot_back()
+        self._give_slot_back()
         self._rpc.cancel()
         self.half_close()  # an RPC that is over already leaves its request iterator waiting
-
-    def reported(self) -> None:
-        """The replica has done its part of the segment. If it is lost from now on, that is no
-        fault: the stages behind it say so if they lack something."""
-        self._has_reported = True
-        self.give_slot_back()
-
-    def give_slot_back(self) -> None:
-        """The replica has done its part of the segment, or refused it. May be repeated."""
-        if self._has_slot:
-            self._has_slot = False
-            self._stage.segment_ended()
 
     def _take_slot(self) -> None:
         if not self._has_slot:
             self._has_slot = True
             self._stage.segment_began()
 
-    async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """What the stage sends, until it ends the stream, `cancel` was called, or it is lost after
-        it has `reported`.
+    def _give_slot_back(self) -> None:
+        """The replica has done its part of the segment, or refused it. May be repeated."""
+        if self._has_slot:
+            self._has_slot = False
+            self._stage.segment_ended()
 
-        Raises the typed error of a broken stream; `Unavailable` when the stage is lost.
-        """
+    def _hold(self, size_bytes: int) -> None:
+        """Count a chunk that waits to be sent."""
+        self._waiting_bytes += size_bytes
+        if self._waiting_bytes > MAX_WAITING_BYTES:
+            raise ResourceExhausted(
+                f"the stage {self.role} does not take the input that comes while it is recorded; "
+                f"{MAX_WAITING_BYTES} bytes of it wait",
+                stage=self.role,
+            )
+
+    async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
+        """What the stage sends; see `StageLine.responses`."""
         try:
             asked_at, away_s = time.monotonic(), 0.0
             async for response in undamaged(self._rpc):
                 came_at = time.monotonic()
                 if away_s < FRESH_S or came_at - asked_at > FRESH_S:
                     self._stage.outputs += 1
+                self._note(response)
                 yield response
                 asked_at = time.monotonic()
                 away_s = asked_at - came_at
@@ -175,6 +145,16 @@ class StageStream:
                 raise self._loss or self._lost("its channel was closed") from None
             self.gone = True
 
+    def _note(self, response: session_pb2.SessionResponse) -> None:
+        """Give the slot back with a report or a refusal. A replica that is lost after its report
+        has not failed: the stages downstream report an error if they miss something of it."""
+        match response.WhichOneof("message"):
+            case "report":
+                self._has_reported = True
+                self._give_slot_back()
+            case "segment_refused":
+                self._give_slot_back()
+
     async def _requests(self) -> AsyncIterator[session_pb2.SessionRequest]:
         while not self._half_closed:
             await self._changed.wait()
@@ -188,10 +168,10 @@ class StageStream:
                 yield request
             while self._credits:
                 _, credit = self._credits.popitem()
-                yield session_pb2.SessionRequest(credit=credit)
-            segment, self._progressed = self._progressed, None
-            if segment is not None:
-                yield session_pb2.SessionRequest(progress=session_pb2.Progress(segment=segment))
+                yield credit
+            progress, self._progress = self._progress, None
+            if progress is not None:
+                yield progress
 
     def _stage_lost(self, loss: Unavailable) -> None:
         """The stage has stopped answering: the stream is broken, whatever gRPC knows."""

@@ -11,8 +11,8 @@ import msgspec
 from antiphon.version import VERSION
 from antiphon_gateway.endpoints.http.errors import ErrorAnswer
 from antiphon_gateway.endpoints.http.fields import UnknownFields
+from antiphon_gateway.endpoints.http.stage_sampling import body_type
 from antiphon_gateway.endpoints.openai.listings import ModelCard, ModelList, VersionCard, VoiceList
-from antiphon_gateway.endpoints.openai.stage_sampling import body_type
 from antiphon_gateway.fleet.health import HealthReport
 from antiphon_gateway.outputs import OUTPUTS
 

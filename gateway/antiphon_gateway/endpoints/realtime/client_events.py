@@ -10,8 +10,8 @@ from msgspec import UNSET, UnsetType
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.endpoints.http.fields import IgnoredFields, decode_fields
 from antiphon_gateway.endpoints.http.language import Language
+from antiphon_gateway.endpoints.http.stage_sampling import StageSampling
 from antiphon_gateway.endpoints.http.voice import VoiceId
-from antiphon_gateway.endpoints.openai.stage_sampling import StageSampling
 from antiphon_gateway.endpoints.realtime.no_effect import NO_EFFECT
 
 MOST_METADATA = 16

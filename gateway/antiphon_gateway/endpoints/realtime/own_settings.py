@@ -9,8 +9,8 @@ import msgspec
 
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.conversations.settings import ConversationSettings
-from antiphon_gateway.endpoints.openai.options import options_from_json
-from antiphon_gateway.endpoints.openai.stage_sampling import sampling_request
+from antiphon_gateway.endpoints.http.options import options_from_json
+from antiphon_gateway.endpoints.http.stage_sampling import sampling_request
 from antiphon_gateway.endpoints.realtime.client_events import OwnResponseSettings
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.data_url import decoded_base64

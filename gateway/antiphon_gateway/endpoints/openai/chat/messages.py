@@ -13,9 +13,9 @@ from antiphon.values.conversation import (
     ToolCall,
 )
 from antiphon_gateway.endpoints.http.json_body import invalid
+from antiphon_gateway.endpoints.http.options import check_recording_format
 from antiphon_gateway.endpoints.openai.chat import schema
 from antiphon_gateway.endpoints.openai.chat.schema import ChatMessage
-from antiphon_gateway.endpoints.openai.options import check_recording_format
 from antiphon_gateway.endpoints.openai.spoken import SpokenAnswers
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording, read_audio_url

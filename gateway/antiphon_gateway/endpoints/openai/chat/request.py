@@ -21,6 +21,12 @@ from antiphon_gateway.endpoints.http.fields import (
     or_unset,
 )
 from antiphon_gateway.endpoints.http.json_body import invalid
+from antiphon_gateway.endpoints.http.options import options_from_json, options_outside
+from antiphon_gateway.endpoints.http.stage_sampling import (
+    body_decoder,
+    stage_sampling,
+    without_sampling,
+)
 from antiphon_gateway.endpoints.http.voice import voice_name
 from antiphon_gateway.endpoints.openai.chat.answer import ChatAnswer
 from antiphon_gateway.endpoints.openai.chat.answer_schema import Completion
@@ -37,12 +43,6 @@ from antiphon_gateway.endpoints.openai.chat.schema import (
 from antiphon_gateway.endpoints.openai.chunk_policy import read_chunk_policy
 from antiphon_gateway.endpoints.openai.endpoint import RequestContext
 from antiphon_gateway.endpoints.openai.openapi import EVENTS, JSON, EndpointMessages
-from antiphon_gateway.endpoints.openai.options import options_from_json, options_outside
-from antiphon_gateway.endpoints.openai.stage_sampling import (
-    body_decoder,
-    stage_sampling,
-    without_sampling,
-)
 from antiphon_gateway.media.attachments import name_field
 from antiphon_gateway.media.audio_formats import FORMATS
 from antiphon_gateway.media.encoding import AudioEncoding, check_format

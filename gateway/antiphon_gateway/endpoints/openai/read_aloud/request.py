@@ -13,19 +13,19 @@ from antiphon.values.segment import Delivery
 from antiphon_gateway.endpoints.http.fields import Unsupported, decode_fields
 from antiphon_gateway.endpoints.http.json_body import invalid
 from antiphon_gateway.endpoints.http.language import language_choice
-from antiphon_gateway.endpoints.http.voice import voice_name
-from antiphon_gateway.endpoints.openai.chunk_policy import read_chunk_policy
-from antiphon_gateway.endpoints.openai.endpoint import RequestContext
-from antiphon_gateway.endpoints.openai.openapi import EVENTS, EndpointMessages
-from antiphon_gateway.endpoints.openai.options import options_from_json, options_outside
-from antiphon_gateway.endpoints.openai.read_aloud.answer import AudioBytes, AudioEvents
-from antiphon_gateway.endpoints.openai.read_aloud.schema import DEFAULT_FORMAT, SpeechBody
-from antiphon_gateway.endpoints.openai.stage_sampling import (
+from antiphon_gateway.endpoints.http.options import options_from_json, options_outside
+from antiphon_gateway.endpoints.http.stage_sampling import (
     body_decoder,
     sampling_request,
     stage_sampling,
     without_sampling,
 )
+from antiphon_gateway.endpoints.http.voice import voice_name
+from antiphon_gateway.endpoints.openai.chunk_policy import read_chunk_policy
+from antiphon_gateway.endpoints.openai.endpoint import RequestContext
+from antiphon_gateway.endpoints.openai.openapi import EVENTS, EndpointMessages
+from antiphon_gateway.endpoints.openai.read_aloud.answer import AudioBytes, AudioEvents
+from antiphon_gateway.endpoints.openai.read_aloud.schema import DEFAULT_FORMAT, SpeechBody
 from antiphon_gateway.media.audio_formats import FORMATS
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.data_url import data_or_url

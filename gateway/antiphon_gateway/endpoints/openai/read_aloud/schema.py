@@ -10,10 +10,10 @@ from typing import Literal
 
 import msgspec
 
+from antiphon_gateway.endpoints.http.stage_sampling import StageSampling
 from antiphon_gateway.endpoints.http.voice import VoiceId
 from antiphon_gateway.endpoints.openai.chunk_policy import ChunkPolicyOptions
 from antiphon_gateway.endpoints.openai.label import Label
-from antiphon_gateway.endpoints.openai.stage_sampling import StageSampling
 
 DEFAULT_FORMAT = "mp3"
 
