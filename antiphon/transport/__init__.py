@@ -1,1 +1,1 @@
-"""Links between stage processes."""
+"""Transport between stage processes: links, payload transports, TLS and listening."""

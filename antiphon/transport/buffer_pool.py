@@ -1,7 +1,7 @@
-"""Buffers for payloads that are received, used again when their last view has died.
+"""Receive buffers that are reused after their last view is gone.
 
-A fresh buffer of many MiB is paid for page by page, about 0.5 ms each MiB, more
-than the copy into it. The buffer freed last is taken first. What is kept is bounded.
+The page faults of a fresh buffer of many MiB cost about 0.5 ms per MiB, more than the copy into it.
+The most recently freed buffer is reused first. The memory kept is bounded.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _GRAIN = 1 << 20
 
 
 class BufferPool:
-    """Buffers that start where a blob wants to start. May be used on any thread."""
+    """A pool of buffers aligned for blobs. Thread-safe."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._free: deque[npt.NDArray[Any]] = deque()
 
     def take(self, size: int) -> memoryview:
-        """A writable buffer of `size` bytes; it comes back when nobody views it."""
+        """Return a writable buffer of `size` bytes. It returns to the pool with its last view."""
         room = self._suitable(size)
         start = -room.ctypes.data % ALIGNMENT
-        # A view of its own: it dies with the last view of the buffer.
+        # A separate view, which is collected with the last view of the buffer.
         owner = room[start : start + size]
         weakref.finalize(owner, self._give_back, room).atexit = False
         return owner.data
 
     def _suitable(self, size: int) -> npt.NDArray[Any]:
-        """A kept buffer that is large enough but not wasteful, or a new one."""
+        """Return a kept buffer of one to two times the size needed, or a new one."""
         wanted = -(-(size + ALIGNMENT) // _GRAIN) * _GRAIN
         for _ in range(len(self._free)):
             try:

@@ -1,25 +1,23 @@
-"""gRPC channel and server options, the same for every antiphon process.
+"""gRPC channel and server options, the same in every antiphon process.
 
-Message size is not limited by gRPC (its default of 4 MiB is less than the hidden
-rows of 30 s of audio); bounds are kept per session instead.
+gRPC's message size limit is off: its default of 4 MiB is less than the hidden rows of 30 s of
+audio. Sizes are bounded per session instead.
 
-Keepalive notices a peer that is stopped (SIGSTOP) or whose host vanished, within
-`KEEPALIVE_TIME_MS` + `PING_TIMEOUT_MS`; a killed process on a live host is noticed at
-once. Pings are answered by gRPC's own threads, which need neither the peer's event loop
-nor its interpreter. The gateway's probes notice a stage sooner and in more cases; they also
-tolerate a pause of the whole machine, after which gRPC's timer expires before the answer
-that lies in the socket is read. So pings get more time than probes.
+Keepalive detects a peer that is stopped (SIGSTOP) or whose host vanished within `KEEPALIVE_TIME_MS`
++ `PING_TIMEOUT_MS`. A process killed on a live host is detected at once. gRPC's own threads answer
+pings, so a busy event loop or GIL of the peer does not matter. The gateway's health checks detect
+more kinds of failure, and sooner. They also tolerate a pause of the whole machine. gRPC's timer
+does not: it expires before the answer in the socket is read. So pings get the longer timeout.
 """
 
 from __future__ import annotations
 
 KEEPALIVE_TIME_MS = 1000
-# How long a ping may stay unanswered; longer than a busy machine may pause.
-# grpc.keepalive_timeout_ms is shadowed in this gRPC by the timeout of any ping, which is a
-# minute unless it is set.
+# Ping timeout; longer than a busy machine may pause. This gRPC ignores grpc.keepalive_timeout_ms in
+# favour of the timeout of any ping, which is a minute by default.
 PING_TIMEOUT_MS = 5000
 MAX_RECONNECT_BACKOFF_MS = 1000
-# How long one attempt may take; gRPC takes it from the option for the shortest backoff.
+# Timeout of one connection attempt. gRPC reads it from the option for the shortest backoff.
 CONNECT_TIMEOUT_MS = 2000
 
 _MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -43,12 +41,12 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_OPTIONS,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
-    # Pings of a peer that is quicker than this end no connection.
+    # Do not close connections of peers that ping faster than this.
     ("grpc.http2.max_ping_strikes", 0),
 )
 
-# At the endpoint for clients, whose networks may lose a second: their process is not ours, and
-# one that takes nothing is ended by `gateway.send_timeout_s`.
+# Clients' networks may stall for a second, so their endpoint is more tolerant. Clients that do not
+# read are closed by `gateway.send_timeout_s`.
 CLIENT_KEEPALIVE_MS = 10_000
 
 CLIENT_SERVER_OPTIONS: tuple[tuple[str, int], ...] = tuple(

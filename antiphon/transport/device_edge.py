@@ -1,17 +1,17 @@
-"""Between a device and the host's payloads, beside the engine's work.
+"""Asynchronous copies between device and host payloads.
 
-Outputs are copied on a stream of their own into pinned memory. The engine's thread
-goes on at once with arrays that may be read when what `ToHost.seal` returned has
-ended; whoever hands them on waits for that, not the engine. Inputs go the other way
-through pinned memory of their own; the engine's stream waits for them, no thread does.
+Outputs are copied to pinned memory on a separate stream. The engine's thread continues at once. Its
+arrays may be read after the function that `ToHost.seal` returned has returned; the thread that
+sends them waits for that, not the engine. Inputs are copied through pinned memory as well. The
+engine's stream waits for them, and no thread does.
 
-The copies of a batch are one copy: each session gets a slice of the same array, and
-its place is free again when the last slice is gone, which is when the last chunk with
-one has been sent. When there is no place, a copy is made as torch makes it, and the
-engine waits for it: that is how a slow reader slows the engine, and nothing deadlocks.
+A batch is one copy, and each session gets a slice of the same array. Its staging slot is free again
+when the last slice is gone, which is when the last chunk with one has been sent. Without a free
+slot, torch copies synchronously and the engine waits. That is how a slow reader slows the engine,
+and it cannot deadlock.
 
-A device without streams takes the same way; its copies are done when they return.
-Where a direction is off, and on CPUs by default, nothing is copied that need not be.
+On a device without streams, the same code completes each copy before it returns. When a direction
+is off, as it is by default on CPUs, nothing is copied unnecessarily.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from antiphon.errors import InvalidArgument
 from antiphon.transport.slot_allocator import SlotAllocator
 from antiphon.values.chunk import Tensor as Array
 
-# torch does not say what these take.
+# torch has no type annotations for these.
 _cuda: Any = torch.cuda
 
 UNIT_BYTES = 64 << 10
 
 Wait = Callable[[], None]
-"""Returns when copies are complete; blocks without the interpreter's lock."""
+"""Blocks until copies are complete, without holding the GIL."""
 
 
 class Mark(Protocol):
-    """A point in a stream's work: a `torch.cuda.Event`, or that of a device without streams."""
+    """A point in a stream's work, such as a `torch.cuda.Event`."""
 
     def query(self) -> bool:
-        """Whether it has been reached."""
+        """Return whether the point has been reached."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until it is reached."""
+        """Block until the point is reached."""
         ...
 
 
 class Copies(Protocol):
-    """Copies between host and device, in order, beside the engine's own work."""
+    """Ordered copies between host and device, concurrent with the engine's work."""
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy after what the engine has asked of the device so far."""
+        """Start a copy that follows the device work submitted so far."""
         ...
 
     def mark(self) -> Mark:
-        """After the copies that have begun."""
+        """Return a mark after the copies started so far."""
         ...
 
     def precede(self, mark: Mark) -> None:
-        """What the engine asks of the device from now on comes after the mark."""
+        """Order device work submitted from now on after the mark."""
         ...
 
 
@@ -78,76 +78,76 @@ class _Done:
 
 
 class NoStream:
-    """A device on which every copy is complete when it returns."""
+    """A device whose copies are complete when they return."""
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy."""
+        """Copy synchronously."""
         target.copy_(source)
 
     def mark(self) -> Mark:
-        """Reached."""
+        """Return a reached mark."""
         return _Done()
 
     def precede(self, mark: Mark) -> None:
-        """It does."""
+        """Do nothing: copies are complete."""
 
 
 class CudaStream:
-    """A CUDA stream that only copies."""
+    """A CUDA stream for copies."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: torch.cuda.Stream = _cuda.Stream(device)
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy; the device's memory is not given to others before it is done."""
+        """Start a copy. The tensors' device memory is not reused before it is complete."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
         for each in (target, source):
-            # "cuda" and "cuda:0" are one device, and not equal.
+            # "cuda" and "cuda:0" are the same device but do not compare equal.
             if each.device.type == self._device.type:
                 each.record_stream(self._stream)
 
     def mark(self) -> Mark:
-        """A new event."""
+        """Record a new event."""
         event: torch.cuda.Event = _cuda.Event(blocking=True)
         event.record(self._stream)
         return event
 
     def precede(self, mark: Mark) -> None:
-        """The engine's stream waits."""
+        """Let the engine's stream wait for the mark."""
         assert isinstance(mark, torch.cuda.Event)
         torch.cuda.current_stream(self._device).wait_event(mark)
 
 
 def copies_on(device: torch.device) -> Copies:
-    """How copies are made on a device."""
+    """Return the copies of a device."""
     return CudaStream(device) if device.type == "cuda" else NoStream()
 
 
 class Staging:
-    """Host memory for copies that are under way; pinned where there is a GPU.
+    """Host memory for copies in progress; pinned if there is a GPU.
 
-    Places are taken on one thread and come back on any.
+    Slots are taken on one thread and returned on any.
     """
 
     def __init__(self, capacity: int, *, pinned: bool) -> None:
         self._slots = SlotAllocator(capacity, UNIT_BYTES)
         self._memory = torch.empty(capacity, dtype=torch.uint8, pin_memory=pinned)
-        # A view may die in the midst of `take`: what comes back waits here.
+        # A view may be collected during `take`, so returned slots are queued.
         self._returned: deque[int] = deque()
 
     @property
     def used(self) -> int:
-        """How many places are taken."""
+        """Number of slots in use."""
         self._collect()
         return self._slots.taken
 
     def take(self, size: int) -> tuple[torch.Tensor, memoryview] | None:
-        """A place of `size` bytes, as a tensor and as a view; None when there is none.
+        """Return a slot of `size` bytes as a tensor and a view; None if none is free.
 
-        It is free again when the view and all that views it are gone.
+        The slot is free again when the view and everything that views it are gone.
         """
         self._collect()
         offset = self._slots.take(size)
@@ -164,9 +164,10 @@ class Staging:
 
 
 class ToHost:
-    """Outputs of an engine. Belongs to the engine's thread.
+    """Copies an engine's outputs to the host. For the engine's thread.
 
-    `staging` None: off. `waited` counts the copies that the engine had to wait for.
+    Without `staging` copies are synchronous. `waited` counts copies for which the engine had to
+    wait.
     """
 
     def __init__(self, copies: Copies, staging: Staging | None) -> None:
@@ -177,19 +178,19 @@ class ToHost:
 
     @classmethod
     def of(cls, config: StageConfig) -> ToHost:
-        """As a stage is configured: off on a CPU."""
+        """Return the copies that a stage's configuration selects; synchronous on a CPU."""
         device = torch.device(config.device)
         return cls(copies_on(device), _staging(config, on=config.async_to_host))
 
     @classmethod
     def direct(cls) -> ToHost:
-        """Off."""
+        """Return synchronous copies."""
         return cls(NoStream(), None)
 
     def copy(self, tensor: torch.Tensor) -> Array:
-        """The tensor's values, in its own dtype and shape; slices of the array are views.
+        """Return an array of the tensor's dtype and shape, to be filled; slices of it are views.
 
-        They are there when what the next `seal` returns has ended.
+        Its values are valid after the function that the next `seal` returns has returned.
         """
         size = tensor.numel() * tensor.element_size()
         if self._staging is None or not size:
@@ -203,20 +204,24 @@ class ToHost:
         return np.frombuffer(view, _numpy_dtype(tensor.dtype)).reshape(tensor.shape)
 
     def mark(self) -> Mark | None:
-        """After the copies since the last time; None when each was complete at once."""
+        """Return a mark after the copies since the last call; None if all were synchronous."""
         if not self._begun:
             return None
         self._begun = False
         return self._copies.mark()
 
     def seal(self) -> Wait | None:
-        """What waits for the copies since the last time; None when they are complete."""
+        """Return a function that waits for the copies since the last call; None if they are
+        complete."""
         mark = self.mark()
         return None if mark is None or mark.query() else mark.synchronize
 
 
 class ToDevice:
-    """Inputs of an engine. Belongs to the engine's thread. `staging` None: off."""
+    """Copies an engine's inputs to the device. For the engine's thread.
+
+    Without `staging` copies are synchronous.
+    """
 
     def __init__(self, device: torch.device, copies: Copies, staging: Staging | None) -> None:
         self._device = device
@@ -227,19 +232,19 @@ class ToDevice:
 
     @classmethod
     def of(cls, config: StageConfig) -> ToDevice:
-        """As a stage is configured: off on a CPU."""
+        """Return the copies that a stage's configuration selects; synchronous on a CPU."""
         device = torch.device(config.device)
         return cls(device, copies_on(device), _staging(config, on=config.async_to_device))
 
     @classmethod
     def direct(cls, device: torch.device) -> ToDevice:
-        """Off."""
+        """Return synchronous copies."""
         return cls(device, NoStream(), None)
 
     def copy(self, array: Array) -> torch.Tensor:
-        """The array's values on the device, for what the engine does from now on.
+        """Return the array's values on the device, for device work submitted from now on.
 
-        The array may be given up at once where the direction is on.
+        With asynchronous copies, the array may be released at once.
         """
         source = host_tensor(array)
         if self._staging is None or not array.nbytes:
@@ -265,10 +270,11 @@ def on_device(
     device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """A few numbers for what is asked of the device from now on; on a CPU, arrays as they are.
+    """Return a few values on the device, for work submitted from now on; on a CPU, arrays as they
+    are.
 
-    A GPU takes them from pinned memory. From any other, the copy and the caller would wait
-    until it has done all that it was asked before.
+    The copy to a GPU uses pinned memory. From pageable memory, the caller would wait until all
+    earlier device work is done.
     """
     host = torch.as_tensor(values, dtype=dtype)
     if device.type == "cuda":
@@ -277,7 +283,7 @@ def on_device(
 
 
 def together_on_device(arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
-    """`on_device` of several arrays of 64-bit numbers, in one copy."""
+    """Copy several arrays of 64-bit numbers to the device in one copy; see `on_device`."""
     if device.type == "cpu":
         return [torch.from_numpy(each) for each in arrays]
     flat = [np.ascontiguousarray(each).reshape(-1).view(np.int64) for each in arrays]
@@ -290,7 +296,7 @@ def together_on_device(arrays: Sequence[Array], device: torch.device) -> list[to
 
 
 def host_array(tensor: torch.Tensor) -> Array:
-    """The tensor's values on the host, in its own dtype; numpy lacks bfloat16."""
+    """Return the tensor's values on the host in its own dtype, as numpy lacks bfloat16."""
     host = tensor.detach().cpu().contiguous()
     if host.dtype == torch.bfloat16:
         return host.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
@@ -298,7 +304,7 @@ def host_array(tensor: torch.Tensor) -> Array:
 
 
 def host_tensor(array: Array) -> torch.Tensor:
-    """The array as a tensor; torch does not know numpy's bfloat16."""
+    """Return the array as a tensor. torch does not support numpy's bfloat16."""
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -310,7 +316,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def _staging(config: StageConfig, *, on: bool) -> Staging | None:
-    """Pinned memory for one direction; None where it is off. Raises `InvalidArgument`."""
+    """Return pinned memory for one direction, None if it is off. Raises `InvalidArgument`."""
     if config.staging_bytes & (config.staging_bytes - 1):
         raise InvalidArgument(
             f"staging_bytes: {config.staging_bytes} is not a power of two", field="staging_bytes"

@@ -1,8 +1,8 @@
-"""The links of a stage to its consumers as Prometheus series.
+"""Prometheus series of a stage's links to its consumers.
 
-A link is told by its producer alone, so that sums over all stages count it once. Each peer has
-series of its own, by its name, up to `MAX_PEERS`; those of all others are one peer, `OTHERS`. A
-link's counts begin with it, so a series starts anew when a lost link is replaced.
+Only the sending stage exports link metrics, so sums over all stages count a link once. Each peer
+has its own series by name, up to `MAX_PEERS`; further peers share the name `OTHERS`. A link's
+counts start at zero, so its series restart when a lost link is replaced.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_PEERS = 64
 OTHERS = "other"
 
 _LINK = ("stage", "peer_role", "peer")
-# Name, meaning and perhaps a last label of each series, by the count's name up to its dot; what
-# follows that is the last label's value.
+# Name, help and optional last label of each series, by the count's name up to its dot. The part
+# after the dot is the label's value.
 _COUNTED = {
     "messages": ("messages", "Messages sent on the link's stream"),
     "message_bytes": ("message_bytes", "Bytes of these messages"),
@@ -41,9 +41,9 @@ Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 
 class LinkMetrics:
-    """The series of the links of `stage`, whose states `links` tells, whenever they are asked for.
+    """The series of the links of `stage`. `links` returns their states at each scrape.
 
-    What the links without series of their own have counted stays counted when they are lost.
+    Counts of links that share the name `OTHERS` are kept after such a link is lost.
     """
 
     def __init__(self, stage: str, links: Callable[[], Iterable[LinkState]]) -> None:
@@ -54,7 +54,7 @@ class LinkMetrics:
         self._lost: Counter[tuple[Labels, str]] = Counter()
 
     def families(self) -> Iterator[Metric]:
-        """All series of all links, as they are now."""
+        """Yield all series of all links."""
         links = self._labelled()
         agreed = Counter((*labels, link.transport) for labels, link in links)
         words = "Links by negotiated transport; empty: not negotiated yet"
@@ -79,8 +79,8 @@ class LinkMetrics:
             yield _filled(family, sums[name])
 
     def _labelled(self) -> list[tuple[Labels, LinkState]]:
-        """The links with their labels. A peer keeps its series, and others keep having none, for
-        as long as they are linked."""
+        """Return the links with their labels. A peer keeps its name, or `OTHERS`, while it is
+        linked."""
         links = list(self._links())
         for number in self._others.keys() - {id(link) for link in links}:
             gone = self._others.pop(number)
@@ -104,19 +104,19 @@ class LinkMetrics:
 
 
 def _name(link: LinkState) -> str:
-    """What the peer is called; where it listens as long as that is not known."""
+    """Return the peer's name, or its address until the name is known."""
     return link.peer_name or link.peer_address
 
 
 @cache
 def _split(counted: str) -> tuple[str, Labels]:
-    """A count's name up to its dot, and what follows that, if anything."""
+    """Split a count's name at its dot."""
     name, dot, rest = counted.partition(".")
     return name, (rest,) if dot else ()
 
 
 def _refusal(words: str) -> tuple[str, str]:
-    """Transport and reason of a refusal, which reads "transport: reason"."""
+    """Split a refusal "transport: reason"."""
     transport, _, reason = words.partition(": ")
     return transport, reason
 

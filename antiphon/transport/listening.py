@@ -1,7 +1,7 @@
-"""Where a process listens: its addresses of both families, and how others write them.
+"""Listening addresses of a process, for IPv4 and IPv6.
 
-`localhost` stands for both loopback addresses, `[::]` for all addresses of both families. A family
-that this host lacks is left out.
+`localhost` means both loopback addresses, `[::]` all addresses of both families. A family that the
+host lacks is omitted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from antiphon.errors import Unavailable
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-# How often another port is drawn that is to be free in both families.
+# Attempts to find a port that is free in both families.
 _DRAWS = 16
 
 
 def listen_hosts(host: str) -> tuple[str, ...]:
-    """The addresses that the host of a setting stands for, those of IPv4 first."""
+    """Return the addresses that a configured host means, IPv4 first."""
     if host == LOCALHOST:
         found = tuple(each for each in ("127.0.0.1", "::1") if _can_bind(each))
         return found or (LOCALHOST,)
@@ -36,9 +36,9 @@ def listen_hosts(host: str) -> tuple[str, ...]:
 
 
 def reached_here(address: str) -> str:
-    """The "host:port" at which processes of this host reach what listens at `address`.
+    """Return the "host:port" at which processes on this host reach `address`.
 
-    It has no name in it, as a name may resolve to the family that this host lacks.
+    It contains no host name, since a name may resolve to a family that this host lacks.
     """
     host, _, port = address.rpartition(":")
     if host.strip("[]") not in (LOCALHOST, *ALL_ADDRESSES):
@@ -47,8 +47,10 @@ def reached_here(address: str) -> str:
 
 
 def listen_sockets(host: str, port: int) -> list[socket.socket]:
-    """Listening TCP sockets, one for each of `listen_hosts`, all at one port; port 0 is any free
-    one. Raises `OSError` when an address is taken."""
+    """Return listening TCP sockets on the same port, one for each of `listen_hosts`.
+
+    Port 0 selects any free port. Raises `OSError` if an address is in use.
+    """
     for draw in range(_DRAWS):
         with ExitStack() as opened:
             sockets: list[socket.socket] = []
@@ -75,7 +77,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _can_bind(host: str) -> bool:
-    """Whether this machine has the address."""
+    """Return whether this host has the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -92,18 +94,18 @@ def listen_at(
     field: str,
     credentials: Callable[[], grpc.ServerCredentials] | None = None,
 ) -> str:
-    """Have a server listen on the "host:port" of the setting `field`; the first address that it
-    got, where port 0 is any that is free. With TLS if there are `credentials`, which
-    makes them for each address: gRPC asks those of renewed files for their first certificate once.
+    """Let a server listen on the "host:port" of the setting `field`; return its first address.
 
-    Raises `InvalidArgument` for a wrong address, `Unavailable` for one that cannot be had.
+    Port 0 selects any free port. `credentials` enables TLS. It is called for each address, because
+    gRPC fetches the first certificate of reloadable credentials only once. Raises `InvalidArgument`
+    for an invalid address, `Unavailable` if it cannot be bound.
     """
     host, port = host_and_port(address, field=field)
     hosts = listen_hosts(host)
     draws = 1 if port or len(hosts) == 1 else _DRAWS
     for draw in range(draws):
         try:
-            # gRPC would draw a port that may be taken in the other family.
+            # gRPC could choose a port that is in use in the other family.
             at = port if draws == 1 else _free_port(host)
             for each in hosts:
                 at = (
@@ -124,7 +126,7 @@ def listen_at(
 
 
 def _free_port(host: str) -> int:
-    """A port that nothing listens at, at any of `listen_hosts`. Raises `OSError` without one."""
+    """Return a port that is free on all of `listen_hosts`. Raises `OSError` if there is none."""
     sockets = listen_sockets(host, 0)
     port: int = sockets[0].getsockname()[1]
     for each in sockets:
@@ -133,8 +135,8 @@ def _free_port(host: str) -> int:
 
 
 async def wait_closed(server: grpc.aio.Server) -> None:
-    """Return when a server has stopped, be it by a fault of its own."""
-    # Whoever cancels gRPC's wait itself has it forget that it stops.
+    """Wait until a server has stopped or failed."""
+    # Shielded, because cancelling gRPC's own wait makes the server lose its stop.
     ending = asyncio.ensure_future(server.wait_for_termination())
     try:
         await asyncio.shield(ending)

@@ -1,9 +1,9 @@
-"""How the services of a deployment prove themselves to each other.
+"""Mutual TLS between the services of a deployment.
 
-Every service has a certificate of the deployment's authority with its role's name, such as
-`gateway.antiphon`. Who connects checks that the name is that of the stage it wants, and who is
-connected to, that a caller's name may do what it asks. Files are read again when they change: each
-handshake of a server, and each new channel, takes what they hold then.
+Every service has a certificate of the deployment's CA with its role's name, such as
+`gateway.antiphon`. A client verifies that the name is that of the stage it connects to. A server
+verifies that the caller's name is authorized. Files are reloaded when they change: each handshake
+of a server and each new channel uses the current content.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class _ServiceIdentity:
     authority: bytes
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """As a server takes it."""
+        """Return the configuration for a server."""
         return grpc.ssl_server_certificate_configuration(
             [(self.key, self.certificate)], self.authority
         )
 
 
 class ServiceTls:
-    """Of the service of one role. Raises `InvalidArgument` for files that do not fit together."""
+    """The TLS identity of one role. Raises `InvalidArgument` for files that do not match."""
 
     def __init__(self, config: MutualTlsConfig, role: str) -> None:
         self._config = config
@@ -53,25 +53,27 @@ class ServiceTls:
         self._files = RenewedFiles(paths, lambda: _read_identity(*paths))
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server, whose callers must show a certificate of the authority."""
+        """Return server credentials that require a client certificate of the CA."""
         return renewed_credentials(
             self._files, lambda holds: holds.configuration(), callers_show_one=True
         )
 
     def channel(self, address: str, role: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """To the service of a role: another one there is refused."""
+        """Open a channel to the service of a role. A server with another name is rejected."""
         holds = self._files.now()
         credentials = grpc.ssl_channel_credentials(holds.authority, holds.key, holds.certificate)
         named = (*options, ("grpc.ssl_target_name_override", self.name_of(role)))
         return grpc.aio.secure_channel(address, credentials, named)
 
     def name_of(self, role: str) -> str:
-        """The name in the certificate of a role's service."""
+        """Return the name in the certificate of a role's service."""
         return self._config.name.format(role=role)
 
     def check(self, context: Any, roles: Collection[str]) -> None:
-        """Raise `Unauthenticated` unless the caller is the service of one of the roles, or, where
-        the gateway may call, one of the operators."""
+        """Raise `Unauthenticated` unless the caller's certificate names one of the roles.
+
+        Where the gateway is authorized, operators are too.
+        """
         names = {each.decode() for each in context.auth_context().get(NAMES_KEY, ())}
         allowed = {self.name_of(role) for role in roles}
         if GATEWAY in roles:
@@ -84,14 +86,15 @@ class ServiceTls:
 
 
 def service_tls(config: MutualTlsConfig | None, role: str) -> ServiceTls | None:
-    """That of a role, if the deployment has any. Raises what `ServiceTls` raises."""
+    """Return the identity of a role; None if the deployment has no TLS. Raises as `ServiceTls`
+    does."""
     return None if config is None else ServiceTls(config, role)
 
 
 def open_channel(
     tls: ServiceTls | None, address: str, role: str, options: ChannelOptions
 ) -> grpc.aio.Channel:
-    """To the service of a role, encrypted and proved if the deployment says so."""
+    """Open a channel to the service of a role, with mutual TLS if configured."""
     if tls is None:
         return grpc.aio.insecure_channel(address, options)
     return tls.channel(address, role, options)

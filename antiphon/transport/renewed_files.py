@@ -1,4 +1,4 @@
-"""Files that are renewed while a process runs, such as certificates."""
+"""Files that are reloaded when they change, such as certificates."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class RenewedFiles(Generic[Held]):
-    """What `read` makes of the files, read again when they have changed. Any thread may ask.
+    """The result of `read`, reloaded when a file changes. Thread-safe.
 
-    Files that do not fit together, as between two writes of them, or cannot be read, change nothing
-    and are read again with each question. Constructing raises what `read` raises, which is
+    Files that do not match, as between two writes, or cannot be read leave the result unchanged;
+    the next call tries again. The constructor raises the error of `read`, which is
     `InvalidArgument`.
     """
 
@@ -35,7 +35,7 @@ class RenewedFiles(Generic[Held]):
         self.holds = read()
 
     def now(self) -> Held:
-        """What holds now: read again if a file has changed."""
+        """Return the current result, reloaded if a file has changed."""
         with self._reading:
             if (stamps := self._stamps_now()) != self._stamps:
                 try:
@@ -50,13 +50,14 @@ class RenewedFiles(Generic[Held]):
             return self.holds
 
     def renewals(self) -> Callable[[], Held | None]:
-        """Tells, each time that it is called, what holds since it was last; None: nothing new."""
-        told = self.holds
+        """Return a function that returns the result if it changed since the last call, else
+        None."""
+        last = self.holds
 
         def renewed() -> Held | None:
-            nonlocal told
-            before, told = told, self.now()
-            return None if told is before else told
+            nonlocal last
+            before, last = last, self.now()
+            return None if last is before else last
 
         return renewed
 
@@ -70,9 +71,9 @@ def renewed_credentials(
     *,
     callers_show_one: bool,
 ) -> grpc.ServerCredentials:
-    """For one address of a server, by what the files hold at each handshake.
+    """Return credentials for one address of a server, from the files' content at each handshake.
 
-    `callers_show_one`: a caller without a certificate of the authority is refused.
+    With `callers_show_one`, callers without a certificate of the CA are rejected.
     """
     renewed = files.renewals()
 
@@ -82,14 +83,17 @@ def renewed_credentials(
 
     return grpc.dynamic_ssl_server_credentials(
         configuration_of(files.holds),
-        # Typed without None, which says that nothing has changed.
+        # The stub omits None, which means unchanged.
         cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
         require_client_authentication=callers_show_one,
     )
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """What changes with a file, also where it is a link, as mounted secrets are; None without."""
+    """Return a stamp that changes with the file; None if there is no file.
+
+    Follows symbolic links, as mounted secrets are.
+    """
     try:
         found = os.stat(path)
     except OSError:

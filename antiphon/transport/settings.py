@@ -1,4 +1,4 @@
-"""What a process decides about its links, and what it counts on them: plain values."""
+"""Settings and counters of links, as plain values."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from antiphon.deployment.schema import (
 from antiphon.errors import InvalidArgument
 
 ANSWER_WITHIN_S = 10.0
-"""Longer than a payload may be under way, and shorter than a session waits for its input."""
+"""Longer than a payload transfer may take, shorter than a session's stall timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How a process links.
+    """A process's settings for links.
 
-    `device` is the torch device between whose kind NCCL or Gloo are chosen,
-    `slab_bytes` the most that the payloads under way on one link may take of shared
-    memory, `resume_window_s` how long a broken link may take to heal; 0: not at all.
-    `session_bytes` and `link_bytes` bound what waits on a link; see `SendLog`. With `mutual_tls`
-    nothing leaves the host unencrypted. A connection on which the consumer says nothing for
-    `answer_within_s`, although it has something to confirm, is taken for broken.
+    `device` is the torch device, which selects NCCL or Gloo. `slab_bytes` is the shared memory for
+    payloads in flight on one link. `resume_window_s` is how long a broken link may take to resume;
+    0 disables resuming. `session_bytes` and `link_bytes` bound queued data; see `SendLog`. With
+    `mutual_tls` nothing leaves the host unencrypted. A connection is considered broken when the
+    consumer has something to confirm and is silent for `answer_within_s`.
     """
 
     transport: TransportName
@@ -59,8 +58,10 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """This process, as a hello tells it; `address` is where it listens, if it does, and `name`
-    what people call it."""
+    """This process's identity in a hello.
+
+    `address` is where it listens, if it does. `name` is its name for people.
+    """
 
     host_id: str
     boot_id: str
@@ -70,9 +71,9 @@ class LinkIdentity:
 
 
 class Peer(NamedTuple):
-    """A downstream process: where it listens, and which boot is meant, if it is known.
+    """A downstream process: its address, and its boot id if known.
 
-    Addresses are given out again, to processes that know nothing of their predecessors.
+    The boot id matters because addresses are reused by processes without the predecessor's state.
     """
 
     address: str
@@ -81,12 +82,12 @@ class Peer(NamedTuple):
 
 @dataclass(slots=True)
 class LinkState:
-    """One link as one of its ends sees it; what `LinkState` in proto tells. A producer knows its
-    peer's role and name when that has accepted the link.
+    """One end's state of a link, as `LinkState` in proto. A producer learns the peer's role and
+    name when the peer accepts the link.
 
-    `counts` has chunks and bytes by transport ("chunks.grpc", "bytes.grpc"),
-    fallbacks by reason ("fallback.slab_full"), "messages", "message_bytes" (written,
-    on the producer's side), "reconnected", "resent", "damaged" (messages that came so).
+    `counts` has chunks and bytes by transport ("chunks.grpc", "bytes.grpc"), fallbacks by reason
+    ("fallback.slab_full"), "messages", "message_bytes" (written by the producer), "reconnected",
+    "resent" and "damaged" (corrupt messages received).
     """
 
     outgoing: bool
@@ -99,15 +100,15 @@ class LinkState:
     counts: Counter[str] = field(default_factory=Counter)
 
     def count_message(self, size_bytes: int) -> None:
-        """A gRPC message was written."""
+        """Count a gRPC message written."""
         self.counts["messages"] += 1
         self.counts["message_bytes"] += size_bytes
 
     def count_payload(self, transport: str, size_bytes: int) -> None:
-        """A chunk went, or came, over a transport."""
+        """Count a chunk sent or received over a transport."""
         self.counts[f"chunks.{transport}"] += 1
         self.counts[f"bytes.{transport}"] += size_bytes
 
     def count_fallback(self, reason: str) -> None:
-        """A chunk had to go over gRPC."""
+        """Count a chunk that fell back to gRPC."""
         self.counts[f"fallback.{reason}"] += 1

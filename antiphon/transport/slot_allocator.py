@@ -1,15 +1,15 @@
-"""Which part of a slab is free: a buddy allocator over offsets, pure.
+"""A buddy allocator over offsets; pure.
 
-Blocks are powers of two and split or merge with their other half, so that a slab
-serves 20 KB and 40 MB alike and is whole again when all slots are back. The most
-recently freed block is taken first: its pages are there and its lines in the cache.
+Blocks are powers of two, which split and merge with their buddy. So a slab serves 20 KB and 40 MB
+alike and is whole again when all slots are returned. The most recently freed block is reused first,
+since its pages are populated and its lines are in the cache.
 """
 
 from __future__ import annotations
 
 
 class SlotAllocator:
-    """Offsets within `capacity` bytes, a power of two times `smallest`."""
+    """Allocates offsets within `capacity` bytes, a power of two times `smallest`."""
 
     def __init__(self, capacity: int, smallest: int) -> None:
         ratio = capacity // smallest
@@ -17,13 +17,13 @@ class SlotAllocator:
             raise ValueError(f"{capacity} is not a power of two times {smallest}")
         self._smallest = smallest
         self._top = ratio.bit_length() - 1
-        # Free offsets by order; a dict keeps them in the order in which they were freed.
+        # Free offsets by order; a dict keeps the order in which they were freed.
         self._free: list[dict[int, None]] = [{} for _ in range(self._top + 1)]
         self._free[self._top][0] = None
         self._taken: dict[int, int] = {}
 
     def take(self, size: int) -> int | None:
-        """The offset of a block of at least `size` bytes; None when there is none."""
+        """Return the offset of a block of at least `size` bytes; None if none is free."""
         wanted = max(0, (-(-size // self._smallest) - 1).bit_length())
         order = next((o for o in range(wanted, self._top + 1) if self._free[o]), None)
         if order is None:
@@ -36,7 +36,7 @@ class SlotAllocator:
         return offset
 
     def free(self, offset: int) -> None:
-        """Give a block back. Raises `KeyError` when it is not taken."""
+        """Free a block. Raises `KeyError` if it is not taken."""
         order = self._taken.pop(offset)
         while order < self._top:
             buddy = offset ^ (self._smallest << order)
@@ -49,5 +49,5 @@ class SlotAllocator:
 
     @property
     def taken(self) -> int:
-        """How many blocks are in use."""
+        """Number of blocks in use."""
         return len(self._taken)

@@ -1,1 +1,1 @@
-"""Links between stage processes: the producer's end and the consumer's, file by file alike."""
+"""Links between stage processes: the producer's end and the consumer's, with parallel modules."""

@@ -1,1 +1,1 @@
-"""How payloads travel: a file and a row of `registry.py` for each transport."""
+"""Payload transports: one file and one row of `registry.py` each."""

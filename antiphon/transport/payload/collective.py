@@ -1,18 +1,17 @@
-"""Payloads through a process group of two ranks, made for one connection of a link.
+"""Payload transport over a process group of two ranks, created for one connection of a link.
 
-NCCL between CUDA devices; Gloo on CPU is the same code. There is no global process
-group: a TCP store of the producer's is the rendezvous. The offer is its address. Who takes it
-joins the group, and the proof is the nonce that has come through it: so what was agreed on has
-carried bytes. A payload is one send of bytes whose number and size a message has announced, so
-that shapes and sizes may vary; the link goes on meanwhile, and its chunk follows when the send
-is done.
+NCCL connects CUDA devices; Gloo on CPU uses the same code. There is no global process group: a TCP
+store of the producer is the rendezvous, and the offer is its address. The consumer joins the group,
+and its proof is the nonce received through it. An agreed transport has therefore carried bytes. A
+payload is one send, whose number and size a message announces first, so shapes and sizes may vary.
+The link continues during the send, and the chunk follows when it is complete.
 
-No engine gives a payload that is on a device, nor takes one: it would cross the bus twice more.
-So `auto` never offers this.
+No engine produces or accepts payloads on a device: they would cross the bus twice more. So `auto`
+never offers this transport.
 
-What fails breaks the group (see `process_group`): both sides drop it, and the producer offers a
-new one later. Blocking calls run on a thread of their own, one per side, in order; torch, whose
-import takes seconds, is imported there too.
+A failure breaks the group (see `process_group`). Both sides drop it, and the producer offers a new
+one later. Blocking calls run in order on one thread per side. torch, whose import takes seconds, is
+imported there too.
 """
 
 from __future__ import annotations
@@ -66,22 +65,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = NCCL
-"""For settings: Gloo stands in for NCCL on a CPU."""
+"""Name in settings; Gloo replaces NCCL on a CPU."""
 
-# How long the consumer may take to come after an offer; it may have to import torch.
+# How long an offer is valid; the consumer may have to import torch.
 OFFERED = timedelta(seconds=60)
-# How long the rendezvous takes to answer.
+# Timeout of requests to the rendezvous.
 _ANSWER = timedelta(seconds=5)
-# How much longer than the producer's send the consumer's receive may take.
+# Additional time for the consumer's receive after the producer's send.
 SETTLE_S = 2.0
-# How long joining may take, whatever it hangs in.
+# Timeout of joining the group.
 PROVED_WITHIN_S = 20.0
 NONCE_BYTES = 32
 _TRANSFER = struct.Struct("<Q")
 
 
 class CollectiveFallback(enum.StrEnum):
-    """Why a payload does not come through the group."""
+    """Why a payload was not sent through the group."""
 
     COLLECTIVE_FAILED = "collective_failed"
     COLLECTIVE_BUSY = "collective_busy"
@@ -94,11 +93,10 @@ def _tensor(buffer: memoryview) -> torch.Tensor:
 
 
 class CollectiveSender(PayloadSender):
-    """The producer's side; serves the rendezvous, and sends the nonce to whoever comes.
+    """The producer's side: serves the rendezvous and sends the nonce to the rank that joins.
 
-    `peer_host` is the consumer's host name or address: the local address towards it
-    is the one that is offered; `write` puts a message on the link. Raises `OSError`
-    or `RuntimeError`.
+    `peer_host` is the consumer's host name or address. The local address on the route to it is
+    offered. `write` sends a message on the link. Raises `OSError` or `RuntimeError`.
     """
 
     lost = CollectiveFallback.COLLECTIVE_FAILED
@@ -110,7 +108,7 @@ class CollectiveSender(PayloadSender):
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._host = _address_towards(peer_host)
         self._store = _served(self._host, 0, is_master=True)
-        # Of its own: who waits for the consumer there does not keep the rendezvous open.
+        # A separate store, so that waiting for the consumer does not keep the rendezvous open.
         store = _served(self._host, self._store.port, is_master=False)
         self._group = Group(store, PRODUCER, device, self._host, OFFERED)
         self._write = write
@@ -122,20 +120,21 @@ class CollectiveSender(PayloadSender):
         self._transfers = 0
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """Where the rendezvous is."""
+        """Return the address of the rendezvous."""
         rendezvous = f"{self._host}:{self._store.port}".encode()
         return stage_pb2.TransportOffer(transport=self.name, descriptor=rendezvous)
 
     def proved(self, proof: bytes) -> bool:
-        """Whether the consumer has got the nonce, which only goes through the group."""
+        """Return whether the consumer received the nonce, which is sent only through the group."""
         return hmac.compare_digest(proof, self._nonce)
 
     def pushes(self, encoding: Encoding) -> bool:
-        """Always."""
+        """Return True: every payload is a separate send."""
         return True
 
     def place(self, encoding: Encoding) -> Placement:
-        """A transfer that `push` announces and makes. Raises `NotPlaced`: the group is broken."""
+        """Return a transfer that `push` announces and sends. Raises `NotPlaced` if the group is
+        broken."""
         if self.broken:
             raise NotPlaced(CollectiveFallback.COLLECTIVE_FAILED)
         blob = self._buffers.take(encoding.size_bytes)
@@ -155,7 +154,7 @@ class CollectiveSender(PayloadSender):
         return Placement(payload, push)
 
     def close(self) -> None:
-        """Leave the group and end the rendezvous."""
+        """Leave the group and close the rendezvous."""
         self._break()
         if not self._proving.done() and self._store is not None:
             self._group.let_go(self._store)
@@ -163,7 +162,7 @@ class CollectiveSender(PayloadSender):
         self._lane.close()
 
     def _note(self, proving: Future[None]) -> None:
-        """On the lane."""
+        """Log why the group was not joined. Runs on the lane."""
         if proving.cancelled() or (error := proving.exception()) is None:
             return
         self.broken = True
@@ -186,24 +185,24 @@ class CollectiveReceiver(PayloadReceiver):
         self._receiving: asyncio.Future[memoryview] | None = None
 
     def prove(self) -> bytes:
-        """Join; what the producer sends to whoever does. Blocks. Raises `RuntimeError`."""
+        """Join the group and return the received nonce. Blocks. Raises `RuntimeError`."""
         try:
             return bytes(self._lane.submit(self._receive, NONCE_BYTES).result(PROVED_WITHIN_S))
         except TimeoutError:
             raise RuntimeError("joining the process group took too long") from None
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """Receive what the producer has begun to send. Raises `DataLoss`."""
+        """Start receiving an announced transfer. Raises `DataLoss`."""
         if payload.size_bytes > MAX_PAYLOAD_BYTES:
             raise DataLoss(f"link: a payload of {payload.size_bytes} bytes")
         (self._transfer,) = descriptor_of(payload, _TRANSFER)
         receiving = self._lane.submit(self._receive, payload.size_bytes)
         self._receiving = asyncio.wrap_future(receiving)
-        # The producer may have noticed first, and never ask for it.
+        # The producer may detect a failure first and never send the chunk.
         self._receiving.add_done_callback(_note)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """The blob that the producer has sent. Raises `PayloadLost`."""
+        """Return the received blob. Raises `PayloadLost`."""
         (transfer,) = descriptor_of(payload, _TRANSFER)
         receiving, self._receiving = self._receiving, None
         if receiving is None or transfer != self._transfer:
@@ -226,7 +225,7 @@ class CollectiveReceiver(PayloadReceiver):
         self._lane.close()
 
     def _receive(self, size: int) -> memoryview:
-        """On the lane. Raises `RuntimeError`."""
+        """Receive `size` bytes. Runs on the lane. Raises `RuntimeError`."""
         buffer = self._buffers.take(size)
         self._group.receive(_tensor(buffer))
         return buffer
@@ -240,7 +239,8 @@ def _note(receiving: asyncio.Future[memoryview]) -> None:
 def join_rendezvous(
     offer: stage_pb2.TransportOffer, device: str
 ) -> tuple[CollectiveReceiver, bytes]:
-    """The receiver and the proof. Blocks; raises `OSError`, `RuntimeError` or `ValueError`."""
+    """Return the receiver and the proof. Blocks. Raises `OSError`, `RuntimeError` or
+    `ValueError`."""
     if (library := library_for(device)) != offer.transport:
         raise ValueError(f"this process's device {device} is for {library}")
     host, _, port = offer.descriptor.decode().rpartition(":")
@@ -254,13 +254,13 @@ def join_rendezvous(
 
 
 def _served(host: str, port: int, *, is_master: bool) -> Any:
-    """A rendezvous, as its master or as one who comes to it. Raises `RuntimeError`."""
+    """Return a rendezvous store, as its server or a client. Raises `RuntimeError`."""
     store = c10d().TCPStore
     return store(host, port, None, is_master=is_master, timeout=_ANSWER, wait_for_workers=False)
 
 
 def _address_towards(host: str) -> str:
-    """This host's address on the route to another. Sends nothing. Raises `OSError`."""
+    """Return this host's address on the route to `host`. Sends nothing. Raises `OSError`."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)

@@ -1,12 +1,12 @@
-"""Hands a file descriptor to a process on this host that can name a secret.
+"""Passes a file descriptor to a process on this host that presents a secret.
 
-Over a Unix socket in the abstract namespace with SCM_RIGHTS: there is no name in
-any file system that a killed process could leave behind, the pid and mount
-namespaces of the two need not be the same, and a process in another network
-namespace (another host, another pod) cannot connect at all. /proc/<pid>/fd would
-need a shared pid namespace; a path in /dev/shm outlives a kill between creation
-and attachment, and the resource tracker of `multiprocessing.shared_memory` unlinks
-segments that are still in use.
+Uses SCM_RIGHTS over a Unix socket in the abstract namespace. The socket has no name in a file
+system that a killed process could leave there. The pid and mount namespaces of the processes may
+differ. A process in another network namespace (another host or pod) cannot connect at all.
+
+Alternatives rejected: /proc/<pid>/fd needs a shared pid namespace. A path in /dev/shm remains if a
+process is killed between creation and attachment. The resource tracker of
+`multiprocessing.shared_memory` unlinks segments that are still in use.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class FdGiver:
-    """Gives `fd` to those who send `secret`, on the running event loop, until closed.
+    """Passes `fd` to processes that send `secret`, on the running event loop, until closed.
 
-    Raises `OSError` where Unix sockets cannot be had.
+    Raises `OSError` if Unix sockets are unavailable.
     """
 
     def __init__(self, fd: int) -> None:
@@ -50,7 +50,7 @@ class FdGiver:
         self._loop.add_reader(self._listener, self._admit)
 
     def close(self) -> None:
-        """Give it to nobody any more; the descriptor stays open here. May be repeated."""
+        """Stop passing the descriptor, which stays open here. Idempotent."""
         while self._sockets:
             self._dismiss(self._sockets.pop())
 
@@ -83,7 +83,7 @@ class FdGiver:
 
 
 def receive_fd(name: str, secret: bytes) -> int:
-    """The descriptor that a `FdGiver` of that name gives. Blocks; raises `OSError`."""
+    """Receive the descriptor of the `FdGiver` of that name. Blocks. Raises `OSError`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
         guest.settimeout(RECEIVE_TIMEOUT_S)
         guest.connect(f"\0{name}")

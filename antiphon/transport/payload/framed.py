@@ -1,8 +1,8 @@
-"""Payloads inside the gRPC messages: inline, or from 1 MiB on as frames of 1 MiB.
+"""Payload transport inside gRPC messages: inline up to 1 MiB, above that as frames of 1 MiB.
 
-Frames go ahead of the message that speaks of them, and are received into one buffer;
-whole messages of many MiB would be copied several times over, and nothing could pass
-them. Frames of one payload are in order; other messages may come between them.
+Frames precede the message that refers to them and are received into one buffer. Single messages of
+many MiB would be copied several times, and other messages could not overtake them. Frames of one
+payload are in order, with other messages in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TRANSFER = struct.Struct("<Q")
 
 
 class FramedSender(PayloadSender):
-    """The producer's side; `write` puts a message on the link."""
+    """The producer's side. `write` sends a message on the link."""
 
     name = NAME
 
@@ -43,19 +43,19 @@ class FramedSender(PayloadSender):
         self._transfers = 0
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """Nothing to attach to."""
+        """Return an offer without a descriptor."""
         return stage_pb2.TransportOffer(transport=NAME)
 
     def proved(self, proof: bytes) -> bool:
-        """The link itself is the proof."""
+        """Return True: the link itself is the proof."""
         return True
 
     def pushes(self, encoding: Encoding) -> bool:
-        """Whether it takes more than one frame."""
+        """Return whether the payload needs more than one frame."""
         return encoding.size_bytes > FRAME_BYTES
 
     def place(self, encoding: Encoding) -> Placement:
-        """Inline, or as a transfer whose frames `push` writes."""
+        """Return the payload inline, or as a transfer whose frames `push` writes."""
         size = encoding.size_bytes
         if not self.pushes(encoding):
             return Placement(chunk_pb2.Payload(size_bytes=size, inline=encoding.to_bytes()))
@@ -69,7 +69,7 @@ class FramedSender(PayloadSender):
 
 
 class FramedReceiver(PayloadReceiver):
-    """The consumer's side: one transfer at a time, which the next one replaces."""
+    """The consumer's side: one transfer at a time. A new one replaces the last."""
 
     name = NAME
 
@@ -79,7 +79,7 @@ class FramedReceiver(PayloadReceiver):
         self._transfer = self._filled = 0
 
     def take(self, frame: Frame) -> None:
-        """The next frame. Raises `DataLoss` when it does not continue what there is."""
+        """Append a frame. Raises `DataLoss` if it is not the next of its transfer."""
         if not frame.offset_bytes:
             if frame.total_bytes > MAX_PAYLOAD_BYTES:
                 raise DataLoss(f"link: a payload of {frame.total_bytes} bytes")
@@ -94,7 +94,7 @@ class FramedReceiver(PayloadReceiver):
             self._filled += len(piece)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """The blob whose frames have come. Raises `DataLoss` when they have not."""
+        """Return the received blob. Raises `DataLoss` if it is incomplete."""
         buffer, self._buffer = self._buffer, None
         size = payload.size_bytes
         whole = buffer is not None and len(buffer) == size == self._filled

@@ -1,20 +1,18 @@
-"""A process group of two ranks that moves bytes from the one to the other: NCCL, or Gloo on a CPU.
+"""A process group of two ranks that moves bytes from one to the other: NCCL, or Gloo on a CPU.
 
-There is no global process group: a TCP store is the rendezvous. Neither library can take a
-transfer back: what fails breaks the group, and the other side notices.
+There is no global process group: a TCP store is the rendezvous. Neither library can cancel a
+transfer, so a failure breaks the group, which the other side detects. Everything in this module
+blocks, except `Lane.submit` and the `close` methods.
 
-Everything here but `Lane.submit` and what is called `close` blocks.
+Gloo joins on an additional thread. If it times out while it waits for the other rank to connect, it
+frees memory that its listener still uses when that rank connects late: a segmentation fault. So its
+own timeout is long, and the caller stops waiting earlier. A group joined after that is dropped.
 
-Gloo joins on one more thread. When it times out while it waits for the other rank to connect, it
-frees what its listener will still use if that rank connects late: a segmentation fault. So its
-own timeout is long, and whoever waits for the thread gives up earlier; a group that is joined
-after that is dropped.
-
-NCCL must not have its watchdog, which ends the process of a rank whose peer has died: torch starts
-none where waiting blocks, and then the thread that waits aborts and raises. Its transfers, and the
-copies to and from the device, are on a stream of their own, for which no engine waits. Joining
-cannot be interrupted, so it is begun when the other rank is known to come; the thread of one that
-dies then is left behind.
+NCCL must run without its watchdog, which ends the process of a rank whose peer has died. torch
+starts no watchdog in blocking-wait mode; instead the waiting thread aborts and raises. Transfers
+and copies to and from the device use a separate stream, for which no engine waits. Joining cannot
+be interrupted, so it starts only when the other rank is known to join. If that rank dies then, the
+thread is left behind.
 """
 
 from __future__ import annotations
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
 NCCL, GLOO = "nccl", "gloo"
 PRODUCER, CONSUMER = 0, 1
 TIMEOUT = timedelta(seconds=5)
-# How long Gloo may take to join: longer than a rank can be late that still means to come.
+# Gloo's join timeout; longer than a rank that still intends to join can be late.
 JOIN_S = 600.0
-# torch's, read when a group is made.
+# Environment variables that torch reads when a group is created.
 _NO_WATCHDOG = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 _environment = Lock()
 
@@ -44,7 +42,7 @@ Made = TypeVar("Made")
 
 
 def library_for(device: str) -> str:
-    """Whichever library moves tensors between processes with this device."""
+    """Return the library that moves tensors between processes on this device."""
     import torch
 
     on_cuda = torch.device(device).type == "cuda"
@@ -52,15 +50,17 @@ def library_for(device: str) -> str:
 
 
 def c10d() -> Any:
-    """`torch.distributed`: its stubs do not export what is used of it here."""
+    """Return `torch.distributed`, whose stubs do not export what is used here."""
     import torch
 
     return torch.distributed
 
 
 class Lane:
-    """Blocking calls, one after the other, on a thread that does not keep the process from its end:
-    a library may never return from one."""
+    """Runs blocking calls in order on a daemon thread.
+
+    A daemon thread does not block the exit of the process, since a library call may never return.
+    """
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -68,7 +68,8 @@ class Lane:
         self._closed = False
 
     def submit(self, call: Callable[..., Made], *arguments: Any) -> Future[Made]:
-        """What the call gives or raises: `RuntimeError` if the lane is closed before it begins."""
+        """Return a future of the call's result. It raises `RuntimeError` if the lane is closed
+        first."""
         outcome: Future[Made] = Future()
 
         def make() -> None:
@@ -79,7 +80,8 @@ class Lane:
                     raise RuntimeError("the process group has been left")
                 outcome.set_result(call(*arguments))
             except BaseException as error:
-                # Its traceback would keep the store's sockets for as long as anybody has the error.
+                # Drop the traceback, which would keep the store's sockets open as long as the
+                # error.
                 outcome.set_exception(error.with_traceback(None))
 
         if self._closed:
@@ -91,7 +93,7 @@ class Lane:
         return outcome
 
     def close(self) -> None:
-        """Make no more calls; the one that runs goes on."""
+        """Run no more calls. The current one continues."""
         self._closed = True
         self._calls.put(None)
 
@@ -104,22 +106,22 @@ class _Joined(Protocol):
     """A library's group of both ranks. Transfers raise `RuntimeError`."""
 
     def send(self, blob: torch.Tensor) -> None:
-        """To the consumer."""
+        """Send to the consumer."""
         ...
 
     def receive(self, buffer: torch.Tensor) -> None:
-        """From the producer."""
+        """Receive from the producer."""
         ...
 
     def close(self) -> None:
-        """Leave; transfers under way fail."""
+        """Leave the group. Transfers in progress fail."""
         ...
 
 
 class Group:
-    """One rank; joins when it is first used, after the other one has come within `come_within`.
+    """One rank. Joins at first use, after the other rank has arrived within `come_within`.
 
-    `host` is the address that Gloo listens at.
+    `host` is the address on which Gloo listens.
     """
 
     def __init__(
@@ -138,22 +140,24 @@ class Group:
         self._group().send(blob)
 
     def receive(self, buffer: torch.Tensor) -> None:
-        """Fill a buffer with what the other rank sends. Raises `RuntimeError`."""
+        """Receive from the other rank until the buffer is full. Raises `RuntimeError`."""
         self._group().receive(buffer)
 
     def close(self) -> None:
-        """Leave; the other rank's transfers fail."""
+        """Leave the group. The other rank's transfers fail."""
         if self._joined is not None:
             self._joined.close()
-        # The store's sockets go with it, and this may be part of a cycle.
+        # Drop the store, which closes its sockets; this object may be part of a cycle.
         self._joined, self._store, self._closed = None, None, True
 
     def let_go(self, store: Any) -> None:
-        """End this rank's wait for the other one, by the same rendezvous; it must be closed."""
+        """End this rank's wait for the other by announcing it in the same store. Close the group
+        first."""
         store.set(_here(1 - self._rank), b"")
 
     def _group(self) -> _Joined:
-        """The group, joined. Who has failed to once stays out: the store keeps stale addresses."""
+        """Return the joined group. A failed join is final, since the store keeps stale
+        addresses."""
         joined, store = self._joined, self._store
         if self._closed or store is None:
             raise RuntimeError("the process group has been left")
@@ -170,7 +174,7 @@ class Group:
         return joined
 
     def _join(self, store: Any) -> _Joined:
-        # Who has not even begun is waited for here, where a time-out leaves nothing behind.
+        # Wait here for a rank that has not started; a timeout here leaves nothing behind.
         store.set(_here(self._rank), b"")
         store.wait([_here(1 - self._rank)], self._come_within or TIMEOUT)
         if self._closed:
@@ -181,12 +185,12 @@ class Group:
 
 
 def _here(rank: int) -> str:
-    """Where a rank says in the store that it joins."""
+    """Return the store key with which a rank announces that it joins."""
     return f"here/{rank}"
 
 
 class _Gloo:
-    """Between hosts' memory; who drops it has left it."""
+    """A Gloo group between hosts' memory. Dropping it leaves the group."""
 
     def __init__(self, store: Any, rank: int, host: str) -> None:
         joining: Future[Any] = Future()
@@ -207,7 +211,7 @@ class _Gloo:
         self._group = None
 
     def _made(self) -> Any:
-        """Its connections end with the last reference, which nobody keeps."""
+        """Return the group. Its connections close with the last reference, so do not keep it."""
         if (group := self._group) is None:
             raise RuntimeError("the process group has been left")
         return group
@@ -221,12 +225,12 @@ def _join_gloo(joining: Future[Any], store: Any, rank: int, host: str) -> None:
         options._devices = [kind.create_device(hostname=host)]
         joining.set_result(kind(store, rank, 2, options))
     except Exception as error:
-        # Without its traceback, which would keep the device, and so the listener.
+        # Drop the traceback, which would keep the device and its listener alive.
         joining.set_exception(RuntimeError(str(error)))
 
 
 class _Nccl:
-    """Between devices, for bytes that are on the host."""
+    """An NCCL group between devices, for bytes on the host."""
 
     def __init__(self, store: Any, rank: int, device: str) -> None:
         import torch
@@ -253,12 +257,13 @@ class _Nccl:
             buffer.copy_(there)
 
     def close(self) -> None:
-        """An abort takes as long as the library likes, also while another thread waits."""
+        """Abort on another thread: the duration of an abort is unbounded."""
         Thread(target=self._group.abort, name="collective abort", daemon=True).start()
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Streams are each thread's own matter, and a thread's first is the engine's."""
+        """Use this group's stream. The current stream is per thread; by default it is the
+        engine's."""
         import torch
 
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
@@ -267,7 +272,7 @@ class _Nccl:
 
 @contextmanager
 def _without_watchdog() -> Iterator[None]:
-    """NCCL's groups that are made here have no watchdog; others of the process are as ever."""
+    """Create NCCL groups without a watchdog in this context, and only here."""
     with _environment:
         before = {name: os.environ.get(name) for name in _NO_WATCHDOG}
         os.environ.update(_NO_WATCHDOG)

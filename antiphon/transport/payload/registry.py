@@ -1,8 +1,8 @@
-"""The table of transports, and which one a link uses: the producer offers, the consumer proves.
+"""The table of payload transports, and the negotiation of a link's transport.
 
-The producer offers what it can make, best first; the consumer takes the first offer
-that it can attach to and answers with what it has read there. Every transport that
-is passed over leaves its reason, on both sides.
+The producer offers the transports that it can create, best first. The consumer attaches to the
+first offer that works and answers with what it read there as a proof. The reason why a transport
+was skipped is kept on both sides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRANSPORTS: dict[str, Transport] = {
 """By name, best first."""
 
 FALLBACK = framed.TRANSPORT
-"""The link itself, which can always carry a payload and is there on every connection."""
+"""The link itself, which can carry any payload on every connection."""
 FallbackSender = FramedSender
 FallbackReceiver = FramedReceiver
 
@@ -52,29 +52,30 @@ Attach = Callable[[Iterable[stage_pb2.TransportOffer], LinkSettings], Awaitable[
 
 
 def candidates(settings: LinkSettings) -> tuple[str, ...]:
-    """Transports to offer, best first."""
+    """Return the transports to offer, best first."""
     if settings.transport != "auto":
         return (settings.transport,)
     return tuple(name for name, row in TRANSPORTS.items() if row.by_default(settings))
 
 
 def check_possible(settings: LinkSettings) -> None:
-    """Raise `InvalidArgument` when this process can never have the transport that is forced."""
+    """Raise `InvalidArgument` if this process can never use the configured transport."""
     if settings.transport != "auto":
         TRANSPORTS[settings.transport].check(settings)
 
 
 def is_reason(reason: str) -> bool:
-    """Whether a transport has fallbacks that are counted by this."""
+    """Return whether a transport counts fallbacks by this reason."""
     return any(reason in row.reasons for row in TRANSPORTS.values())
 
 
 async def make_senders(
     settings: LinkSettings, address: str, write: WriteMessage
 ) -> tuple[list[PayloadSender], list[str]]:
-    """What this process can offer on a link to `address`, and why not the rest.
+    """Create the transports to offer on a link to `address`. Return them and the reasons of
+    failures.
 
-    Raises `FailedPrecondition` when nothing is left to offer.
+    Raises `FailedPrecondition` if none can be created.
     """
     senders: list[PayloadSender] = []
     failed: list[str] = []
@@ -85,7 +86,7 @@ async def make_senders(
             except _FAILURES as error:
                 failed.append(f"{name}: {error}")
     except BaseException:
-        # A cancelled handshake: nobody else knows of those that were made already.
+        # A cancelled handshake: only this frame knows the senders created so far.
         for sender in senders:
             sender.close()
         raise
@@ -99,8 +100,8 @@ async def attach_best(
 ) -> Attached:
     """Attach to the first offer that can be proved.
 
-    Who offers nothing offers the link itself. Raises `FailedPrecondition`, with every
-    reason, when there is none.
+    An empty list offers the link itself. Raises `FailedPrecondition`, with every reason, if none
+    works.
     """
     refused: list[str] = []
     for offer in tuple(offers) or (stage_pb2.TransportOffer(transport=FALLBACK.name),):

@@ -1,8 +1,8 @@
-"""Payloads through a slab: descriptors on the link, bytes copied once, views at the far end.
+"""Payload transport over a shared-memory slab: the link carries descriptors, bytes are copied once.
 
-The offer tells where the slab is handed over, and with what secret; the proof is what is
-read in it. A slab that is full, or a slot that has been lost, sends that chunk over gRPC,
-and the next one tries again: nothing breaks it.
+The offer contains the socket and the secret with which the slab is obtained. The proof is the
+slab's nonce. If the slab is full or a slot is lost, that chunk is sent over gRPC and the next one
+tries the slab again. The transport never breaks.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from antiphon.wire.blob import Encoding
 
 NAME = "shared_memory"
 
-# Size of the slab and secret; the name of the socket follows.
+# Size of the slab and secret. The name of the socket follows.
 _OFFER = struct.Struct("<Q16s")
 # Offset and generation.
 _SLOT = struct.Struct("<QQ")
 
 
 class SlabSender(PayloadSender):
-    """The producer's side; owns the slab. Raises `OSError` where it cannot be had."""
+    """The producer's side; owns the slab. Raises `OSError` if it cannot be created."""
 
     name = NAME
     lost = SlabFallback.SLOT_LOST
@@ -49,12 +49,12 @@ class SlabSender(PayloadSender):
         self._giver = FdGiver(slab.fd)
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """Where to ask for the slab, and with what secret."""
+        """Return the socket and the secret for the slab."""
         head = _OFFER.pack(self.slab.size_bytes, self._giver.secret)
         return stage_pb2.TransportOffer(transport=NAME, descriptor=head + self._giver.name.encode())
 
     def proved(self, proof: bytes) -> bool:
-        """Whether the consumer has read the slab; nobody else can attach after this."""
+        """Return whether the consumer has read the slab. Further processes cannot attach."""
         self._giver.close()
         return hmac.compare_digest(proof, self.slab.nonce)
 
@@ -64,18 +64,18 @@ class SlabSender(PayloadSender):
         return Placement(placed(NAME, encoding.size_bytes, slot))
 
     def release(self, payload: chunk_pb2.Payload) -> None:
-        """A slot that the consumer never had may be used again; others it marks itself."""
+        """Free a slot that the consumer never viewed. The consumer frees others itself."""
         _, generation = descriptor_of(payload, _SLOT)
         self.slab.release(generation)
 
     def close(self) -> None:
-        """Drop the slab."""
+        """Close the slab."""
         self._giver.close()
         self.slab.close()
 
 
 class SlabReceiver(PayloadReceiver):
-    """The consumer's side; the mapping goes with the last view of it."""
+    """The consumer's side. The mapping lives until its last view is gone."""
 
     name = NAME
 
@@ -83,22 +83,22 @@ class SlabReceiver(PayloadReceiver):
         self._slab: AttachedSlab | None = slab
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """A view of the slot. Raises `PayloadLost`."""
+        """Return a view of the slot. Raises `PayloadLost`."""
         offset, generation = descriptor_of(payload, _SLOT)
         if self._slab is None:
             raise PayloadLost(SlabFallback.SLOT_LOST, "the slab was let go")
         return self._slab.view(offset, generation, payload.size_bytes)
 
     def close(self) -> None:
-        """Let go of the slab now: a connection that broke may wait for the garbage collector, and
-        each mapping has a descriptor."""
+        """Drop the slab now. Each mapping holds a descriptor, and a broken connection may wait for
+        garbage collection."""
         self._slab = None
 
 
 async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
-    """The offered slab and the proof that it was read.
+    """Attach to the offered slab and return it with its proof.
 
-    Raises `OSError` or `ValueError`, which say why this process cannot reach it.
+    Raises `OSError` or `ValueError` with the reason if this process cannot reach it.
     """
     if len(offer.descriptor) <= _OFFER.size:
         raise ValueError("its offer is malformed")

@@ -1,22 +1,20 @@
-"""Shared memory between one producer and one consumer: an anonymous file in slots.
+"""Shared memory between one producer and one consumer: an anonymous file divided into slots.
 
-Laws:
+Invariants:
 
-* The file has no name (memfd): it vanishes with the last process that maps it.
-* It cannot shrink (sealed) and a slot's pages are reserved before it is written
-  (posix_fallocate), so that no access can end in SIGBUS: memory that is missing
-  is an error at `place`.
-* Nothing is reserved before it is needed. A slot's pages are reserved and mapped in
-  one go, in each process, the first time that they are used; from then on a slot
-  is reused warm.
-* A slot begins with the generation of its last placement; the consumer checks it.
-* The slab's head has a mark for each unit. When the last view of a slot dies, the
-  consumer writes the slot's generation there; the producer reads the marks when it
-  wants a slot. So giving a slot back costs no message and wakes nobody, and the next
-  payload finds the slot whose lines are still in the cache.
-* The consumer can write to the head and to nothing else.
-* The consumer never unmaps while a view lives: views hold the mapping, which is
-  dropped, not closed. The producer has no views and unmaps at once.
+* The file has no name (memfd), so it disappears with the last process that maps it.
+* It cannot shrink (sealed), and a slot's pages are reserved before it is written
+  (posix_fallocate), so no access can raise SIGBUS. Missing memory is an error of `place`.
+* A slot's pages are reserved and mapped at once, in each process, at its first use. Later uses find
+  it warm.
+* A slot begins with the generation of its last placement, which the consumer checks.
+* The slab's head has a mark for each unit. When the last view of a slot is gone, the consumer
+  writes the slot's generation there. The producer reads the marks when it needs a slot. Returning a
+  slot therefore costs no message and wakes no thread, and the next payload gets the slot whose
+  lines are still in the cache.
+* The consumer can write only to the head.
+* The consumer never unmaps while a view lives: views hold the mapping, which is dropped, not
+  closed. The producer has no views and unmaps at once.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ NONCE_BYTES = 32
 _SLOT = struct.Struct("<QQ")
 _SLOT_BYTES = ALIGNMENT
 _MARK_BYTES = 8
-# Where no slot begins that is in use; no generation comes so far.
+# Mark of units at which no slot in use begins; generations never reach it.
 _NO_SLOT = (1 << 64) - 1
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# From linux/mman.h; Python 3.11 has no names for them.
+# From linux/mman.h; not defined in Python 3.11.
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 
@@ -64,7 +62,7 @@ class SlabFallback(enum.StrEnum):
 
 
 class _Touched:
-    """Which units of a mapping have been populated."""
+    """Records which units of a mapping are populated."""
 
     def __init__(self, memory: mmap.mmap, advice: int) -> None:
         self._memory = memory
@@ -72,22 +70,22 @@ class _Touched:
         self._units = bytearray(len(memory) // UNIT_BYTES)
 
     def is_new(self, offset: int, size: int) -> bool:
-        """Whether any unit of the range has not been touched."""
+        """Return whether any unit of the range is not populated."""
         return self._units.find(0, *_units(offset, size)) >= 0
 
     def touch(self, offset: int, size: int) -> None:
-        """Map the pages of the range at once instead of fault by fault."""
+        """Populate the pages of the range at once instead of fault by fault."""
         first, end = _units(offset, size)
         try:
             self._memory.madvise(self._advice, first * UNIT_BYTES, (end - first) * UNIT_BYTES)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: a kernel before 5.14; it faults by itself.
+            if error.errno != errno.EINVAL:  # EINVAL: before Linux 5.14; pages fault singly.
                 raise
         self._units[first:end] = b"\1" * (end - first)
 
 
 class Slab:
-    """The producer's side. Raises `OSError` where anonymous files cannot be had."""
+    """The producer's side. Raises `OSError` if anonymous files are unavailable."""
 
     def __init__(self, capacity: int, *, reserve: Reserve = os.posix_fallocate) -> None:
         self.size_bytes = capacity
@@ -106,14 +104,14 @@ class Slab:
             os.close(self.fd)
             raise
         self._touched = _Touched(self._memory, _MADV_POPULATE_WRITE)
-        # The first block is never a slot: it holds the nonce and the marks.
+        # The first block holds the nonce and the marks, and is never a slot.
         self._slots.take(_head_bytes(capacity))
         self._memory[:NONCE_BYTES] = self.nonce
         self._marks = _marks(self._memory, capacity)
         self._awaited = np.full(len(self._marks), _NO_SLOT, np.uint64)
 
     def place(self, encoding: Encoding) -> tuple[int, int]:
-        """Encode straight into a free slot: its offset and generation. Raises `NotPlaced`."""
+        """Encode into a free slot. Return its offset and generation. Raises `NotPlaced`."""
         size = _SLOT_BYTES + encoding.size_bytes
         if size > self.size_bytes // 2:
             raise NotPlaced(SlabFallback.TOO_LARGE)
@@ -135,7 +133,7 @@ class Slab:
         return offset, self._generation
 
     def release(self, generation: int) -> None:
-        """The consumer never had a view of the slot; an unknown generation is ignored."""
+        """Free a slot that the consumer never viewed. Unknown generations are ignored."""
         offset = self._offsets.pop(generation, None)
         if offset is not None:
             self._awaited[offset // UNIT_BYTES] = _NO_SLOT
@@ -143,19 +141,19 @@ class Slab:
 
     @property
     def used(self) -> int:
-        """How many slots hold a payload that the consumer has not done with."""
+        """Number of slots that the consumer has not returned."""
         self._collect()
         return len(self._offsets)
 
     def close(self) -> None:
-        """Close and unmap; the memory lives on as long as the consumer maps it."""
+        """Close and unmap. The memory lives as long as the consumer maps it."""
         os.close(self.fd)
-        # The mapping cannot be closed under a view.
+        # Drop this view: a mapping with views cannot be closed.
         self._marks = np.empty(0, np.uint64)
         self._memory.close()
 
     def _collect(self) -> None:
-        """Take back the slots that the consumer has marked."""
+        """Free the slots that the consumer has marked."""
         if self._offsets:
             for unit in np.flatnonzero(self._marks == self._awaited):
                 self.release(int(self._awaited[unit]))
@@ -168,10 +166,10 @@ class Slab:
 
 
 class AttachedSlab:
-    """The consumer's side of a slab; takes the descriptor over.
+    """The consumer's side of a slab; takes ownership of the descriptor.
 
-    A slot is marked when its last view has died, on whatever thread that happens.
-    Raises `OSError`, or `ValueError` for a file that is not a slab of that size.
+    A slot is marked as free when its last view is gone, on whatever thread that happens. Raises
+    `OSError`, or `ValueError` for a file that is not a slab of that size.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
@@ -188,11 +186,12 @@ class AttachedSlab:
         self._touched = _Touched(self._memory, _MADV_POPULATE_READ)
 
     def nonce(self) -> bytes:
-        """What proves that this process reads the producer's memory."""
+        """Return the nonce, which proves that this process reads the producer's memory."""
         return self._memory[:NONCE_BYTES]
 
     def view(self, offset: int, generation: int, size: int) -> memoryview:
-        """The blob in a slot, read-only. Raises `PayloadLost` when it is not there."""
+        """Return a read-only view of the blob in a slot. Raises `PayloadLost` if it is not
+        there."""
         end = offset + _SLOT_BYTES + size
         if offset % UNIT_BYTES or size > MAX_PAYLOAD_BYTES or end > len(self._memory):
             raise PayloadLost(SlabFallback.SLOT_LOST, f"no slot of {size} bytes at {offset}")
@@ -201,28 +200,28 @@ class AttachedSlab:
         if _SLOT.unpack_from(self._memory, offset) != (generation, size):
             raise PayloadLost(SlabFallback.SLOT_LOST, f"generation {generation} is gone")
         owner = np.frombuffer(self._memory, np.uint8, size, offset + _SLOT_BYTES)
-        # Every view of the blob holds this array: it dies with the last of them.
+        # Every view of the blob references this array, so it is collected with the last one.
         mark = weakref.finalize(owner, _mark, self._marks, offset // UNIT_BYTES, generation)
         mark.atexit = False
         return owner.data
 
 
 def _mark(marks: npt.NDArray[np.uint64], unit: int, generation: int) -> None:
-    """One aligned store: whoever reads it sees the old word or the new one."""
+    """Mark a slot as free. One aligned store, so a reader sees the old word or the new one."""
     marks[unit] = generation
 
 
 def _marks(memory: mmap.mmap, capacity: int) -> npt.NDArray[np.uint64]:
-    """A word for each unit, zero until a slot that begins there is given back."""
+    """Return the marks: one word per unit, zero until a slot that begins there is freed."""
     return np.frombuffer(memory, np.uint64, capacity // UNIT_BYTES, ALIGNMENT)
 
 
 def _head_bytes(capacity: int) -> int:
-    """What the nonce and the marks take, in whole units."""
+    """Return the size of the nonce and the marks, in whole units."""
     size = ALIGNMENT + capacity // UNIT_BYTES * _MARK_BYTES
     return -(-size // UNIT_BYTES) * UNIT_BYTES
 
 
 def _units(offset: int, size: int) -> tuple[int, int]:
-    """The units that a range touches: first, and the one after the last."""
+    """Return the first unit that a range touches, and the one after the last."""
     return offset // UNIT_BYTES, -(-(offset + size) // UNIT_BYTES)

@@ -1,4 +1,4 @@
-"""Blocking work on a thread, of which nothing is left when nobody waits for it any more."""
+"""Blocking work on a thread whose result is dropped after a cancellation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Made = TypeVar("Made")
 
 
 async def made_on_thread(make: Callable[[], Made], drop: Callable[[Made], None]) -> Made:
-    """What `make` returns, on a thread; raises what it raises.
+    """Return the result of `make`, called on a thread; raise what it raises.
 
-    A thread cannot be interrupted: after a cancellation what it makes goes to `drop`, on
-    the loop, as soon as it is there.
+    A thread cannot be interrupted. After a cancellation the result is passed to `drop` on the event
+    loop when it is available.
     """
     loop = asyncio.get_running_loop()
     making = loop.run_in_executor(None, make)

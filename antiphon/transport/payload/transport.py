@@ -1,14 +1,14 @@
-"""What a payload transport is: a blob is placed on one side and fetched on the other.
+"""The interface of a payload transport: one side places a blob, the other fetches it.
 
-A `PayloadSender` and a `PayloadReceiver` live as long as one connection of a link.
-The sender turns an encoding into a proto `Payload` that says where the blob is; the
-message with it goes over gRPC, in order, whatever the transport; the receiver turns
-the `Payload` back into the blob's bytes. Bytes that take a while travel ahead of the
-message, so that other sessions' chunks pass them. Either side may fail at any chunk:
-then that chunk goes over gRPC, which can always carry it, and the reason is counted.
+A `PayloadSender` and a `PayloadReceiver` live as long as one connection of a link. The sender
+converts an encoding to a proto `Payload` that says where the blob is. The message with it is sent
+over gRPC, in order, whatever the transport. The receiver converts the `Payload` back to the blob's
+bytes. Large payloads are transferred ahead of the message, so that other sessions' chunks overtake
+them. Either side may fail at any chunk. That chunk is then sent over gRPC, which can carry any
+payload, and the reason is counted.
 
-A transport is one file here, which ends with its `Transport`, and one row of
-`registry.TRANSPORTS`. Links know neither its name nor what its descriptors say.
+A transport is one file in this package, which ends with its `Transport`, and one row of
+`registry.TRANSPORTS`. Links depend on neither its name nor the content of its descriptors.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 from antiphon.wire.frames import LinkMessage
 
-# Up to here a payload is always inline: a descriptor would cost as much.
+# Payloads up to this size are always inline, since a descriptor would cost as much.
 INLINE_BYTES = 16 << 10
-# No blob of a link is larger; a receiver reserves nothing for one that says so.
+# Largest blob of a link. A receiver allocates nothing for a larger claim.
 MAX_PAYLOAD_BYTES = 1 << 30
 
 WriteMessage = Callable[[LinkMessage], Awaitable[None]]
 
 
 class NotPlaced(ResourceExhausted):
-    """A transport cannot take this payload now; fallbacks are counted by `reason`."""
+    """A transport cannot accept this payload now. `reason` counts the fallback."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
@@ -41,7 +41,7 @@ class NotPlaced(ResourceExhausted):
 
 
 class PayloadLost(DataLoss):
-    """A payload that was announced cannot be had; fallbacks are counted by `reason`."""
+    """An announced payload cannot be fetched. `reason` counts the fallback."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
@@ -50,10 +50,11 @@ class PayloadLost(DataLoss):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a blob is; `push`, if any, moves its bytes, and only then is `payload` true.
+    """Where a blob is.
 
-    `push` may raise `PayloadLost`, and does so when the consumer takes nothing for a while, such as
-    the link's `answer_within_s`. A sender makes one push at a time.
+    `push`, if any, transfers its bytes; `payload` is valid only after that. `push` raises
+    `PayloadLost` if the transfer fails, or if the consumer does not read for the link's
+    `answer_within_s`. A sender runs one push at a time.
     """
 
     payload: chunk_pb2.Payload
@@ -61,10 +62,10 @@ class Placement:
 
 
 class PayloadSender(Protocol):
-    """The producer's side; what has a body here need not be overridden.
+    """The producer's side. Methods with a body here are optional.
 
-    Fallbacks are counted by `lost` when a payload did not arrive, and by `busy` when
-    others do not wait for a push any longer.
+    `lost` counts fallbacks for payloads that did not arrive, `busy` those that did not wait for a
+    push.
     """
 
     name: str
@@ -72,15 +73,15 @@ class PayloadSender(Protocol):
     busy: str = ""
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """What the consumer needs to attach."""
+        """Return what the consumer needs to attach."""
         ...
 
     def proved(self, proof: bytes) -> bool:
-        """Whether `proof` can only come from one who has attached."""
+        """Return whether `proof` shows that the consumer has attached."""
         ...
 
     def pushes(self, encoding: Encoding) -> bool:
-        """Whether a placement of this would have a `push`."""
+        """Return whether a placement of this encoding has a `push`."""
         return False
 
     def place(self, encoding: Encoding) -> Placement:
@@ -88,53 +89,53 @@ class PayloadSender(Protocol):
         ...
 
     def release(self, payload: chunk_pb2.Payload) -> None:
-        """The consumer never had this, which was placed without a push."""
+        """Free a payload placed without a push that the consumer never fetched."""
         return
 
     @property
     def broken(self) -> bool:
-        """Whether the transport has to be offered anew to be of use again."""
+        """Whether the transport is unusable until it is offered again."""
         return False
 
     def close(self) -> None:
-        """Give everything back; what the consumer still views stays valid."""
+        """Free all resources. Views held by the consumer stay valid."""
         return
 
 
 class PayloadReceiver(Protocol):
-    """The consumer's side; what has a body here need not be overridden."""
+    """The consumer's side. Methods with a body here are optional."""
 
     name: str
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """The producer has begun a push. Raises `DataLoss` when it has no business to."""
+        """Start receiving a push. Raises `DataLoss` if none was agreed on."""
         raise DataLoss("link: a transfer began that was not agreed on")
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """The blob. Raises `PayloadLost` when it cannot be had and may be asked for again.
+        """Return the blob. Raises `PayloadLost` if it cannot be fetched and may be requested again.
 
         Cancellation leaves the transport unusable; the connection ends with it.
         """
         ...
 
     def close(self) -> None:
-        """Detach; views that were given out stay valid."""
+        """Detach. Views returned so far stay valid."""
         return
 
 
 Attachment = tuple[PayloadReceiver, bytes]
-"""A receiver, and the proof that it reaches its sender."""
+"""A receiver and its proof of access to the sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
     """A row of the registry.
 
-    `name` is what settings say; offers have it or one of `aliases`. `make_sender` gets the
-    peer's address and what writes to the link. It and `attach` raise `OSError`,
-    `RuntimeError`, `ImportError` or `ValueError`, whose words are told as the reason to do
-    without. Fallbacks are counted by `reasons`. `by_default` says whether "auto" offers it;
-    `check` raises `InvalidArgument` where this process can never have it.
+    `name` is used in settings; offers use it or one of `aliases`. `make_sender` is called with the
+    peer's address and a function that writes to the link. It and `attach` raise `OSError`,
+    `RuntimeError`, `ImportError` or `ValueError`; the message is reported as the reason of a
+    fallback. `reasons` lists the counted reasons. `by_default` returns whether "auto" offers the
+    transport. `check` raises `InvalidArgument` if this process can never use it.
     """
 
     name: str
@@ -147,18 +148,18 @@ class Transport:
 
     @property
     def names(self) -> frozenset[str]:
-        """What its offers may be called."""
+        """Names accepted in offers."""
         return self.aliases | {self.name}
 
 
 def placed(transport: str, size_bytes: int, descriptor: bytes) -> chunk_pb2.Payload:
-    """A payload that a transport has put where its descriptor says."""
+    """Return the payload for a blob at a transport's descriptor."""
     place = chunk_pb2.PayloadPlace(transport=transport, descriptor=descriptor)
     return chunk_pb2.Payload(size_bytes=size_bytes, placed=place)
 
 
 def descriptor_of(payload: chunk_pb2.Payload, form: struct.Struct) -> tuple[Any, ...]:
-    """The numbers of a payload's descriptor. Raises `DataLoss` when it has another form."""
+    """Unpack a payload's descriptor. Raises `DataLoss` if it has another size."""
     descriptor = payload.placed.descriptor
     if len(descriptor) != form.size:
         raise DataLoss(f"link: a descriptor of {len(descriptor)} bytes is malformed")

@@ -1,4 +1,4 @@
-"""The transports of one connection as its consumer sees them: attached, used, attached anew."""
+"""The consumer's payload transports of one connection: attached, used and replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.wire.frames import Frame
 
 
 class ConsumerAgreement:
-    """Payloads come over the transport that was agreed on, and over the link itself."""
+    """Receives payloads over the negotiated transport and over the link itself."""
 
     def __init__(self, settings: LinkSettings, state: LinkState, attach: Attach) -> None:
         self._settings = settings
@@ -23,32 +23,34 @@ class ConsumerAgreement:
         self._agreed: PayloadReceiver = self._fallback
 
     async def attach(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
-        """Take the best offer. Raises `FailedPrecondition` when there is none."""
+        """Attach to the best offer. Raises `FailedPrecondition` if none works."""
         return self._take(await self._attach_best(offers, self._settings))
 
     async def attach_anew(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
-        """The agreed transport broke: take a new one, or the link, which is there already."""
+        """Replace a broken transport by a new offer, else by the link itself."""
         try:
             return await self.attach(offers)
         except FailedPrecondition as error:
             return self._take(Attached(self._fallback, b"", (error.message,)))
 
     def take(self, frame: Frame) -> None:
-        """Bytes of a payload on the link itself. Raises `DataLoss`."""
+        """Add a payload frame received on the link. Raises `DataLoss`."""
         self._fallback.take(frame)
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """The producer has begun to push a payload. Raises `DataLoss`."""
+        """Start receiving a pushed payload. Raises `DataLoss`."""
         self._receiver(payload.placed.transport).begin(payload)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> tuple[str, bytes | memoryview]:
-        """Transport and bytes of a payload that was placed. Raises `PayloadLost`, and `DataLoss`
-        for lies."""
+        """Return the transport and the bytes of a placed payload.
+
+        Raises `PayloadLost`, and `DataLoss` for an inconsistent descriptor.
+        """
         receiver = self._receiver(payload.placed.transport)
         return receiver.name, await receiver.fetch(payload)
 
     def close(self) -> None:
-        """Detach."""
+        """Detach from the transport."""
         self._agreed.close()
 
     def _take(self, attached: Attached) -> stage_pb2.LinkAccept:

@@ -1,9 +1,9 @@
-"""One connection of a link as its consumer sees it: fetch payloads, deliver in order, answer.
+"""The consumer's end of one connection of a link: fetch payloads, deliver in order, answer.
 
-A chunk whose payload cannot be had is asked for again, and everything after it is
-passed over until it has come: the producer sends all of that again. A chunk that is
-malformed counts as received and is handed to `failed`: the link goes on. A message that came
-damaged ends the connection as a cut wire does. Progress is told now and then.
+A chunk whose payload cannot be fetched is requested again. Everything after it is skipped until it
+arrives, since the producer sends all of that again. A malformed chunk counts as received and is
+passed to `failed`; the link continues. A corrupt message ends the connection as a network failure
+does. Progress is acknowledged periodically.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import CameOnLink, as_frame
 
-# An acknowledgement wakes four threads at each end, and nobody waits for one but at an end.
+# An acknowledgement wakes four threads at each end, and only the end of a segment needs it at once.
 PROGRESS_CHUNKS = 256
 PROGRESS_BYTES = 1 << 20
 PROGRESS_S = 0.5
@@ -44,7 +44,7 @@ Failed = Callable[[chunk_pb2.Chunk, AntiphonError], None]
 
 
 class IncomingConnection:
-    """Serves one stream of a link. `arrived` and `failed` tell of chunks, in order."""
+    """Serves one stream of a link. `arrived` and `failed` are called with chunks, in order."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class IncomingConnection:
         self._undelivered: list[Chunk] = []
 
     async def run(self, hello: stage_pb2.LinkHello, own: LinkIdentity, *, resumed: bool) -> None:
-        """Accept and serve until the stream ends. Raises `AntiphonError` for a bad producer."""
+        """Accept the link and serve it until the stream ends. Raises `AntiphonError` for a bad
+        producer."""
         accept = await self._agreement.attach(hello.offers)
         self._link.responses.confirmed(hello.responses)
         accept.boot_id, accept.role, accept.name = own.boot_id, own.role, own.name
@@ -94,7 +95,7 @@ class IncomingConnection:
                 log.warning("a connection of link %s ended: %r", self._link.link_id, error)
 
     def close(self) -> None:
-        """Another connection of the link takes its place."""
+        """Stop serving: another connection of the link takes over."""
         for task in self._tasks:
             task.cancel()
 
@@ -113,7 +114,8 @@ class IncomingConnection:
     async def _receive(self) -> None:
         async for request in self._incoming:
             if isinstance(request, CorruptMessage):
-                # What it was cannot be known: the producer sends all again that is not confirmed.
+                # Its content is unknown. On the next connection the producer resends everything
+                # unconfirmed.
                 log.warning("a message of link %s came damaged", self._link.link_id)
                 self._link.state.counts["damaged"] += 1
                 return
@@ -147,7 +149,7 @@ class IncomingConnection:
                 ends = ends or proto.segment_finished
         finally:
             self._deliver()
-        # An end is told at once: the producer keeps its session until it knows of it.
+        # Acknowledge an end at once: the producer keeps its session until then.
         many = self._unreported >= PROGRESS_CHUNKS or self._unreported_bytes >= PROGRESS_BYTES
         if many or (ends and self._unreported):
             self._report_progress()
@@ -180,14 +182,14 @@ class IncomingConnection:
             self._deliver()
             self._failed(proto, fault)
             return
-        # Counted from the bytes that came, not from what the message says of them.
+        # Count the bytes received, not the size that the message claims.
         if size_bytes := len(blob):
             self._unreported_bytes += size_bytes
             link.state.count_payload(transport, size_bytes)
         self._undelivered.append(chunk)
 
     def _deliver(self) -> None:
-        """Hand on what has come, before anything else is awaited: it counts as received."""
+        """Deliver received chunks before the next await, since they count as received."""
         if self._undelivered:
             chunks, self._undelivered = self._undelivered, []
             self._arrived(chunks)
@@ -217,20 +219,20 @@ class IncomingConnection:
         return stage_pb2.LinkResponse(progress=stage_pb2.LinkProgress(chunks=self._link.received))
 
     async def _answer(self) -> None:
-        """Write what there is to say, for ever; refusals and credits in their order."""
-        told = self._link.responses.first
+        """Write control messages, refusals and credits forever, in order."""
+        written = self._link.responses.first
         while True:
             if self._link.overrun:
                 raise ResourceExhausted(f"link: {MAX_RESPONSES} answers were not confirmed")
             while self._control:
                 await self._context.write(self._control.popleft())
-            told = max(told, self._link.responses.first)
-            due = self._link.responses.since(told)
+            written = max(written, self._link.responses.first)
+            due = self._link.responses.since(written)
             for response in due:
                 await self._context.write(response)
-            told += len(due)
+            written += len(due)
             if self._progress_due:
                 await self._context.write(self._progress())
-            elif not (self._control or told < self._link.responses.count):
+            elif not (self._control or written < self._link.responses.count):
                 self._link.changed.clear()
                 await self._link.changed.wait()

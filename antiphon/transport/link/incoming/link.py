@@ -1,8 +1,7 @@
-"""What the consumer keeps of a link across connections, and its answers to it.
+"""The consumer's state of a link across connections, and its answers.
 
-Chunks are counted; a number below the count has come before and is dropped. What
-is told to the producer and must not get lost (refusals, credits) is kept until the
-producer says that it has come.
+Chunks are counted. A chunk numbered below the count is a duplicate and is dropped. Refusals and
+credits must not be lost, so they are kept until the producer confirms them.
 """
 
 from __future__ import annotations
@@ -17,57 +16,59 @@ from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
 
 MAX_RESPONSES = 65536
-Told = TypeVar("Told")
+Response = TypeVar("Response")
 
 
 def is_next(number: int, received: int) -> bool:
-    """Whether a chunk of the link is the one that follows those that were received; False if it
-    has come before. Raises `DataLoss` when one before it is missing."""
+    """Return whether a chunk follows those received; False for a duplicate.
+
+    Raises `DataLoss` if an earlier chunk is missing.
+    """
     if number > received:
         raise DataLoss(f"link: chunk {number} came, {received} was expected")
     return number == received
 
 
-class ResponseLog(Generic[Told]):
-    """Responses that the producer has not confirmed, numbered by their order."""
+class ResponseLog(Generic[Response]):
+    """Unconfirmed responses, numbered in order."""
 
     def __init__(self) -> None:
-        self._responses: deque[Told] = deque()
+        self._responses: deque[Response] = deque()
         self._first = 0
 
-    def append(self, response: Told) -> None:
-        """One more. Raises `ResourceExhausted` when the producer confirms none."""
+    def append(self, response: Response) -> None:
+        """Append a response. Raises `ResourceExhausted` if too many are unconfirmed."""
         if len(self._responses) >= MAX_RESPONSES:
             raise ResourceExhausted(f"{MAX_RESPONSES} responses wait for the producer")
         self._responses.append(response)
 
     def confirmed(self, count: int) -> None:
-        """The first `count` responses of the link have come."""
+        """Drop the first `count` responses of the link."""
         while self._first < count and self._responses:
             self._responses.popleft()
             self._first += 1
 
-    def since(self, number: int) -> list[Told]:
-        """The responses from a number on."""
+    def since(self, number: int) -> list[Response]:
+        """Return the responses from `number` on."""
         return [self._responses[at] for at in range(number - self._first, len(self._responses))]
 
     @property
     def first(self) -> int:
-        """Number of the first that is not confirmed."""
+        """Number of the first unconfirmed response."""
         return self._first
 
     @property
     def count(self) -> int:
-        """How many there have been."""
+        """Number of responses so far."""
         return self._first + len(self._responses)
 
 
 @dataclass(slots=True)
 class IncomingLink:
-    """A link from an upstream process. `changed` is set when there is something to answer.
+    """A link from an upstream process.
 
-    `producer` is the host and the address of the process behind it. `overrun` says
-    that it confirms no answers: the link cannot go on.
+    `changed` is set when there is something to answer. `producer` is the host and the address of
+    the process. `overrun` is set when too many answers are unconfirmed; the link then fails.
     """
 
     link_id: str
@@ -81,7 +82,8 @@ class IncomingLink:
     overrun: bool = False
 
     def respond(self, response: stage_pb2.LinkResponse) -> None:
-        """Tell the producer, now or after it is back; too much ends the connection."""
+        """Send a response, now or after a reconnect. Too many unconfirmed ones end the
+        connection."""
         try:
             self.responses.append(response)
         except ResourceExhausted:

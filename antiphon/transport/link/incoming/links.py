@@ -1,9 +1,8 @@
 """The consumer's ends of all links into a process.
 
-A stream that breaks suspends its link; the producer may take it up again within
-the resume window. The link is lost, once, when the window ends, when its producer
-says goodbye, and when another boot of the producing process appears at the same
-address: then the one that began is gone.
+A broken stream suspends its link. The producer may resume it within the resume window. The link is
+lost once: when the window ends, when its producer says goodbye, or when another boot of the
+producing process connects from the same address, which means that the first one has died.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from antiphon.wire.frames import CameOnLink
 from antiphon.wire.status import abort
 
 MAX_LINKS = 1024
-"""Of one process, those that may heal included."""
+"""Limit per process, including suspended links."""
 
 MAX_NAME_BYTES = 256
-"""Of each name in a hello: they are kept as long as the link, and told in `Describe`."""
+"""Limit of each name in a hello. Names are kept with the link and returned by `Describe`."""
 
 REPLACED_RETRY_S = 1.0
-"""When a session with the process that has come into another's place may be tried."""
+"""Retry delay for a new session after the consumer process was replaced."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingEvents:
-    """What links tell their owner, on the event loop.
+    """Callbacks of links, on the event loop.
 
-    `arrived` gets chunks, in order, and their link's id; `failed` the link, the message and the
-    fault of a malformed chunk. `opened`, `suspended` and `lost` get the link.
+    `arrived` is called with chunks, in order, and their link's id; `failed` with the link, the
+    message and the fault of a malformed chunk; `opened`, `suspended` and `lost` with the link.
     """
 
     opened: Callable[[IncomingLink], None]
@@ -110,18 +109,18 @@ class IncomingLinks:
             log.info("the producer of link %s is gone", link.link_id)
         finally:
             if self._connections.get(link.link_id) is connection:
-                # What is missing or out of place may come whole on the next connection.
+                # A missing or misplaced chunk may arrive intact on the next connection.
                 final = failure is not None and not isinstance(failure, DataLoss)
                 self._disconnected(link, final=connection.said_goodbye or final)
         if failure is not None:
             await abort(context, failure)
 
     def states(self) -> list[LinkState]:
-        """The links that are not lost."""
+        """Return the state of every link that is not lost."""
         return [link.state for link in self._links.values()]
 
     def _mistaken(self, hello: stage_pb2.LinkHello) -> Unavailable | None:
-        """The refusal of a link that is meant for another process, which was here before."""
+        """Return the error for a link addressed to an earlier boot of this process, else None."""
         if hello.consumer_boot_id in ("", self._identity.boot_id):
             return None
         return Unavailable(
@@ -133,9 +132,9 @@ class IncomingLinks:
         )
 
     def _link(self, hello: stage_pb2.LinkHello) -> tuple[IncomingLink, bool]:
-        """The link that a hello is about, and whether it was known.
+        """Return the link of a hello, and whether it was known.
 
-        Raises `ResourceExhausted` for one too many.
+        Raises `ResourceExhausted` when there are `MAX_LINKS`.
         """
         for other in list(self._links.values()):
             same_place = hello.address and other.producer == (hello.host_id, hello.address)
@@ -181,7 +180,7 @@ class IncomingLinks:
 
 
 def _fault(hello: stage_pb2.LinkHello) -> InvalidArgument | None:
-    """What is wrong with a hello."""
+    """Return the error of an invalid hello, else None."""
     if not hello.link_id:
         return InvalidArgument("hello.link_id: must not be empty", field="hello.link_id")
     for name in ("link_id", "host_id", "boot_id", "role", "address", "consumer_boot_id", "name"):

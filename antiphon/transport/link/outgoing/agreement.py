@@ -1,7 +1,7 @@
-"""The transports of one connection as its producer sees them: offered, agreed on, offered anew.
+"""The producer's payload transports of one connection: offered, agreed on and offered again.
 
-One that broke is offered again after a while, and the link itself in any case: nothing in
-flight may be lost for it. The transports live as long as the connection.
+A broken transport is offered again after a while, always together with the link itself, so that
+payloads in flight are not lost. Transports live as long as the connection.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
 
-# What is kept of the reasons that a consumer gives.
+# Bounds on the reasons kept from a consumer.
 MAX_REASONS, MAX_REASON = 8, 500
-# A transport that broke is offered anew after this long, doubling.
+# Delay before a broken transport is offered again; doubles up to the second value.
 FIRST_OFFER_S = 1.0
 LAST_OFFER_S = 60.0
 
@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class ProducerAgreement:
-    """`chosen` takes payloads, `fallback` those that it does not; they may be the same.
+    """Selects the sender of each payload.
 
-    `changed` is the link's: set when it is `due` to `offer_anew`.
+    `chosen` is the negotiated transport, `fallback` the link itself; they may be the same.
+    `changed` is the link's event, set when `offer_anew` is `due`.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ProducerAgreement:
         self.due = self._anew = False
 
     async def offers(self) -> list[stage_pb2.TransportOffer]:
-        """What this process can offer now. Raises `FailedPrecondition` for nothing at all."""
+        """Create the transports to offer now. Raises `FailedPrecondition` if there are none."""
         made, self._failed = await self._make_senders(
             self._settings, self._state.peer_address, self._write
         )
@@ -60,8 +61,8 @@ class ProducerAgreement:
         return [sender.offer() for sender in made]
 
     def accepted(self, accept: stage_pb2.LinkAccept) -> None:
-        """Take the consumer's choice and drop the other offers. Raises `FailedPrecondition`."""
-        # The latest of a name: an earlier one is broken.
+        """Use the consumer's choice and close the other offers. Raises `FailedPrecondition`."""
+        # Use the latest of a name; earlier ones are broken.
         matching = [sender for sender in self._senders if sender.name == accept.transport]
         if not matching or not matching[-1].proved(accept.proof):
             raise FailedPrecondition(f"the peer proved no transport, it said {accept.transport!r}")
@@ -81,12 +82,12 @@ class ProducerAgreement:
             log.info("link to %s: %s", self._state.peer_address, reason)
 
     def failed(self) -> None:
-        """The chosen transport did not take a payload, or lost one."""
+        """Schedule a new offer if the chosen transport is broken."""
         if self.chosen.broken:
             self._offer_later()
 
     async def offer_anew(self) -> None:
-        """Offer what there is, and the link itself, when that is due."""
+        """Offer all available transports and the link itself."""
         self.due, self._anew = False, True
         try:
             offers = await self.offers()
@@ -99,7 +100,7 @@ class ProducerAgreement:
         await self._write(stage_pb2.LinkRequest(offers=stage_pb2.TransportOffers(offers=offers)))
 
     def close(self) -> None:
-        """Give the transports back."""
+        """Close all transports."""
         if self._timer is not None:
             self._timer.cancel()
         for sender in self._senders:
@@ -111,7 +112,7 @@ class ProducerAgreement:
             self._in_s = min(2 * self._in_s, LAST_OFFER_S)
 
     def _let_offer(self) -> None:
-        # Meanwhile an offer may have been taken.
+        # An offer may have been accepted in the meantime.
         self._timer = None
         self.due = self.chosen.broken or self.chosen is self.fallback
         self._changed.set()

@@ -1,8 +1,8 @@
-"""One connection of a link as its producer sees it: from hello until the stream breaks.
+"""The producer's end of one connection of a link, from hello until the stream breaks.
 
-Chunks that can go leave together, their payloads placed (`payloads.py`) by the transport
-that the ends agree on (`agreement.py`). When the consumer could not get one, everything
-after it is sent again.
+Chunks that are ready are sent together, their payloads placed (`payloads.py`) by the negotiated
+transport (`agreement.py`). If the consumer could not fetch one, it and everything after it is sent
+again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from antiphon.wire.frames import LinkCall, LinkMessage
 
 MAX_BATCH_BYTES = 1 << 20
 MAX_BATCH_PAYLOAD_BYTES = 4 << 20
-"""Payloads that are placed where they go, in one go, before anything else can be sent."""
+"""Bound on payloads placed at once; nothing else is sent during that time."""
 MAX_BATCH_CHUNKS = 4096
 
 
 class OutgoingConnection:
-    """Negotiates (`open`), then pumps until the stream breaks (`write`).
+    """Negotiates in `open`, then sends in `write` until the stream breaks.
 
-    `changed` is the link's: set whenever something may have become sendable.
+    `changed` is the link's event, set whenever something may have become sendable.
     """
 
     def __init__(
@@ -54,30 +54,30 @@ class OutgoingConnection:
         self._patience = WaitDeadline(settings.answer_within_s)
 
     async def open(self, hello: stage_pb2.LinkHello) -> stage_pb2.LinkAccept:
-        """Say hello with offers; the consumer's answer.
+        """Send hello with offers and return the consumer's answer.
 
-        Raises `FailedPrecondition` when no transport can be agreed on, and what the
-        stream raises.
+        Raises `FailedPrecondition` if no transport is agreed on, and the stream's errors.
         """
         hello.offers.extend(await self._agreement.offers())
         await self._stream.write(stage_pb2.LinkRequest(hello=hello))
         answer = await self._stream.read()
         if not isinstance(answer, stage_pb2.LinkResponse) or not answer.HasField("accept"):
-            # Not a word of the peer's: a cut wire ends the stream like this too.
-            # So does an answer that came damaged.
+            # Not an answer of the peer: a broken network ends the stream like this, and so does a
+            # corrupt answer.
             raise asyncio.InvalidStateError("the stream ended before the link was accepted")
         self.accepted(answer.accept)
         return answer.accept
 
     def accepted(self, accept: stage_pb2.LinkAccept) -> None:
-        """Take the consumer's choice of transport. Raises `FailedPrecondition`."""
+        """Use the consumer's choice of transport. Raises `FailedPrecondition`."""
         self._agreement.accepted(accept)
 
     async def write(self, responses: Callable[[], int]) -> None:
-        """Send what becomes sendable until `leave`; `responses` tells how many have come.
+        """Send what becomes sendable until `leave`. `responses` returns the number of responses
+        received.
 
-        Raises `TimeoutError` when the consumer says nothing for too long that has chunks to
-        confirm: a message whose length was changed on its way would be waited for, for ever.
+        Raises `TimeoutError` if the consumer has chunks to confirm and is silent for too long. A
+        corrupted length prefix would otherwise block it forever.
         """
         try:
             async with self._patience:
@@ -103,21 +103,21 @@ class OutgoingConnection:
                 await self._changed.wait()
 
     def heard(self) -> None:
-        """The consumer has said something, and perhaps confirmed chunks: it reads."""
+        """Restart the timeout: the consumer has sent a message, so it reads."""
         if self._log.unconfirmed:
             self._patience.begin()
         else:
             self._patience.end()
 
     def progressed(self, progress: stage_pb2.LinkProgress) -> list[Outgoing]:
-        """The consumer has chunks: those that it had not before."""
+        """Return the chunks that the consumer newly acknowledges."""
         come = self._log.acknowledge(progress.chunks)
         self._payloads.arrived(come)
         self._changed.set()
         return come
 
     def asked_again(self, resend: stage_pb2.LinkResend) -> None:
-        """A payload did not arrive: it falls back, and what followed it follows again."""
+        """Send a chunk over the fallback, and everything after it again: its payload was lost."""
         if (chunk := self._log.numbered(resend.first)) is not None:
             self._payloads.lost(chunk)
         self._state.counts["resent"] += self._log.rewind(resend.first)
@@ -125,19 +125,20 @@ class OutgoingConnection:
         self._changed.set()
 
     def leave(self) -> None:
-        """Take leave once what waits is sent."""
+        """Say goodbye once everything is sent."""
         self._leaving = True
         self._changed.set()
 
     def close(self) -> None:
-        """Give the transports back."""
+        """Close the transports."""
         self._agreement.close()
 
     def _next_batch(self) -> stage_pb2.LinkRequest | None:
-        """What can go now: about `MAX_BATCH_BYTES` inline and `MAX_BATCH_PAYLOAD_BYTES` in all.
+        """Return the next message, of about `MAX_BATCH_BYTES` inline and `MAX_BATCH_PAYLOAD_BYTES`
+        in all.
 
-        What an engine emits meanwhile, of other sessions too, waits until this has gone. A chunk
-        whose bytes are still on their way holds its session back, no other.
+        Chunks emitted during its transmission wait. A chunk whose payload is still being
+        transferred holds back only its own session.
         """
         request = stage_pb2.LinkRequest()
         batch = request.batch
@@ -170,12 +171,15 @@ class OutgoingConnection:
         return request if batch.chunks else None
 
     async def _write_in_time(self, message: LinkMessage) -> None:
-        """As `_write_message`, for a transport. Raises `TimeoutError` when the consumer reads
-        nothing: it may have nothing to confirm as long as the transport is not done."""
+        """Write a transport's message. Raises `TimeoutError` if the consumer does not read.
+
+        The consumer may have nothing to confirm until the transport is done, so this needs its own
+        timeout.
+        """
         async with asyncio.timeout(self._answer_within_s):
             await self._write_message(message)
 
     async def _write_message(self, message: LinkMessage) -> None:
-        """In turn: batches and the messages of pushes alternate."""
+        """Write a message; batches alternate with frames of pushes."""
         async with self._writing:
             await self._stream.write(message)

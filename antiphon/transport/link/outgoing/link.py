@@ -1,12 +1,11 @@
-"""The producer's end of a link: one stream to a downstream stage process, which heals.
+"""The producer's end of a link: one resumable stream to a downstream stage process.
 
-Chunks of all sessions that are ready at the same time leave as one message: a gRPC
-message costs the same CPU whatever it carries. Chunks are numbered and kept until
-the consumer has acknowledged them, so that a link whose stream broke goes on where
-it stood: nothing is lost and nothing comes twice. While it is broken its sessions
-are suspended; it is lost, and everything on it, when it does not heal within the
-resume window, or when a process answers that does not know it: the consumer has
-restarted, and what it held is gone. The next chunk then opens a new link.
+Chunks of all sessions that are ready at the same time are sent as one message, because a gRPC
+message costs the same CPU whatever its size. Chunks are numbered and kept until the consumer has
+acknowledged them. A link whose stream broke therefore resumes without loss or duplicates; its
+sessions are suspended in between. The link is lost, with everything on it, when it is not resumed
+within the resume window, or when the process that answers does not know it, which means that the
+consumer has restarted. The next chunk then opens a new link.
 """
 
 from __future__ import annotations
@@ -36,25 +35,24 @@ from antiphon.wire.status import error_from_rpc, is_typed
 
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 0.25
-# A peer that takes the connection and never answers is left after this.
+# Handshake timeout for a peer that accepts the connection but does not answer.
 FIRST_HANDSHAKE_S = 10.0
 HANDSHAKE_S = 1.5
 GOODBYE_S = 1.0
 MOST_GARBLED = 8
-"""Connections in a row that end since the consumer got what it cannot have been sent, and confirmed
-nothing."""
+"""Consecutive connections that may end in corrupt data without confirming any chunk."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """What a link tells its owner, on the event loop.
+    """Callbacks of a link, on the event loop.
 
-    `credited` gets the link's peer and, of a segment's edge, how many positions
-    may be sent in all. `suspended` and `lost` get the link's peer, `lost` also the
-    sessions of which the consumer has not acknowledged everything; `settled` gets a
-    session of which it now has.
+    `credited` is called with the peer, the segment, the edge and the total number of positions that
+    may be sent. `suspended` and `lost` are called with the peer, `lost` also with the sessions that
+    have unacknowledged chunks. `settled` is called with a session whose chunks are all
+    acknowledged.
     """
 
     refused: Callable[[str, AntiphonError], None]
@@ -65,9 +63,9 @@ class LinkEvents:
 
 
 class OutgoingLink:
-    """A link to `peer`. `send_nowait` until it is lost; `close` at the end.
+    """A link to `peer`. Use `send_nowait` until it is lost; `close` at the end.
 
-    Raises nothing after construction: failures are told through `LinkEvents`.
+    Raises nothing after construction: failures are reported through `LinkEvents`.
     """
 
     def __init__(
@@ -100,23 +98,23 @@ class OutgoingLink:
 
     @property
     def sessions(self) -> Collection[str]:
-        """Those of which the consumer has not acknowledged everything."""
+        """Sessions with unacknowledged chunks."""
         return self._log.sessions
 
     def send_nowait(self, chunk: Chunk) -> None:
         """Queue a chunk.
 
-        Raises `ResourceExhausted` when too much waits already, and `ValueError` for
-        tensors that have no place in a blob.
+        Raises `ResourceExhausted` when too much is queued, and `ValueError` for tensors that a blob
+        cannot hold.
         """
         encoding = Encoding(chunk.tensors) if chunk.tensors else None
         self._log.append(Outgoing(address_to_proto(chunk), encoding))
         self._changed.set()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Send what waits, if that takes at most `GOODBYE_S`, and take leave.
+        """Send what is queued, within `GOODBYE_S`, and say goodbye.
 
-        Without `flush`, and when cancelled, it is dropped. Nobody here is told.
+        Without `flush`, and when cancelled, queued chunks are dropped. No event is raised.
         """
         self._closing = True
         if flush and self._connection is not None:
@@ -126,7 +124,7 @@ class OutgoingLink:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        """Connect, pump until something breaks, and again, until the link is lost."""
+        """Connect and send, repeatedly, until the link is lost."""
         retry_s = FIRST_RETRY_S
         while True:
             cause = await self._connect()
@@ -138,7 +136,7 @@ class OutgoingLink:
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
     async def _connect(self) -> Exception:
-        """One connection, to its end; what ended it."""
+        """Run one connection to its end. Return the exception that ended it."""
         self._accepted = False
         try:
             async with self._open_channel() as channel:
@@ -159,11 +157,11 @@ class OutgoingLink:
         except ExceptionGroup as group:
             return _first(group)
         except Exception as error:
-            return error  # `_own_word` sorts them: nothing may end a link unheard.
+            return error  # `_own_word` classifies it; no exception may end a link unreported.
         return asyncio.InvalidStateError("the peer closed the link")
 
     def _check(self, accept: stage_pb2.LinkAccept) -> None:
-        """Take up where the consumer stands. Raises `Unavailable` when it is not the same."""
+        """Resume at the consumer's count. Raises `Unavailable` if it is another process."""
         if self._peer_boot and (accept.boot_id != self._peer_boot or not accept.resumed):
             raise Unavailable(f"the process at {self._address} does not know the link any more")
         self._peer_boot = accept.boot_id
@@ -205,7 +203,7 @@ class OutgoingLink:
         raise asyncio.InvalidStateError("the peer closed the link")
 
     def _confirm(self, acknowledged: Collection[Outgoing]) -> None:
-        """The consumer has these: tell of the sessions of which nothing is under way any more."""
+        """Report the sessions whose chunks are all acknowledged."""
         if acknowledged:
             self._garbled = 0
         for session_id in {chunk.session_id for chunk in acknowledged}:
@@ -213,9 +211,9 @@ class OutgoingLink:
                 self._events.settled(session_id)
 
     def _may_heal(self, cause: Exception) -> bool:
-        """A connection has ended: whether the next may go on. If not, the link is lost."""
-        # What the process there says by its own word, it will say again; bytes that came to it
-        # otherwise than they were sent may come right now.
+        """Return whether to reconnect after a connection ended. If not, the link is lost."""
+        # The peer would repeat a typed error. Data corrupted on the way may arrive intact next
+        # time.
         word = _own_word(cause)
         garbled = isinstance(word, DataLoss) and self._garbled < MOST_GARBLED
         if word is not None and not garbled:
@@ -244,7 +242,7 @@ class OutgoingLink:
         self._events.lost(self._peer, cause, tuple(self._log.sessions))
 
     def _handshake_s(self) -> float:
-        """How long one attempt may take: a stuck one must leave time for the next."""
+        """Return the timeout of one attempt, short enough to leave time for another."""
         if self._give_up_at is None:
             return FIRST_HANDSHAKE_S
         return max(FIRST_RETRY_S, min(HANDSHAKE_S, self._time_left()))
@@ -267,13 +265,14 @@ class OutgoingLink:
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
-    """The first leaf of a group."""
+    """Return the first leaf of an exception group."""
     found = group.exceptions[0]
     return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
 def _own_word(cause: Exception) -> AntiphonError | None:
-    """The typed error that the peer, or this process, ended the connection with."""
+    """Return the typed error with which the peer or this process ended the connection, else
+    None."""
     if isinstance(cause, AntiphonError):
         return cause
     if isinstance(cause, grpc.aio.AioRpcError):
@@ -285,7 +284,7 @@ def _own_word(cause: Exception) -> AntiphonError | None:
 
 
 def _said(cause: Exception) -> str:
-    """What a broken stream says."""
+    """Return the message of a broken stream."""
     if isinstance(cause, grpc.aio.AioRpcError):
         return cause.details() or cause.code().name
     return str(cause) or type(cause).__name__

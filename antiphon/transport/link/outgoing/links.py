@@ -19,12 +19,12 @@ Connect = Callable[[str, str], grpc.aio.Channel]
 
 
 def connect_in_clear(address: str, edge: str) -> grpc.aio.Channel:
-    """A channel without encryption, to whoever is there."""
+    """Return an unencrypted channel. The peer is not authenticated."""
     return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
 
 
 class OutgoingLinks:
-    """One link per downstream process, opened by the first chunk that goes there."""
+    """One link per downstream process, opened by the first chunk for it."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class OutgoingLinks:
         link.send_nowait(chunk)
 
     def has_unacknowledged(self, session_id: str) -> bool:
-        """Whether a consumer has not acknowledged all of a session's chunks."""
+        """Return whether any of a session's chunks is unacknowledged."""
         return any(session_id in link.sessions for link in self._links.values())
 
     def states(self) -> list[LinkState]:
-        """The links that are not lost."""
+        """Return the state of every link that is not lost."""
         return [link.state for link in self._links.values()]
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Where the blobs of one connection's chunks go.
+"""Places the payloads of one connection's chunks.
 
-A payload goes over the agreed transport if that takes it, else over the link itself, which
-also takes those that the consumer could not get. Bytes that take a while go ahead of their
-chunk and are passed by other sessions' chunks.
+A payload uses the negotiated transport if that accepts it, else the link itself. The link also
+carries payloads that the consumer could not fetch. Large payloads are transferred ahead of their
+chunk, and chunks of other sessions overtake them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Payloads:
-    """`changed` is the link's: set when a blob that was on its way is there."""
+    """Payload placements of one connection.
+
+    `changed` is the link's event, set when a transfer completes.
+    """
 
     def __init__(
         self, agreement: ProducerAgreement, state: LinkState, changed: asyncio.Event
@@ -40,7 +43,7 @@ class Payloads:
         self._only_fallback: set[Outgoing] = set()
 
     def of(self, chunk: Outgoing, encoding: Encoding) -> chunk_pb2.Payload | None:
-        """Where the blob is; None while its bytes are on their way or cannot start yet."""
+        """Return the placed payload; None while its transfer is in progress or cannot start yet."""
         if encoding.size_bytes <= INLINE_BYTES:
             return self._place(self._agreement.fallback, chunk, encoding)
         if (kept := self._placed.get(chunk)) is not None:
@@ -65,19 +68,19 @@ class Payloads:
         return self._place(self._agreement.fallback, chunk, encoding)
 
     def lost(self, chunk: Outgoing) -> None:
-        """The consumer could not get a chunk's payload."""
+        """Mark a chunk for the fallback: the consumer could not fetch its payload."""
         self._only_fallback.add(chunk)
         if (payload := self._placed.pop(chunk, None)) is not None:
             self._agreement.chosen.release(payload)
 
     def arrived(self, chunks: Iterable[Outgoing]) -> None:
-        """The consumer has these chunks."""
+        """Forget the payloads of acknowledged chunks."""
         for chunk in chunks:
             self._placed.pop(chunk, None)
             self._only_fallback.discard(chunk)
 
     async def close(self) -> None:
-        """Give up what is on its way."""
+        """Cancel the transfers in progress."""
         await self._pushes.close()
 
     def _suits(self, chosen: PayloadSender, chunk: Outgoing, encoding: Encoding) -> bool:

@@ -1,8 +1,7 @@
-"""Payloads whose bytes are on their way ahead of their chunks, at most one per transport.
+"""Payload transfers in progress ahead of their chunks, at most one per transport.
 
-One that is done waits for its chunk's turn. If a chunk that must go before it (sent
-again, after it got lost) wants the transport first, it makes room and begins anew:
-the consumer keeps one transfer only.
+A completed transfer waits for its chunk's turn. If an earlier chunk that is resent needs the
+transport first, the transfer is dropped and restarted later, because the consumer keeps only one.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from antiphon.transport.link.outgoing.send_log import Outgoing
 from antiphon.transport.payload.transport import Placement
 from antiphon.v1 import chunk_pb2
 
-# After this long others do not wait for it any more but take gRPC.
+# After this time, other payloads use gRPC instead of waiting.
 PATIENCE_S = 1.0
 
 
 @dataclass(slots=True)
 class Push:
-    """One payload under way; `stuck` when others should not wait for it any more."""
+    """One transfer. `stuck` means that other payloads no longer wait for it."""
 
     transport: str
     chunk: Outgoing
@@ -31,14 +30,14 @@ class Push:
 
 
 class Pushes:
-    """`changed` is set when one has ended, or when others need not wait for it any more."""
+    """Transfers by transport. `changed` is set when one ends or becomes stuck."""
 
     def __init__(self, changed: asyncio.Event) -> None:
         self._changed = changed
         self._by_transport: dict[str, Push] = {}
 
     def begin(self, transport: str, chunk: Outgoing, placement: Placement) -> None:
-        """Start a placement's push."""
+        """Start a placement's transfer."""
         assert placement.push is not None
         loop = asyncio.get_running_loop()
         task = loop.create_task(_run(placement))
@@ -48,13 +47,13 @@ class Pushes:
         self._by_transport[transport] = push
 
     def of(self, chunk: Outgoing) -> Push | None:
-        """The push of a chunk, if it has one."""
+        """Return a chunk's transfer, None if there is none."""
         return next((push for push in self._by_transport.values() if push.chunk is chunk), None)
 
     def settle(self, push: Push) -> chunk_pb2.Payload | None:
-        """The payload of a push that is done, which is forgotten; None while it is not.
+        """Remove a completed transfer and return its payload; None while it is in progress.
 
-        Raises `PayloadLost` when it failed, and what the stream raised when that did.
+        Raises `PayloadLost` if it failed, and the stream's error if that failed.
         """
         if not push.task.done():
             return None
@@ -63,12 +62,12 @@ class Pushes:
         return push.payload
 
     def is_busy(self, transport: str) -> bool:
-        """Whether a push of the transport is under way."""
+        """Return whether a transfer of the transport is in progress."""
         push = self._by_transport.get(transport)
         return push is not None and not push.task.done()
 
     def is_stuck(self, transport: str) -> bool:
-        """Whether a push of the transport has taken so long that others should not wait."""
+        """Return whether a transfer has taken longer than `PATIENCE_S`."""
         return self.is_busy(transport) and self._by_transport[transport].stuck
 
     def _lose_patience(self, push: Push) -> None:
@@ -78,11 +77,11 @@ class Pushes:
     def _ended(self, timer: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
         timer.cancel()
         if not task.cancelled():
-            task.exception()  # Heard; `settle` raises it, if anybody still asks.
+            task.exception()  # Marks it as retrieved; `settle` raises it.
         self._changed.set()
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the transfers in progress."""
         tasks = [push.task for push in self._by_transport.values()]
         self._by_transport.clear()
         for task in tasks:

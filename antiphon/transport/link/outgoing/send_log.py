@@ -1,16 +1,16 @@
-"""The chunks of a link that the consumer has not acknowledged; pure.
+"""A link's unsent and unacknowledged chunks; pure.
 
-What waits is in order within its session, and sessions take turns. A chunk gets its
-number, which is its place on the link, when it is sent: so one whose payload is still on
-its way is passed by the chunks of other sessions, and only by those. What has been sent
-stays until it is acknowledged.
+Unsent chunks are in order within their session, and sessions are served round-robin. A chunk gets
+its number, which is its place on the link, when it is sent. A chunk whose payload is still being
+transferred is therefore overtaken by chunks of other sessions only. Sent chunks are kept until they
+are acknowledged.
 
-Bounds, so that no session can have another's chunks refused:
+Bounds, so that one session cannot have another's chunks rejected:
 
-* Of each session at most `session_bytes` wait, and as many are sent before the consumer
-  has to acknowledge some. One chunk may always go alone, however large it is.
-* Of all sessions `link_bytes` wait or are not acknowledged. Over that only those are
-  refused who hold more than an equal share of it.
+* Per session, at most `session_bytes` are unsent and as many unacknowledged. A single chunk of any
+  size is always accepted.
+* Of all sessions, `link_bytes` are unsent or unacknowledged. Beyond that, only sessions that hold
+  more than an equal share are rejected.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from antiphon.wire.blob import Encoding
 
 
 class Outgoing:
-    """A chunk on its way: its address, and its tensors where it has any; `size_bytes` are its
-    blob's."""
+    """A chunk to send: its address, and the encoding of its tensors if it has any.
+
+    `size_bytes` is the size of its blob.
+    """
 
     __slots__ = ("address", "encoding", "session_id", "size_bytes")
 
@@ -39,7 +41,7 @@ class Outgoing:
 
 @dataclass(slots=True)
 class _SessionLog:
-    """What one session has on the link; `sent` chunks are not acknowledged."""
+    """One session's chunks on the link. `sent` chunks are unacknowledged."""
 
     waiting: deque[Outgoing] = field(default_factory=deque)
     waiting_bytes: int = 0
@@ -52,13 +54,13 @@ class _SessionLog:
 
 
 class SendLog:
-    """Chunks from the first that is not acknowledged to the last that waits."""
+    """Chunks from the first unacknowledged to the last unsent one."""
 
     def __init__(self, session_bytes: int, link_bytes: int) -> None:
         self._session_bytes = session_bytes
         self._link_bytes = link_bytes
         self._sessions: dict[str, _SessionLog] = {}
-        # Those of which something waits; the first is the next whose turn it is.
+        # Sessions with unsent chunks; the first is the next to send.
         self._turns: OrderedDict[str, None] = OrderedDict()
         self._sent: deque[Outgoing] = deque()
         self._first = 0
@@ -66,26 +68,26 @@ class SendLog:
 
     @property
     def acknowledged(self) -> int:
-        """How many chunks the consumer has for certain."""
+        """Number of chunks acknowledged by the consumer."""
         return self._first
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether anything was sent that the consumer has not acknowledged."""
+        """Whether sent chunks are unacknowledged."""
         return bool(self._sent)
 
     @property
     def waits(self) -> bool:
-        """Whether anything has not been sent."""
+        """Whether chunks are unsent."""
         return bool(self._turns)
 
     @property
     def sessions(self) -> Collection[str]:
-        """Those of which the consumer has not acknowledged everything."""
+        """Sessions with unsent or unacknowledged chunks."""
         return self._sessions.keys()
 
     def append(self, chunk: Outgoing) -> None:
-        """A chunk to send. Raises `ResourceExhausted` when too much waits already."""
+        """Add a chunk to send. Raises `ResourceExhausted` when too much is queued."""
         size, session_id = chunk.size_bytes, chunk.session_id
         session = self._sessions.get(session_id) or _SessionLog()
         if session.waiting and session.waiting_bytes + size > self._session_bytes:
@@ -105,9 +107,9 @@ class SendLog:
         self._turns.setdefault(session_id)
 
     def first(self, held: Container[str] = ()) -> Outgoing | None:
-        """The next chunk that may be sent, of a session that is not held; None without one.
+        """Return the next chunk to send, of a session that is not in `held`; None if there is none.
 
-        Nor does a session send of which the consumer has to acknowledge something before.
+        Sessions with too many unacknowledged bytes are skipped.
         """
         for session_id in self._turns:
             session = self._sessions[session_id]
@@ -117,8 +119,10 @@ class SendLog:
         return None
 
     def sent(self, chunk: Outgoing) -> int:
-        """A session's first waiting chunk is sent now: its number. Raises `ValueError` for any
-        other."""
+        """Mark a session's first unsent chunk as sent and return its number.
+
+        Raises `ValueError` for any other chunk.
+        """
         session = self._sessions.get(chunk.session_id)
         if session is None or not session.waiting or session.waiting[0] is not chunk:
             raise ValueError("the chunk is not the next of its session")
@@ -134,12 +138,12 @@ class SendLog:
         return self._first + len(self._sent) - 1
 
     def numbered(self, number: int) -> Outgoing | None:
-        """The chunk that was sent with a number, if it is not acknowledged."""
+        """Return the unacknowledged chunk with this number, None if there is none."""
         at = number - self._first
         return self._sent[at] if 0 <= at < len(self._sent) else None
 
     def acknowledge(self, count: int) -> list[Outgoing]:
-        """The consumer has the first `count` chunks of the link; those that it had not before."""
+        """Acknowledge the first `count` chunks of the link. Return those newly acknowledged."""
         come = []
         while self._first < count and self._sent:
             chunk = self._sent.popleft()
@@ -152,7 +156,7 @@ class SendLog:
         return come
 
     def rewind(self, number: int) -> int:
-        """Send again from a number on; how many were sent before and will be again."""
+        """Mark chunks from `number` on as unsent. Return how many there were."""
         again = 0
         while self._sent and self._first + len(self._sent) > number:
             chunk = self._sent.pop()
@@ -165,7 +169,7 @@ class SendLog:
         return again
 
     def _unsent(self, chunk: Outgoing) -> _SessionLog:
-        """Take a chunk off what its session has sent."""
+        """Subtract a chunk from its session's sent chunks."""
         session = self._sessions[chunk.session_id]
         session.sent -= 1
         session.sent_bytes -= chunk.size_bytes
