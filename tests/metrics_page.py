@@ -8,7 +8,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 class Page:

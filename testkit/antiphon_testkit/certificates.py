@@ -10,7 +10,7 @@ from pathlib import Path
 from antiphon.deployment.tls_config import MutualTlsConfig
 
 DAYS = "2"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

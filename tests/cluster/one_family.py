@@ -44,7 +44,7 @@ async def talk(host: str) -> None:
         ),
     )
     async with Launcher(deployment) as running:
-        async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
             told = await http.get("/health")
             assert told.status_code == 200, told.text
         for process in list(running.processes.values())[: len(ROLES)]:

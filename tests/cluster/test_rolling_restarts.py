@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 # Half of the slots that two replicas have.
 SLOTS = 4
 CLIENTS_OF_A_KIND = 2
-LONG_S = 120.0
+LONG_S = 240.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -79,7 +79,7 @@ async def answered(
     replicas: Replicas, on_event: Callable[[list[Event]], None] = lambda events: None
 ) -> list[Event]:
     events: list[Event] = []
-    async with asyncio.timeout(60), replicas.gateway.calls.answer(ORDER) as segment:
+    async with asyncio.timeout(120), replicas.gateway.calls.answer(ORDER) as segment:
         async for event in segment:
             events.append(event)
             on_event(events)

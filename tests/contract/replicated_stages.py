@@ -21,7 +21,7 @@ class Replicas:
     def __init__(self, fakes: dict[str, list[FakeStage]], gateway: Gateway) -> None:
         self.fakes = fakes
         self.gateway = gateway
-        self.http = httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=60)
+        self.http = httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=240)
 
     async def chat(self, **fields: Any) -> httpx.Response:
         body = {"model": MODEL, "messages": MESSAGES, **fields}

@@ -58,7 +58,7 @@ class ServedGateway:
         self.fakes = fakes
         self.gateway = gateway
         self.url = f"http://{gateway.http_address}"
-        self.http = httpx.AsyncClient(base_url=self.url, timeout=30)
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=240)
         self.openai = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     async def chat(self, **fields: Any) -> httpx.Response:

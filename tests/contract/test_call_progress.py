@@ -12,7 +12,7 @@ from tests.contract.served_gateway import SPOKEN, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-GENEROUS_S = 60.0
+GENEROUS_S = 120.0
 IDLE_S = 2.0
 
 

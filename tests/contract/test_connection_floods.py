@@ -64,7 +64,7 @@ class Site:
 
     async def chat(self) -> None:
         """A spoken answer on a connection of its own."""
-        async with httpx.AsyncClient(base_url=self.url, verify=self.trust, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=self.url, verify=self.trust, timeout=240) as http:
             body: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, **SPOKEN}
             answer = await http.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text

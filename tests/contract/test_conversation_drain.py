@@ -21,7 +21,7 @@ from tests.contract.served_gateway import ServedGateway, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-LONG_S = 120.0
+LONG_S = 240.0
 SOON = antiphon.Retry(within_s=2.0)
 OWN = {"type": "realtime", "antiphon": {"stopping": True}}
 

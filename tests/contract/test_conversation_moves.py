@@ -46,7 +46,7 @@ async def test_a_turn_goes_to_another_replica_when_its_own_fails_before_the_answ
             fake.script = once
 
     opened: list[CallSegment] = []
-    async with asyncio.timeout(60), open_replicas(thinker=2, prepare=prepare) as replicas:
+    async with asyncio.timeout(120), open_replicas(thinker=2, prepare=prepare) as replicas:
         calls = replicas.gateway.calls
         conversation = ConversationSession(calls, listen_idle_s=600.0)
         async with conversation.turn(ORDER, lambda place: None, opened.append) as segment:
@@ -72,7 +72,7 @@ async def test_a_turn_opens_a_new_session_when_its_own_is_lost_while_attachments
         for fake in fakes[THINKER]:
             fake.script = think
 
-    async with asyncio.timeout(60), open_replicas(thinker=2, prepare=prepare) as replicas:
+    async with asyncio.timeout(120), open_replicas(thinker=2, prepare=prepare) as replicas:
         conversation = ConversationSession(replicas.gateway.calls, listen_idle_s=600.0)
         async with conversation.turn(ORDER, lambda place: None) as segment:
             assert [event async for event in segment]
@@ -121,7 +121,7 @@ async def test_a_turn_that_is_given_up_takes_its_session_along_only_from_a_repli
         for fake in fakes[THINKER]:
             fake.script = thinker
 
-    async with asyncio.timeout(60), open_replicas(thinker=2, prepare=prepare) as replicas:
+    async with asyncio.timeout(120), open_replicas(thinker=2, prepare=prepare) as replicas:
         conversation = ConversationSession(replicas.gateway.calls, listen_idle_s=600.0)
 
         async def answer() -> None:

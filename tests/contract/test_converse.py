@@ -336,7 +336,7 @@ async def test_blocking_conversation_ends_a_wait_that_is_longer_than_its_reader_
 
     def talk() -> None:
         with antiphon.Client(served.gateway.grpc_address) as client:
-            longer = client.generate("Hi", idle_timeout_s=10.0)
+            longer = client.generate("Hi", idle_timeout_s=600.0)
             with ThreadPoolExecutor(1) as others:
                 other = others.submit(list, longer)
                 with client.converse(idle_timeout_s=0.2) as call:

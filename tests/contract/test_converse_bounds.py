@@ -202,7 +202,8 @@ async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_kee
     options = [("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
     async with (
         serve_gateway(
-            send_timeout_s=0.5,
+            # Longer than a pause between two reads of this process.
+            send_timeout_s=2.0,
             max_conversations=1,
             max_conversation_bytes=3 * size,
             keys_file=str(keys_file),

@@ -39,7 +39,7 @@ async def think_at_length(session: Session) -> None:
 
 async def all_bounds_hit(address: str) -> bool:
     """Whether each of `BOUNDS` has refused somebody."""
-    async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as http:
+    async with httpx.AsyncClient(base_url=f"http://{address}", timeout=240) as http:
         page = (await http.get("/metrics")).text
     return not [
         bound

@@ -28,7 +28,7 @@ from tests.contract.served_gateway import ServedGateway, serve_gateway
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SMALL_BUFFER = 1 << 12
-GENEROUS_S = 60.0
+GENEROUS_S = 120.0
 LARGE_BYTES = 16 << 20
 """More of an answer than both hosts' kernels take."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -26,7 +26,7 @@ from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, deployment_of
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BODY: dict[str, Any] = {"model": MODEL, "messages": MESSAGES}
-LONG_S = 120.0
+LONG_S = 240.0
 
 
 @dataclass

@@ -48,7 +48,7 @@ MAX_GROWTH_BYTES = 64 << 20
 # Of what a round makes, all is gone after it but what grows with use: pools, caches, series.
 # A few bodies of one round are more than this.
 MAX_KEPT_BYTES = 1 << 20
-QUIET_S = 60.0
+QUIET_S = 120.0
 """Longest wait for what must end by itself; far more than it takes."""
 # The stages answer on the loop that all that is sent here keeps busy.
 PATIENT = {"probe_timeout_s": QUIET_S}
@@ -110,7 +110,6 @@ async def test_endpoint_stands_whatever_comes_through_it(
 async def check_left(served: ServedGateway, before: tuple[Counter[str], int], where: str) -> None:
     """No calls, no more tasks and descriptors than before; what ends by itself is waited for."""
     tasks, descriptors = before
-    _, descriptors_now = await left(served)
     assert not served.gateway.calls._live, where
     replicas = (replica for stage in served.gateway.fleet for replica in stage)
     assert not [each.role for each in replicas if each._holders], where
@@ -119,6 +118,8 @@ async def check_left(served: ServedGateway, before: tuple[Counter[str], int], wh
         added = [each for each in asyncio.all_tasks() if _work_of(each) in more]
         ended, _ = await asyncio.wait(added, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
         assert ended, f"{where}: {more}"
+    # What ended last may have had some.
+    _, descriptors_now = await left(served)
     assert descriptors_now <= descriptors, where
 
 

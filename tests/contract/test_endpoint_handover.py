@@ -19,7 +19,7 @@ from tests.contract.served_gateway import MESSAGES, MODEL, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-LONG_S = 120.0
+LONG_S = 240.0
 SAID = "Hello wörld!"
 
 

@@ -97,7 +97,7 @@ async def test_an_answer_that_was_cancelled_is_not_continued() -> None:
 
     order = Order(messages=ORDER.messages, outputs=frozenset({"text"}))
     async with open_replicas(thinker=2, prepare=failing(THINKER, die_of_it)) as replicas:
-        async with asyncio.timeout(60), replicas.gateway.calls.answer(order) as segment:
+        async with asyncio.timeout(120), replicas.gateway.calls.answer(order) as segment:
             await anext(segment)
             segment.cancel()
             events = [event async for event in segment]

@@ -33,7 +33,7 @@ from tests.contract.served_gateway import deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-LONG_S = 120.0
+LONG_S = 240.0
 TEXT, SAMPLES = "".join(TEXTS), samples_of(sum(FRAMES), 0)
 
 

@@ -35,6 +35,7 @@ from tests.contract.raw_http2 import (
     header_block,
 )
 from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.own_records import lines_of, records_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -283,7 +284,7 @@ async def test_the_limit_of_open_files_is_raised(caplog: pytest.LogCaptureFixtur
     with open_files(512) as hard:
         assert within_limit(config) is config
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-    assert not caplog.records
+    assert not records_of(caplog, "gateway")
 
 
 async def test_connections_of_both_endpoints_fit_the_limit_of_open_files(
@@ -295,7 +296,7 @@ async def test_connections_of_both_endpoints_fit_the_limit_of_open_files(
         fitted = within_limit(config)
         assert hard - 8 <= descriptors_needed(fitted) <= hard
         assert fitted.max_connections == fitted.max_grpc_connections
-    (warning,) = caplog.messages
+    (warning,) = lines_of(caplog, "gateway")
     assert f"gateway.max_grpc_connections need {descriptors_needed(config)}" in warning
     assert f"using {fitted.max_connections} and {fitted.max_grpc_connections}" in warning
 

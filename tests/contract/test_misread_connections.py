@@ -20,7 +20,7 @@ from tests.contract.served_gateway import SPOKEN, ServedGateway, deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-LONG_S = 60.0
+LONG_S = 120.0
 
 
 @asynccontextmanager

@@ -90,7 +90,7 @@ async def band() -> AsyncIterator[Band]:
     async with (
         FakeStages({role: FakeStage(role, work, described(role)) for role in ROLES}) as fakes,
         Gateway(deployment_of(fakes)) as gateway,
-        httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=30) as http,
+        httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=240) as http,
     ):
         await gateway.wait_ready()
         yield fakes, gateway, http

@@ -76,7 +76,7 @@ async def test_a_recording_is_decoded_once_though_its_answer_is_continued(
 ) -> None:
     script = Failing(THINKER)
     async with open_replicas(thinker=2, prepare=failing(THINKER, script)) as replicas:
-        async with asyncio.timeout(60), replicas.gateway.calls.answer(order()) as segment:
+        async with asyncio.timeout(120), replicas.gateway.calls.answer(order()) as segment:
             await anext(segment)
             script.now.set()
             assert [event async for event in segment]

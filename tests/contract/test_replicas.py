@@ -321,7 +321,7 @@ async def test_a_conversation_leaves_a_replica_that_drains_before_its_next_turn(
         for fake in fakes[THINKER]:
             fake.script = turns
 
-    async with asyncio.timeout(60), open_replicas(thinker=2, prepare=prepare) as replicas:
+    async with asyncio.timeout(120), open_replicas(thinker=2, prepare=prepare) as replicas:
         conversation = ConversationSession(replicas.gateway.calls, listen_idle_s=600.0)
 
         async def drain(home: FakeStage) -> None:

@@ -34,7 +34,7 @@ async def test_what_a_gateway_wanted_is_forgotten_when_it_leaves_and_known_when_
 
 
 async def test_gateways_are_found_after_a_failure_to_find_them() -> None:
-    async with asyncio.timeout(60), Site() as one, Site() as other:
+    async with asyncio.timeout(120), Site() as one, Site() as other:
         one.found.fail()
         meet(one, other)
         other.asks(SPOKEN)

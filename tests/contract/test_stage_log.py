@@ -22,7 +22,7 @@ from tests.contract.served_gateway import deployment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-GENEROUS_S = 30.0
+GENEROUS_S = 240.0
 NOBODY = "127.0.0.1:1"
 
 

@@ -30,7 +30,7 @@ from tests.contract.served_gateway import SPOKEN, deployment_of, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-GENEROUS_S = 30.0
+GENEROUS_S = 240.0
 UNKNOWN_STATUS = 99
 
 

@@ -34,7 +34,7 @@ STRANGE: tuple[Mapping[bytes, bytes], ...] = (
     {b"grpc-trace-bin": b"AAAA"},
     {b"traceparent": b"\xff"},
 )
-GENEROUS_S = 60.0
+GENEROUS_S = 120.0
 # Nothing, a length without an end, what claims to be compressed, and what is no message.
 BODIES = (bytes(5), b"\0\xff\xff\xff\xff", b"\1\0\0\0\1\xff", b"\0\0\0\0\3\xff\xff\xff")
 OF_THE_GATEWAY = (b"/antiphon.v1.SpeechService/Generate", b"/antiphon.v1.SpeechService/Converse")

@@ -48,7 +48,14 @@ def settings(made: Certificates, *, client_ca: bool = False) -> TlsConfig:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def secure(made: Certificates) -> AsyncIterator[ServedGateway]:
-    async with serve_gateway(tls=settings(made), head_timeout_s=1.0) as served:
+    async with serve_gateway(tls=settings(made)) as served:
+        yield served
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def impatient(made: Certificates) -> AsyncIterator[ServedGateway]:
+    """One that waits for no handshake."""
+    async with serve_gateway(tls=settings(made), head_timeout_s=0.2) as served:
         yield served
 
 
@@ -102,9 +109,9 @@ async def test_gateway_with_tls_answers_nobody_in_the_clear(secure: ServedGatewa
 @pytest.mark.parametrize("endpoint", ["http", "grpc"])
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
 async def test_handshake_that_does_not_come_is_cut_off(
-    secure: ServedGateway, endpoint: str, sent: bytes
+    impatient: ServedGateway, endpoint: str, sent: bytes
 ) -> None:
-    host, port = getattr(secure.gateway, f"{endpoint}_address").split(":")
+    host, port = getattr(impatient.gateway, f"{endpoint}_address").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(sent)
     assert await reader.read() == b""

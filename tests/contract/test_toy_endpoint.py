@@ -54,7 +54,7 @@ async def served() -> AsyncIterator[Served]:
     async with (
         FakeStages() as fakes,
         Gateway(deployment_of(fakes), endpoints=(*HTTP_ENDPOINTS, PLAIN)) as gateway,
-        httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=30) as client,
+        httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=240) as client,
     ):
         await gateway.wait_ready()
         yield fakes, gateway, client

@@ -113,7 +113,9 @@ async def test_text_is_answered_while_all_talkers_speak(waiting: WaitingRequests
         assert {(await each).status_code for each in speaking} == {200}
 
 
-async def test_who_leaves_the_queue_leaves_nothing(waiting: WaitingRequests) -> None:
+async def test_who_leaves_the_queue_leaves_nothing(
+    no_collection: None, waiting: WaitingRequests
+) -> None:
     async with serve_gateway(max_calls=1, **QUEUE) as served:
         gate = served.fakes[THINKER].script = Gate(THINKER)
         first = ask(served, "first", **TEXT)
@@ -211,6 +213,14 @@ async def test_the_time_in_the_queue_is_taken_from_the_stages(waiting: WaitingRe
         assert (await running).status_code == 200
 
 
+class Untimed(httpx.AsyncHTTPTransport):
+    """Waits as long as it takes, whatever the client says of its patience."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        request.extensions = {**request.extensions, "timeout": {}}
+        return await super().handle_async_request(request)
+
+
 async def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
     """By OpenAI's own header of what the client waits, and by how long calls have taken."""
     loop = asyncio.get_running_loop()
@@ -221,7 +231,11 @@ async def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
         await gate.begun.get()
         await asyncio.sleep(1.1)
         hasty = openai.AsyncOpenAI(
-            base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=1.0
+            base_url=f"{served.url}/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=1.0,
+            http_client=httpx.AsyncClient(transport=Untimed()),
         )
         with pytest.raises(openai.RateLimitError, match="could not be answered in time") as caught:
             await hasty.chat.completions.create(model=MODEL, messages=MESSAGES, **TEXT)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.contract.fake_stages import CODE2WAV, FRAMES, FakeStages, Session
 from tests.contract.served_gateway import ServedGateway, serve_gateway
 
-LONG_S = 60.0
+LONG_S = 120.0
 KEY = "0123456789abcdef" * 4
 OTHER_KEY = "fedcba9876543210" * 4
 

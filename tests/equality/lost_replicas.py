@@ -37,7 +37,7 @@ async def kill_used(running: Running, role: str, replicas: int) -> None:
 
 async def failovers(running: Running) -> float:
     """How often the gateway has made an answer again."""
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
         text = (await http.get("/metrics")).text
     return sum(
         sample.value

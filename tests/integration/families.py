@@ -93,7 +93,7 @@ async def served(
         running = await stack.enter_async_context(Gateway(deployment))
         await running.wait_ready()
         http = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=f"http://{running.http_address}", timeout=60)
+            httpx.AsyncClient(base_url=f"http://{running.http_address}", timeout=240)
         )
         client = await stack.enter_async_context(antiphon.AsyncClient(running.grpc_address))
         yield Served(stages, http, client, running.grpc_address)

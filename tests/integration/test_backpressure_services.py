@@ -131,7 +131,7 @@ async def http_endpoint(running: Running) -> AsyncIterator[Endpoint]:
                 yield np.frombuffer(pcm16, "<i2") / np.float32(32767)
 
     async with (
-        httpx.AsyncClient(base_url=running.http_url, timeout=60) as http,
+        httpx.AsyncClient(base_url=running.http_url, timeout=240) as http,
         http.stream("POST", "/v1/chat/completions", json=body) as response,
     ):
         yield Endpoint(audio())

@@ -19,7 +19,7 @@ from antiphon_testkit.stage_harness import RunningStage
 from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
 ErrorCode = session_pb2.ErrorCode
-GENEROUS_S = 60.0
+GENEROUS_S = 120.0
 Faults = asyncio.Queue[AntiphonError | None]
 
 
@@ -75,7 +75,9 @@ async def test_a_hung_step_ends_sessions_and_serving_until_it_returns(engine: Fa
         assert refused.retry_after_s
         engine.gate.set()
         assert await faults.get() is None
-        assert await asyncio.to_thread(engine.released.get, timeout=10) == SegmentKey("hung", 0)
+        assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == SegmentKey(
+            "hung", 0
+        )
         again = await begun(running, "again", 6)
         assert (await again.audio()).tensors["samples"][0] == 6
         assert faults.empty()

@@ -132,7 +132,7 @@ async def described(running: Running, role: str) -> stage_pb2.DescribeResponse:
 
 
 async def gauges(running: Running) -> dict[str, float]:
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
         lines = (await http.get("/metrics")).text.splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     names = ("in_flight", "conversations", "conversation_bytes", "connections")

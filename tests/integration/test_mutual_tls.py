@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
 STAGES = ("thinker", "talker", "code2wav")
 SERVICES = (*STAGES, "gateway", "stranger", "load-test")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 @dataclass

@@ -100,7 +100,7 @@ async def chat(running: Running, **fields: object) -> httpx.Response:
         "audio": {"format": "pcm16"},
         **fields,
     }
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
         return await http.post("/v1/chat/completions", json=body)
 
 
@@ -164,7 +164,7 @@ async def test_familys_options_and_sampling_arrive_over_grpc(
 
 
 async def test_family_reads_aloud_at_the_speech_endpoint(running: Running) -> None:
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
         body = {"model": "bells", "input": TEXT, "response_format": "pcm"}
         response = await http.post(
             "/v1/audio/speech",

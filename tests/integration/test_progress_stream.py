@@ -14,7 +14,7 @@ from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
-GENEROUS_S = 60.0
+GENEROUS_S = 120.0
 
 
 class Slow(FakeEngine):

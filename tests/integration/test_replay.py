@@ -27,7 +27,7 @@ from antiphon_testkit.recording import FactRecording, replay
 from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 LIMITS = StageLimits(slots=4, stall_timeout_s=1.0, hold_timeout_s=1.0, hold_bytes=1 << 20)
-GENEROUS_S = 60.0
+GENEROUS_S = 120.0
 
 
 @pytest.fixture

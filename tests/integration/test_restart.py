@@ -58,7 +58,7 @@ async def test_killed_services_come_back_and_speech_with_them(tiny: Path) -> Non
     async with (
         Launcher(local_deployment(tiny), on_exit="restart", report=told) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
-        httpx.AsyncClient(base_url=running.http_url, timeout=60) as http,
+        httpx.AsyncClient(base_url=running.http_url, timeout=240) as http,
         grpc.aio.insecure_channel(running.grpc_address) as channel,
     ):
         stub: Any = health_pb2_grpc.HealthStub(channel)

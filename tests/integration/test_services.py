@@ -271,7 +271,7 @@ async def test_http_client_that_goes_away_frees_every_stage(talking: Running) ->
         "stream": True,
     }
     async with (
-        httpx.AsyncClient(base_url=talking.http_url, timeout=60) as http,
+        httpx.AsyncClient(base_url=talking.http_url, timeout=240) as http,
         http.stream("POST", "/v1/chat/completions", json=body) as response,
     ):
         assert response.status_code == 200
@@ -287,7 +287,7 @@ async def test_prompt_over_the_context_limit_is_refused_with_the_limit(
     with pytest.raises(antiphon.AntiphonError, match="512") as caught:
         await client.generate("word " * 2000).collect()
     assert caught.value.code.value == "invalid_argument"
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
         body = {"model": "tiny", "messages": [{"role": "user", "content": "word " * 2000}]}
         response = await http.post("/v1/chat/completions", json={**body, "stream": True})
     assert response.status_code == 400

@@ -37,6 +37,7 @@ from tests.integration.stage_session import Request, Session, batch, codes_chunk
 
 ErrorCode = session_pb2.ErrorCode
 UNSENDABLE = 77
+GENEROUS_S = 120.0
 """A code whose samples have a dtype that no wire carries."""
 
 
@@ -147,7 +148,7 @@ async def test_output_that_cannot_be_sent_to_a_stage_fails_its_session_and_frees
         stage.handle(ChunkArrived(codes_chunk(name, 0, [UNSENDABLE]), ""))
         ends = [reply async for reply in outbox if isinstance(reply, End)]
         assert [type(end.error) for end in ends] == [Internal]
-        assert await asyncio.to_thread(engine.released.get, timeout=10) == (name, 0)
+        assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == (name, 0)
     assert stage.table.session_count == stage.table.open_segments == 1
     await speaks(good)
 
@@ -309,7 +310,7 @@ async def test_session_is_freed_when_its_client_takes_nothing(engine: FakeEngine
         for sequence in range(4):
             frames = codes_chunk("deaf", sequence, [1] * 60_000)
             await session.send(Request(chunk=chunk_to_proto(frames)))
-        assert await asyncio.to_thread(engine.released.get, timeout=30) == ("deaf", 0)
+        assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == ("deaf", 0)
         assert running.stage.table.session_count == 0
 
 
@@ -325,7 +326,7 @@ async def busy(running: RunningStage, engine: FakeEngine) -> None:
     other = await opened(running, "other")
     engine.gate.clear()
     await other.send(Request(chunk=chunk_to_proto(codes_chunk(other.id, 0, [1], end=True))))
-    assert await asyncio.to_thread(engine.in_step.wait, 10)
+    assert await asyncio.to_thread(engine.in_step.wait, GENEROUS_S)
 
 
 async def unread_turns(running: RunningStage, count: int) -> Outbox[Reply]:
@@ -369,7 +370,7 @@ async def test_report_that_cannot_be_sent_leaves_an_error_and_no_segment(
     served.stage.handle(ClientDone("unread"))
     served.stage.handle(ChunkArrived(codes_chunk("unread", 0, [1], end=True, segment=turns), ""))
     engine.gate.set()
-    while await asyncio.to_thread(engine.released.get, timeout=10) != ("unread", turns):
+    while await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) != ("unread", turns):
         continue
     *_, chunk, last = [reply async for reply in unread]
     assert isinstance(chunk, Chunk)

@@ -33,7 +33,7 @@ from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
 from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
-GENEROUS_S = 60.0
+GENEROUS_S = 120.0
 
 
 class Timers:
@@ -94,7 +94,7 @@ async def test_drain_waits_for_what_runs_and_gives_up_in_time(served: RunningSta
     await session.opened()
     assert not await served.stage.drain(0.01)
     session.call.cancel()
-    assert await served.stage.drain(10)
+    assert await served.stage.drain(GENEROUS_S)
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -157,7 +157,7 @@ async def test_drain_waits_for_all_sessions_when_one_of_them_ends(served: Runnin
     await ending.error()
     assert not await served.stage.drain(0.01)
     staying.call.cancel()
-    assert await served.stage.drain(10)
+    assert await served.stage.drain(GENEROUS_S)
 
 
 async def test_progress_is_told_once_until_it_is_read(engine: FakeEngine) -> None:

@@ -25,6 +25,7 @@ from antiphon_testkit.stage_harness import LIMITS, RunningStage
 from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 ErrorCode = session_pb2.ErrorCode
+GENEROUS_S = 120.0
 
 
 def segment_with(**history: Any) -> session_pb2.SegmentOpen:
@@ -32,7 +33,7 @@ def segment_with(**history: Any) -> session_pb2.SegmentOpen:
 
 
 async def until_released(engine: FakeEngine, running: RunningStage, key: SegmentKey) -> None:
-    assert await asyncio.to_thread(engine.released.get, timeout=10) == key
+    assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == key
     assert running.stage.table.open_segments == 0
 
 
@@ -124,10 +125,10 @@ async def test_cancelled_stream_frees_the_segment_while_the_engine_is_in_a_step(
     await session.send(*opening("busy"))
     await session.opened()
     await session.send(Request(chunk=chunk_to_proto(codes_chunk("busy", 0, [1]))))
-    assert await asyncio.to_thread(engine.in_step.wait, 10)
+    assert await asyncio.to_thread(engine.in_step.wait, GENEROUS_S)
     session.call.cancel()
     # The session is gone, and its slot free, while the engine still works for it.
-    assert await served.stage.drain(10)
+    assert await served.stage.drain(GENEROUS_S)
     assert served.stage.table.session_count == served.stage.table.open_segments == 0
     assert engine.in_step.is_set()
     assert SegmentKey("busy", 0) in engine.segments
@@ -235,8 +236,8 @@ async def test_session_ends_when_its_reader_falls_too_far_behind(engine: FakeEng
         running.stage.handle(SegmentRequested("unread", turn))
         for sequence in range(2):
             running.stage.handle(ChunkArrived(codes_chunk("unread", sequence, [1] * 3), ""))
-            await asyncio.to_thread(engine.stepped.get, timeout=10)
-        assert await asyncio.to_thread(engine.released.get, timeout=10) == ("unread", 0)
+            await asyncio.to_thread(engine.stepped.get, timeout=GENEROUS_S)
+        assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == ("unread", 0)
         replies = [reply async for reply in unread]
         assert isinstance(replies[-1], End)
         assert isinstance(replies[-1].error, ResourceExhausted)
@@ -374,7 +375,7 @@ async def test_draining_stage_refuses_new_sessions_and_keeps_running_ones(
     running = Session(served, "running")
     await running.send(*opening("running"))
     await running.opened()
-    drain = asyncio.create_task(served.stage.drain(10))
+    drain = asyncio.create_task(served.stage.drain(GENEROUS_S))
     await asyncio.sleep(0)
     refused = Session(served, "refused")
     await refused.send(*opening("refused"))

@@ -100,7 +100,7 @@ async def test_options_have_the_names_that_the_model_lists(
     speaking: dict[str, Running], recorded: Recorded
 ) -> None:
     running = speaking["voices"]
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
         model = (await http.get("/v1/models")).json()["data"][0]
     assert model["voices"] == ["alto", "bass", "clara"]
     assert {each["name"] for each in model["options"]} == {

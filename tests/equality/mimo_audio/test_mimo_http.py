@@ -138,7 +138,7 @@ async def test_chat_answers_a_spoken_question_with_text_and_speech(
 
 
 async def test_model_lists_its_tasks_and_options(speaking: dict[str, Running]) -> None:
-    async with httpx.AsyncClient(base_url=speaking[PRESET].http_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=speaking[PRESET].http_url, timeout=240) as http:
         model = (await http.get("/v1/models")).json()["data"][0]
     assert set(model["outputs"]) == {"text", "audio"}
     options = {each["name"]: each for each in model["options"]}

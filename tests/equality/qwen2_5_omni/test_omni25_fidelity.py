@@ -219,7 +219,7 @@ async def test_model_tells_its_voices_and_who_samples(
     (info,) = (await client.server_info()).models
     assert list(info.voices) == ["chelsie", "ethan"]
     assert set(info.output_kinds) == {"text", "audio"}
-    async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
         card = (await http.get("/v1/models")).json()["data"][0]
         refused = await http.post(
             "/v1/chat/completions",

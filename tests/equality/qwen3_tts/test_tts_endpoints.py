@@ -107,7 +107,7 @@ async def test_chat_endpoint_reads_the_message_aloud(
 
 async def test_models_are_listed_with_voices_and_options(speaking: dict[str, Running]) -> None:
     for kind, running in speaking.items():
-        async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
             model = (await http.get("/v1/models")).json()["data"][0]
         assert model["id"] == kind
         assert bool(model["voices"]) is (kind == "custom_voice")

@@ -27,7 +27,7 @@ async def test_http_answer_lasts_as_long_as_its_frames(container: str) -> None:
     """An engine that declares another rate has its samples resampled, which costs the gateway."""
     async with (
         gateway_without_models(FRAMES, slots=2) as gateway,
-        httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=60.0) as http,
+        httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=240) as http,
     ):
         response = await http.post(
             "/v1/chat/completions",

@@ -25,6 +25,7 @@ from antiphon.runtime.checkpoint.staged_copies import BUFFERS, StagedCopies
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import WeightReader, Weights
 from tests.late_device import LateDevice
+from tests.own_records import lines_of
 
 BYTES = 64
 CPU = torch.device("cpu")
@@ -133,7 +134,7 @@ def load_in_steps(progress: LoadingProgress, steps: int, size: int) -> None:
 def test_log_has_at_most_ten_lines_and_a_summary(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         load_in_steps(LoadingProgress("thinker.*", 60 * GB, io.StringIO()), 60_000, GB // 1000)
-    *steps, summary = caplog.messages
+    *steps, summary = lines_of(caplog, LoadingProgress.__module__)
     assert len(steps) == LOG_STEPS - 1
     assert re.fullmatch(r"thinker\.\*: loaded 6\.0 of 60\.0 GB in \d+ s", steps[0])
     assert re.fullmatch(r"thinker\.\*: loaded 60\.00 GB in \d+\.\d s \(\d+\.\d\d GB/s\)", summary)
@@ -147,7 +148,7 @@ def test_terminal_has_a_bar_and_the_log_a_summary(caplog: pytest.LogCaptureFixtu
     assert drawn.count("\r") == BAR_STEPS - 1
     assert re.search(r"\rtalker\.\* \[#{15} {15}\] 3\.0 of 6\.0 GB in \d+ s\r", drawn)
     assert drawn.endswith("\n")
-    assert len(caplog.messages) == 1
+    assert len(lines_of(caplog, LoadingProgress.__module__)) == 1
 
 
 def test_failed_loading_ends_the_bar_and_logs_no_summary(
@@ -164,7 +165,7 @@ def test_failed_loading_ends_the_bar_and_logs_no_summary(
     with caplog.at_level(logging.INFO), pytest.raises(OSError, match="disk"):
         fail()
     assert stream.getvalue().endswith("\n")
-    assert caplog.messages == []
+    assert lines_of(caplog, LoadingProgress.__module__) == []
 
 
 def test_small_part_logs_only_its_summary(
@@ -176,5 +177,5 @@ def test_small_part_logs_only_its_summary(
     assert stream.getvalue() == ""
     with caplog.at_level(logging.INFO):
         load(weights)
-    (summary,) = caplog.messages
+    (summary,) = lines_of(caplog, LoadingProgress.__module__)
     assert summary.startswith("part.*: loaded 0.00 GB in ")

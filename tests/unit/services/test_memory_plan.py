@@ -57,6 +57,7 @@ from antiphon_testkit.ming_tts import tiny_checkpoint as ming_tts_checkpoint
 from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as qwen2_5_omni_checkpoint
 from antiphon_testkit.qwen3_omni import tiny_checkpoint as qwen3_omni_checkpoint
 from antiphon_testkit.qwen3_tts import tiny_checkpoint as qwen3_tts_checkpoint
+from tests.own_records import lines_of, records_of
 from tests.unit.services.released_names import omni3_config, omni25_config
 
 ROOT = Path(__file__).parents[3]
@@ -82,6 +83,9 @@ def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80_000_000_000))
 
 
+PLAN = memory_plan.__name__
+
+
 def limit_of(weights: Weights, config: StageConfig, most: int = 65_536, **more: Any) -> int:
     return planned_limit("talker", config, most, weights.folder, "talker.", CACHED, **more)
 
@@ -100,7 +104,7 @@ def test_context_limit_is_what_fits_by_default_on_a_gpu(
         config = StageConfig(device="cuda", context_limit=given)  # type: ignore[arg-type]
         with caplog.at_level(logging.INFO):
             assert limit_of(weights, config) == 960  # whole steps of 64
-        assert "context_limit is 960 (fits): weights 0.00 GB" in caplog.messages[-1]
+        assert "context_limit is 960 (fits): weights 0.00 GB" in lines_of(caplog, PLAN)[-1]
     assert limit_of(weights, StageConfig(device="cuda"), most=700) == 700
     # The model's slots find the room that was planned for them.
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
@@ -117,8 +121,8 @@ def test_numbers_that_fit_are_taken_as_they_are(
         assert limit_of(weights, StageConfig(device="cuda", context_limit=900)) == 900
         assert limit_of(weights, StageConfig(device="cuda", context_limit=1_024)) == 1_024
         assert limit_of(weights, StageConfig(device="cuda", context_limit=0), most=800) == 800
-    assert {each.levelname for each in caplog.records} == {"INFO"}
-    assert "memory plan: weights" in caplog.messages[0]
+    assert {each.levelname for each in records_of(caplog, PLAN)} == {"INFO"}
+    assert "memory plan: weights" in lines_of(caplog, PLAN)[0]
     with pytest.raises(InvalidArgument, match="above the checkpoint's 700"):
         limit_of(weights, StageConfig(device="cuda", context_limit=900), most=700)
 
@@ -189,7 +193,7 @@ def test_vllm_is_refused_what_does_not_fit_even_without_working_memory(
 
     with caplog.at_level(logging.INFO):
         assert limit(needed + VLLM_WORKING_BYTES) == limit(needed) == 1_000
-    assert [each.levelname for each in caplog.records] == ["INFO", "WARNING"]
+    assert [each.levelname for each in records_of(caplog, PLAN)] == ["INFO", "WARNING"]
     with pytest.raises(InvalidArgument, match="context_limit 1000 does not fit on cuda"):
         limit(needed - 1)
     # Keys and values of a byte each take half.
@@ -201,7 +205,7 @@ def test_vllm_is_refused_what_does_not_fit_even_without_working_memory(
     caplog.clear()
     for arguments in ({"cpu_offload_gb": 4}, {"pipeline_parallel_size": 2}):
         assert limit(needed - 1, **arguments) == 1_000
-    assert [each.levelname for each in caplog.records] == ["WARNING"] * 2
+    assert [each.levelname for each in records_of(caplog, PLAN)] == ["WARNING"] * 2
 
 
 def test_thinker_is_planned_without_the_tower_that_it_skips(
@@ -247,17 +251,17 @@ def test_decoders_without_positions_tell_their_plan(
     parts = [(weights, "talker."), (weights, "thinker.")]
     taken = 4 * 1057
     check_room("code2wav", StageConfig(device="cpu"), parts, streams=1 << 60)
-    assert not caplog.messages
+    assert not lines_of(caplog, PLAN)
     with_free(monkeypatch, taken + 2_000_000_000 + WORKING_BYTES)
     check_room("code2wav", StageConfig(device="cuda"), parts, streams=2_000_000_000)
     with_free(monkeypatch, taken)
     check_room("code2wav", StageConfig(device="cuda"), parts)
-    assert [each.levelname for each in caplog.records] == ["INFO", "WARNING"]
-    assert caplog.messages[0] == (
+    assert [each.levelname for each in records_of(caplog, PLAN)] == ["INFO", "WARNING"]
+    assert lines_of(caplog, PLAN)[0] == (
         "code2wav: memory plan: weights 0.00 GB, cache of streams 2.00 GB, "
         "working memory 1.07 GB, of 3.07 GB"
     )
-    assert "cache" not in caplog.messages[1]
+    assert "cache" not in lines_of(caplog, PLAN)[1]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from antiphon_services.stage.budgets import (
 )
 from antiphon_services.stage.preparation import SMALL_AT_ONCE, Preparations
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 CPU, GPU = StageConfig(), StageConfig(device="cuda:1")
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=9)
 

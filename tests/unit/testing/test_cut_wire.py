@@ -24,7 +24,7 @@ async def test_who_is_let_in_while_it_closes_does_not_stay() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with asyncio.timeout(60), server:
+    async with asyncio.timeout(120), server:
         wire = LateWire(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
         await wire.open()
         host, _, port = wire.address.rpartition(":")

@@ -20,6 +20,6 @@ async def test_who_waits_is_told_that_a_server_has_closed() -> None:
     given_up.cancel()
     await asyncio.gather(given_up, return_exceptions=True)
     assert not waiting.done()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await server.stop(0)
         await waiting

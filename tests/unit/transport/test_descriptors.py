@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import threading
+from collections import Counter
 
 import pytest
 
@@ -19,14 +20,28 @@ from antiphon.wire.frames import LinkMessage
 from antiphon_testkit.open_files import open_files
 
 TIMES = 20
+GENEROUS_S = 120.0
 AUTO = LinkSettings("auto", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
 GLOO = LinkSettings("nccl", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
 
 
-def descriptors() -> list[str]:
-    """What is open here, sockets and anonymous files by kind."""
+def descriptors() -> Counter[str]:
+    """What is open here, by its name."""
     gc.collect()
-    return sorted(open_files())
+    return Counter(open_files())
+
+
+async def nothing_more_than(before: Counter[str], *, sockets: int = 0) -> None:
+    """Wait until nothing is open that was not, but so many sockets. Other threads of the test
+    process, such as gRPC's, open and close some at any moment; what is left behind stays."""
+    more = descriptors() - before
+    try:
+        async with asyncio.timeout(GENEROUS_S):
+            while more.total() > sockets or any("memfd" in each for each in more):
+                await asyncio.sleep(0.01)
+                more = descriptors() - before
+    except TimeoutError:
+        pytest.fail(f"left open: {more}")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -56,7 +71,7 @@ async def test_nothing_is_open_when_attachments_to_a_slab_are_cancelled() -> Non
         task.cancel()
     await asyncio.wait(attaching)
     await threads_ended()
-    assert descriptors() == before
+    await nothing_more_than(before)
     sender.close()
 
 
@@ -75,10 +90,8 @@ async def test_nothing_is_open_when_the_making_of_senders_is_cancelled(
     for thread in threading.enumerate():
         if thread.name == "collective sender":
             thread.join(50.0)
-    after = descriptors()
-    assert sum("memfd" in each for each in after) == sum("memfd" in each for each in before)
     # torch closes the last of its servers' sockets when it likes.
-    assert len(after) < len(before) + len(making), after
+    await nothing_more_than(before, sockets=len(making) - 1)
 
 
 async def test_what_a_thread_makes_for_nobody_is_dropped() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -96,15 +97,21 @@ async def test_others_are_told_not_to_wait_when_a_push_takes_long(
 async def test_push_that_has_ended_is_not_stuck_when_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
+
+    def kept(*arguments: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(*arguments))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_later", kept)
     changed = asyncio.Event()
     pushes, transfer = Pushes(changed), Transfer()
     pushes.begin("gloo", transfer.chunk, transfer.placement)
+    assert [each.cancelled() for each in timers] == [False]
     transfer.ends.set()
     await ended(changed)
     push = pushes.of(transfer.chunk)
     assert push is not None
-    changed.clear()
-    await asyncio.sleep(0.1)  # A timer that was set before has gone off.
+    assert [each.cancelled() for each in timers] == [True]
     assert not push.stuck
-    assert not changed.is_set()

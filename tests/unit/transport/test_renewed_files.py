@@ -10,6 +10,7 @@ import pytest
 from antiphon.errors import InvalidArgument
 from antiphon.transport.renewed_files import RenewedFiles
 from tests.open_files import no_more_files
+from tests.own_records import records_of
 
 
 def reader(path: Path) -> RenewedFiles[str]:
@@ -36,7 +37,7 @@ def test_files_that_could_not_be_opened_are_read_when_they_can_be(
     caplog.set_level(logging.ERROR)
     with no_more_files():
         assert [files.now() for _ in range(3)] == ["old"] * 3
-    assert len(caplog.records) == 1, "logged once"
+    assert len(records_of(caplog, RenewedFiles.__module__)) == 1, "logged once"
     assert files.now() == "renewed"
 
 
@@ -52,4 +53,4 @@ def test_a_wrong_file_is_logged_once_until_it_is_right(
         assert [files.now(), files.now()] == ["old"] * 2
         path.write_text("old")
         assert files.now() == "old"
-    assert len(caplog.records) == 2
+    assert len(records_of(caplog, RenewedFiles.__module__)) == 2

@@ -22,6 +22,7 @@ from antiphon_gateway.fleet.discovery import kubernetes_api
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.discovery.kubernetes import KubernetesEndpoints
 from antiphon_testkit.fake_kubernetes import FakeApi, endpoint, serve_api
+from tests.own_records import records_of
 
 FOREVER_S = 300.0
 SOON_S = 0.2
@@ -325,7 +326,7 @@ async def test_refusal_for_want_of_rights_names_the_role_that_is_needed(
         await api.wait(lambda: api.lists == 3)
     assert len(watched.pauses) == 2
     # Told once, at the first failure; the log of a long outage stays short.
-    assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
+    assert [each.levelname for each in records_of(caplog, "gateway")].count("WARNING") == 1
 
 
 async def test_list_is_refused_when_it_is_longer_than_its_bound(

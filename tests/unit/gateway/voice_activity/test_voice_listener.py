@@ -95,7 +95,7 @@ async def test_closing_tells_those_who_come_while_others_are_heard(listener: Voi
     late = asyncio.create_task(listener.listen(VadStream(16_000, RULE), recording()))
     await asyncio.sleep(0)
     come.set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         for task in (heard, late):
             with pytest.raises(Unavailable):
                 await task
@@ -111,5 +111,5 @@ async def test_thread_that_cannot_start_is_started_with_the_next_audio(
         full.setattr(threading.Thread, "start", none_left)
         with pytest.raises(RuntimeError):
             await listener.listen(VadStream(16_000, RULE), recording())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         assert len(await in_pieces(listener, 6400)) == 2

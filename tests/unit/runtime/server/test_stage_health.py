@@ -16,7 +16,7 @@ from antiphon.runtime.server.metrics import StageMetrics
 
 Changed = Callable[[AntiphonError | None], None]
 Status = health_pb2.HealthCheckResponse
-GENEROUS_S = 60.0
+GENEROUS_S = 120.0
 
 
 class Detached:

@@ -14,7 +14,7 @@ from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.values.sampling import Sampling
 from antiphon.values.segment import SegmentKey
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 SETTINGS = SegmentSettings("", Sampling(0.0, 0, 1.0, 1.0, 0, 1), frozenset())
 FIRST, SECOND = SegmentKey("a", 0), SegmentKey("b", 0)
 

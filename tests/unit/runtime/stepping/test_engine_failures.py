@@ -16,7 +16,7 @@ from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.values.segment import SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))
 
 

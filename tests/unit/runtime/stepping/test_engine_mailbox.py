@@ -19,7 +19,7 @@ from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import GROUPS, NEUTRAL_SAMPLING, FakeEngine
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))
 RUNNING = SegmentKey("running", 0)
 FRAME_BYTES = 2 * GROUPS

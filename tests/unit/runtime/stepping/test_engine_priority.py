@@ -16,7 +16,7 @@ from antiphon.values.sampling import Sampling
 from antiphon.values.segment import SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import FakeEngine
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 SETTINGS = SegmentSettings("", Sampling(0.0, 0, 1.0, 1.0, 0, 1), frozenset())
 
 

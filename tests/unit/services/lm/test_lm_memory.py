@@ -18,6 +18,7 @@ from antiphon_services.lm.memory import (
     module_bytes,
     say_memory,
 )
+from tests.own_records import lines_of
 
 # A stand-in for a GPU: nothing is taken of it, and torch says of it what the tests want.
 GPU = torch.device("meta")
@@ -108,10 +109,10 @@ def test_one_line_says_what_is_taken_by_part(
     gpu.reserved = 7_300_000_000
     slots = SlotMemory(4, 10_000, A_POSITION, GPU)
     parts = {"weights": 3_000_000_000, "encoders": 200_000_000, "none": 0}
-    with caplog.at_level(logging.INFO, "antiphon_services.lm.memory"):
+    with caplog.at_level(logging.INFO, say_memory.__module__):
         say_memory("talker", slots, parts, there=slots.bytes)
         say_memory("thinker", SlotMemory(2, 10, 1_000, CPU), {"weights": 10_000_000}, there=0)
-    on_gpu, on_cpu = caplog.messages
+    on_gpu, on_cpu = lines_of(caplog, say_memory.__module__)
     assert on_gpu == (
         "talker: 7.30 GB on meta: weights 3.00, encoders 0.20, keys and values 4.00, "
         "tables, graphs and buffers 0.10; keys and values are those of 4 slots of 10000 positions: "

@@ -13,7 +13,7 @@ import pytest
 
 from antiphon_services.vllm.plugin import MODELS, announce, register
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 SEEN = """
 from importlib.metadata import entry_points
 for each in entry_points(group="vllm.general_plugins"):

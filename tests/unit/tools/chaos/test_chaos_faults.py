@@ -55,7 +55,7 @@ async def test_who_is_frozen_stands_still_and_goes_on_then(
     victim: asyncio.subprocess.Process, fault: faults.Fault
 ) -> None:
     striking = asyncio.create_task(fault.strike(to(victim)))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await becomes(victim.pid, os.WSTOPPED)
         striking.cancel()
         await becomes(victim.pid, os.WCONTINUED)
@@ -117,7 +117,7 @@ async def test_nothing_comes_through_to_who_is_parted_until_it_is_over(
     victim: asyncio.subprocess.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faults, "PARTED_S", 1e6)
-    async with Echo() as echo, asyncio.timeout(60):
+    async with Echo() as echo, asyncio.timeout(120):
         assert await echo.say(b"before") == b"before"
         striking = asyncio.create_task(faults.PARTED.strike(to(victim, echo.wire)))
         await asyncio.sleep(0)
@@ -128,7 +128,7 @@ async def test_nothing_comes_through_to_who_is_parted_until_it_is_over(
 
 
 async def test_connections_break_when_the_wire_is_cut(victim: asyncio.subprocess.Process) -> None:
-    async with Echo() as echo, asyncio.timeout(60):
+    async with Echo() as echo, asyncio.timeout(120):
         assert await echo.say(b"before") == b"before"
         striking = asyncio.create_task(faults.CUT.strike(to(victim, echo.wire)))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -140,7 +140,7 @@ async def test_a_byte_is_changed_now_and_then(
     victim: asyncio.subprocess.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faults, "DAMAGED_S", 1e6)
-    async with Echo() as echo, asyncio.timeout(60):
+    async with Echo() as echo, asyncio.timeout(120):
         striking = asyncio.create_task(faults.DAMAGED.strike(to(victim, echo.wire)))
         while (came := await echo.say(b"words")) == b"words":
             pass

@@ -17,7 +17,7 @@ from antiphon_tools.chaos.registry import NAMESPACE, WAYS, replica_registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-LONG_S = 60.0
+LONG_S = 120.0
 
 
 class Chosen(random.Random):

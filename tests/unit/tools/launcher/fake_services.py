@@ -12,7 +12,7 @@ from pathlib import Path
 from antiphon_tools.launcher.plan import EMBEDDED_MODEL
 
 ROLES = ("thinker", "talker", "code2wav")
-EXIT_WAIT_S = 60
+EXIT_WAIT_S = 120
 
 _HEAD = """
 import json, os, signal, subprocess, sys

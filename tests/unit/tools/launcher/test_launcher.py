@@ -236,7 +236,7 @@ async def test_launcher_stops_all_when_its_start_is_cancelled(checkout: Checkout
 
 async def test_launcher_kills_a_stage_when_it_does_not_stop(checkout: Checkout) -> None:
     checkout.write("talker", STUBBORN)
-    async with launcher(checkout, Told(), stop_timeout_s=0.5) as running:
+    async with launcher(checkout, Told(), stop_timeout_s=2.0) as running:
         processes = running.processes
     assert processes["talker"].exited.result() == -9
     assert processes["thinker"].exited.result() == -15
