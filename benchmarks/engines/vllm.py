@@ -182,7 +182,7 @@ async def _start_up(engine: str, checkpoint: Path, directory: Path) -> Figures:
     path.write_bytes(dump_deployment(deployment))
     argv, before_s = ("antiphon_services", "thinker", "--config", str(path)), tree_cpu_s()
     process = await ServiceProcess.start("thinker", argv, root=application_root(), report=_ignore)
-    ready_s = await process.ready
+    ready_s = await process.wait_ready()
     process.terminate()
     await process.report_exit()
     return {"CPU, s": tree_cpu_s() - before_s, "ready, s": ready_s}

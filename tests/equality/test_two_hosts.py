@@ -77,10 +77,14 @@ class Told:
         """From here on lines are to come."""
         return len(self._lines)
 
-    async def wait(self, since: int, service: str, words: str) -> None:
-        """Return when the service has said so, after that."""
-        while not any(s == service and words in line for s, line in self._lines[since:]):
-            await self._came.wait()
+    async def wait(self, since: int, service: ServiceProcess, words: str) -> None:
+        """Return when the service has said so, after that; fail when its process ends first."""
+        while not any(s == service.name and words in line for s, line in self._lines[since:]):
+            came = asyncio.create_task(self._came.wait())
+            await asyncio.wait((came, service.exited), return_when=asyncio.FIRST_COMPLETED)
+            came.cancel()
+            if service.exited.done():
+                pytest.fail(f"{service.name} {service.ending()}")
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ async def running_on(
             file = path / f"{role}.yaml"
             file.write_bytes(dump_deployment(Deployment(model=str(model), stages={role: config})))
             await start(role, "antiphon_services", role, "--config", str(file), "--listen", listen)
-        addresses = {role: (await each.listening).address for role, each in services.items()}
+        addresses = {role: (await each.wait_listening()).address for role, each in services.items()}
         endpoint = f"{hosts.address(SECOND, 'clients')}:0"
         file = path / "gateway.yaml"
         deployment = Deployment(
@@ -149,7 +153,7 @@ async def running_on(
         )
         file.write_bytes(dump_deployment(deployment))
         await start("gateway", "antiphon_gateway", "--config", str(file))
-        await services["gateway"].ready
+        await services["gateway"].wait_ready()
         client = antiphon.AsyncClient(services["gateway"].address)
         await stack.enter_async_context(client)
         yield Running(hosts, host_of, services, told, client)
@@ -227,11 +231,11 @@ async def test_a_call_goes_on_when_the_network_between_stages_was_cut(
     await begun.wait()
     running.hosts.cut("stages")
     address = running.services["code2wav"].address
-    await running.told.wait(since, "talker", f"the link to {address} broke")
+    await running.told.wait(since, running.services["talker"], f"the link to {address} broke")
     assert not asking.done()
     running.hosts.heal("stages")
     answer = await asking
-    await running.told.wait(since, "talker", f"the link to {address} is back")
+    await running.told.wait(since, running.services["talker"], f"the link to {address} is back")
     assert answer.ids == expected.ids
     np.testing.assert_array_equal(answer.codes, expected.codes)
     np.testing.assert_allclose(answer.samples, expected.samples, rtol=0, atol=AUDIO_TOLERANCE)
@@ -252,5 +256,7 @@ async def test_a_call_ends_by_type_when_the_gateway_is_cut_off_and_others_follow
     running.hosts.heal("control")
     for role in ("thinker", "talker"):
         address = running.services[role].address
-        await running.told.wait(since, "gateway", f"stage {role} at {address} is ready")
+        await running.told.wait(
+            since, running.services["gateway"], f"stage {role} at {address} is ready"
+        )
     await check_reference(running, spoken)

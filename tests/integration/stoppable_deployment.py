@@ -24,7 +24,7 @@ from antiphon_tools.launcher.plan import application_root
 from antiphon_tools.launcher.process import ServiceProcess
 
 ROLE = "code2wav"
-GENEROUS_S = 120.0
+GENEROUS_S = 240.0
 # The checkpoint never draws the end of speech, and no stage runs far ahead of the client.
 LONG_SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=4000)}
 SHORT_SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=20)}
@@ -51,7 +51,7 @@ class Stoppable:
         argv = (*program, "--config", str(config), "--listen", listen)
         root = application_root()
         self.process = await self._service.start(ROLE, argv, root=root, report=lambda _: None)
-        await self.process.ready
+        await self.process.wait_ready()
 
     def tell(self, letter: bytes) -> None:
         """Give a command; see `tests.integration.stoppable_stage`."""

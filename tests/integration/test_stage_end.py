@@ -76,8 +76,8 @@ async def served(directory: Path, *, drain_s: float = NEVER_S) -> AsyncIterator[
     )
     try:
         async with asyncio.timeout(GENEROUS_S):
-            await process.ready
-            health = (await process.listening).health
+            await process.wait_ready()
+            health = process.health_address
             async with (
                 grpc.aio.insecure_channel(process.address, CHANNEL_OPTIONS) as channel,
                 grpc.aio.insecure_channel(health) as probes,

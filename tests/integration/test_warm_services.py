@@ -32,7 +32,7 @@ async def start(model: Path, told: list[LaunchEvent]) -> WarmProcess:
 async def test_forked_stage_tells_of_itself_and_can_be_ended(tiny: Path) -> None:
     told: list[LaunchEvent] = []
     process = await start(tiny, told)
-    await process.ready
+    await process.wait_ready()
     assert os.getpgid(process.pid) == process.pid
     assert os.readlink(f"/proc/{process.pid}/cwd") == str(application_root())
     process.terminate()

@@ -20,7 +20,7 @@ from types import MappingProxyType, TracebackType
 from antiphon.deployment.schema import Deployment, dump_deployment
 from antiphon.errors import DeadlineExceeded, Unavailable
 from antiphon.transport.listening import reached_here
-from antiphon_tools.launcher.events import LaunchEvent, Report, Restarting, describe_status
+from antiphon_tools.launcher.events import LaunchEvent, Report, Restarting
 from antiphon_tools.launcher.plan import (
     GATEWAY,
     application_root,
@@ -307,7 +307,7 @@ class Launcher:
     def _ended_early(self) -> Unavailable:
         process = next(each for each in self._processes.values() if each.exited.done())
         return Unavailable(
-            f"{process.name} {why_it_ended(process, ' before everything was ready')}",
+            f"{process.name} {process.ending(' before everything was ready')}",
             stage=role_of(process.name),
         )
 
@@ -317,15 +317,6 @@ class Launcher:
             f"not ready after {self._startup_timeout_s:g} s: {', '.join(waiting)}",
             stage=role_of(waiting[0]) if waiting else "",
         )
-
-
-def why_it_ended(process: ServiceProcess, when: str = "") -> str:
-    """How a process ended, and the sentence that it gave; else all that it printed last."""
-    status = f"{describe_status(process.exited.result())}{when}"
-    if process.reason:
-        return f"{status}: {process.reason}"
-    said = "".join(f"\n  {line}" for line in process.tail)
-    return f"{status}; it said:{said or ' nothing'}"
 
 
 def _write(path: Path, deployment: Deployment) -> str:

@@ -22,17 +22,28 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 
+from antiphon.errors import Unavailable
 from antiphon.transport.listening import reached_here
-from antiphon_tools.launcher.events import Exited, Listening, Loaded, Output, ProcessStarted, Report
+from antiphon_tools.launcher.events import (
+    Exited,
+    Listening,
+    Loaded,
+    Output,
+    ProcessStarted,
+    Report,
+    describe_status,
+)
 from antiphon_tools.launcher.lines import LineBuffer
 from antiphon_tools.launcher.plan import import_path, role_of, working_directory
 
 TAIL_LINES = 40
 DRAIN_S = 1.0
+
+Announced = TypeVar("Announced")
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -188,18 +199,49 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         """The exit status, when there is one."""
         return await asyncio.shield(self.exited)
 
+    async def wait_listening(self) -> Announcement:
+        """Wait until the service listens. Raises `Unavailable` if its process ends first."""
+        return await self._before_exit(self.listening)
+
+    async def wait_ready(self) -> float:
+        """Wait until the service is ready: seconds since its start.
+
+        Raises `Unavailable` if its process ends first.
+        """
+        return await self._before_exit(self.ready)
+
+    async def _before_exit(self, announced: asyncio.Future[Announced]) -> Announced:
+        await asyncio.wait((announced, self.exited), return_when=asyncio.FIRST_COMPLETED)
+        if announced.done():
+            return announced.result()
+        await self._printed_all()
+        ending = self.ending(" before it was ready")
+        raise Unavailable(f"{self.name} {ending}", stage=role_of(self.name))
+
+    def ending(self, when: str = "") -> str:
+        """How the process ended, and the sentence that it gave; else all that it printed last."""
+        status = f"{describe_status(self.exited.result())}{when}"
+        if self.reason:
+            return f"{status}: {self.reason}"
+        said = "".join(f"\n  {line}" for line in self.tail)
+        return f"{status}; it said:{said or ' nothing'}"
+
     async def report_exit(self) -> None:
         """Wait for the end and tell it, after the last line that was printed.
 
         What it had started must not outlive it, and has `DRAIN_S` to end by itself.
         """
         status = await self.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
-                await self._drained.wait()
+        await self._printed_all()
         self._signal_group(signal.SIGKILL)
         self._transport.close()
         self._report(Exited(self.name, status))
+
+    async def _printed_all(self) -> None:
+        """Wait for the last line, unless something that it had started keeps its output open."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await self._drained.wait()
 
     def terminate(self) -> None:
         """Ask it to stop."""

@@ -16,7 +16,6 @@ from antiphon_tools.launcher.launcher import (
     STARTUP_TIMEOUT_S,
     STOP_TIMEOUT_S,
     Launcher,
-    why_it_ended,
 )
 from antiphon_tools.launcher.plan import GATEWAY, application_root, resolve, with_gateway
 from antiphon_tools.launcher.process import ServiceProcess
@@ -96,6 +95,6 @@ async def _ready(process: ServiceProcess, ended: asyncio.Task[None]) -> None:
     first = asyncio.FIRST_COMPLETED
     await asyncio.wait((process.ready, ended), timeout=STARTUP_TIMEOUT_S, return_when=first)
     if ended.done():
-        raise Unavailable(f"{process.name} {why_it_ended(process)}", stage=process.name)
+        raise Unavailable(f"{process.name} {process.ending()}", stage=process.name)
     if not process.ready.done():
         raise DeadlineExceeded(f"{process.name}: not ready after {STARTUP_TIMEOUT_S:g} s")
