@@ -61,7 +61,7 @@ def check_marks(chunk: Chunk) -> None:
 class Changes(asyncio.Event):
     """Set whenever the owner has changed."""
 
-    async def wait_until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    async def wait_until(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Wait for changes until the condition holds. Raises `TimeoutError`."""
         async with asyncio.timeout(timeout_s):
             while not condition():
@@ -97,7 +97,7 @@ class Received:
                 self.held.append(chunk)
         self.changed.set()
 
-    async def wait_count(self, count: int, timeout_s: float = 60.0) -> None:
+    async def wait_count(self, count: int, timeout_s: float = 120.0) -> None:
         """Wait until that many chunks have come. Raises `TimeoutError`."""
         await self.changed.wait_until(lambda: self.count >= count, timeout_s)
 

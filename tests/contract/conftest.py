@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
 import antiphon
+from antiphon_gateway.media.decoding import processes
 from tests.contract.reading_model import Reader, open_reader
 from tests.contract.served_gateway import ServedGateway, serve_gateway
 
@@ -14,6 +16,18 @@ from tests.contract.served_gateway import ServedGateway, serve_gateway
 @pytest.fixture
 def fuzz_seed(request: pytest.FixtureRequest) -> str:
     return str(request.config.getoption("--fuzz-seed"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def decoders_that_yield_to_nobody() -> Iterator[None]:
+    """On a machine whose cores are all taken, a decoder of the last lane hardly gets any time.
+
+    A test of the niceness has the lanes as they are.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        equal = tuple(replace(each, niceness=0) for each in processes.LANES)
+        patch.setattr(processes, "LANES", equal)
+        yield
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

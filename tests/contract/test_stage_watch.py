@@ -13,6 +13,7 @@ import pytest
 
 from antiphon.values.segment import FinishReason
 from antiphon_gateway.fleet import replica_watch
+from antiphon_gateway.fleet.cpu_pressure import CpuPressure
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.fleet.replica_watch import ReplicaWatch
@@ -32,6 +33,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GENEROUS_S = 240.0
 UNKNOWN_STATUS = 99
+
+
+@pytest.fixture
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage's silence counts in full, as where no thread waits for a core."""
+    monkeypatch.setattr(CpuPressure, "share", lambda pressure: 0.0)
 
 
 async def test_a_stage_in_an_unknown_state_is_down_and_watched_further() -> None:
@@ -72,7 +79,9 @@ async def test_a_running_call_goes_on_when_its_stage_says_that_it_serves_no_more
         await ready.aclose()
 
 
-async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_answers() -> None:
+async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_answers(
+    idle_machine: None,
+) -> None:
     """Its connection, its health stream and its sessions are as good as ever."""
     async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=1.5) as served:
         for role in (THINKER, TALKER, CODE2WAV):
@@ -99,7 +108,9 @@ async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_a
         await ready.aclose()
 
 
-async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> None:
+async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then(
+    idle_machine: None,
+) -> None:
     go_on, speaking = asyncio.Event(), asyncio.Event()
 
     async def speak(session: Session) -> None:
@@ -107,7 +118,7 @@ async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> No
         await go_on.wait()
         await usual(session)
 
-    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=2.5) as served:
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=1.5) as served:
         usual = served.fakes[THINKER].script
         served.fakes[THINKER].script = speak
         ready = served.gateway.fleet.readiness()
@@ -124,7 +135,9 @@ async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> No
         await ready.aclose()
 
 
-async def test_a_running_call_goes_on_while_its_stage_sends_and_answers_no_probe() -> None:
+async def test_a_running_call_goes_on_while_its_stage_sends_and_answers_no_probe(
+    idle_machine: None,
+) -> None:
     """As a stage does whose event loop is kept from its core: it is slow, and alive."""
     timeout_s, texts = 0.3, 0
     sent_long = asyncio.Event()
@@ -302,7 +315,9 @@ async def test_a_stage_that_tells_its_load_no_more_is_asked_anew() -> None:
                 await served.gateway.fleet.wait_changed()
 
 
-async def test_a_connection_that_answers_no_probes_is_opened_anew() -> None:
+async def test_a_connection_that_answers_no_probes_is_opened_anew(
+    idle_machine: None,
+) -> None:
     """Whoever comes by another one is answered."""
     async with asyncio.timeout(GENEROUS_S), serve_gateway(probe_timeout_s=0.5) as served:
         ready = served.gateway.fleet.readiness()

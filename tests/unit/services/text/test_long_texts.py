@@ -68,16 +68,21 @@ def turns_within(work: Callable[[], object]) -> int:
     return most
 
 
+def many_turns_within(work: Callable[[], object]) -> bool:
+    """Whether a call allows `LEAST_TURNS`; tried again if other processes had the cores."""
+    return any(turns_within(work) >= LEAST_TURNS for _ in range(ATTEMPTS))
+
+
 @pytest.mark.parametrize("text", [LONG, LONG + "<|im_end|>"], ids=["plain", "spells_control"])
 def test_other_threads_run_while_a_chat_is_tokenized(other_dir: Path, text: str) -> None:
     chat = load_chat_tokenizer(other_dir)
     message = ConversationMessage("user", (TextPart(text),))
-    assert turns_within(lambda: chat.encode([message])) >= LEAST_TURNS
+    assert many_turns_within(lambda: chat.encode([message]))
 
 
 def test_other_threads_run_while_a_text_to_read_aloud_is_tokenized(other_dir: Path) -> None:
     literal = LiteralTokenizer(load_tokenizer(other_dir), tags=False)
-    assert turns_within(lambda: literal.encode(LONG, field="input")) >= LEAST_TURNS
+    assert many_turns_within(lambda: literal.encode(LONG, field="input"))
 
 
 def test_a_call_that_holds_the_lock_allows_few_turns(other_dir: Path) -> None:
