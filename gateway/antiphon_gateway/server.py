@@ -12,6 +12,7 @@ import grpc
 import uvicorn
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from starlette.routing import BaseRoute
 
 from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig
@@ -21,20 +22,22 @@ from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.config import delivery_of
 from antiphon_gateway.conversations.conversations import Conversations
 from antiphon_gateway.endpoints.access_log import AccessLog
-from antiphon_gateway.endpoints.app import http_app
 from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
 from antiphon_gateway.endpoints.grpc.converse.endpoint import ConverseEndpoint
 from antiphon_gateway.endpoints.grpc.speech_grpc import SERVICE, SpeechServicer
+from antiphon_gateway.endpoints.http.app import http_app, metrics_route
 from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
-from antiphon_gateway.endpoints.openai.chat.request import CHAT, read_chat
-from antiphon_gateway.endpoints.openai.endpoint import FormEndpoint, HttpEndpoint, JsonEndpoint
-from antiphon_gateway.endpoints.openai.endpoint_app import EndpointApp, SharedByEndpoints
-from antiphon_gateway.endpoints.openai.read_aloud.request import SPEECH, read_speech
-from antiphon_gateway.endpoints.openai.transcribe.request import TRANSCRIBE, read_transcription
-from antiphon_gateway.endpoints.openai.transcribe.request import (
-    UNSUPPORTED as TRANSCRIBE_UNSUPPORTED,
-)
-from antiphon_gateway.endpoints.openai.transcribe.schema import TranscriptionForm
+from antiphon_gateway.endpoints.http.health import health_route
+from antiphon_gateway.endpoints.http.origins import AllowedOrigins
+from antiphon_gateway.endpoints.http.page import page_routes
+from antiphon_gateway.endpoints.openai.chat.request import CHAT
+from antiphon_gateway.endpoints.openai.endpoint import HttpEndpoint
+from antiphon_gateway.endpoints.openai.endpoint_app import SharedByEndpoints, endpoint_routes
+from antiphon_gateway.endpoints.openai.listings import listing_routes
+from antiphon_gateway.endpoints.openai.openapi import document_routes
+from antiphon_gateway.endpoints.openai.read_aloud.request import SPEECH
+from antiphon_gateway.endpoints.openai.transcribe.request import TRANSCRIPTIONS
+from antiphon_gateway.endpoints.realtime.endpoint import RealtimeEndpoint
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.fleet_metrics import FleetMetrics
 from antiphon_gateway.keys.credentials import GrpcPeers
@@ -47,18 +50,8 @@ from antiphon_gateway.serving.http_server import SHUTDOWN_GRACE_S, HttpServer, l
 from antiphon_gateway.serving.metrics_endpoint import MetricsEndpoint
 from antiphon_gateway.serving.tls import server_tls
 
-HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (
-    JsonEndpoint("/v1/chat/completions", read_chat, CHAT),
-    JsonEndpoint("/v1/audio/speech", read_speech, SPEECH),
-    FormEndpoint(
-        "/v1/audio/transcriptions",
-        TranscriptionForm,
-        read_transcription,
-        TRANSCRIBE,
-        TRANSCRIBE_UNSUPPORTED,
-    ),
-)
-"""An endpoint is a row here and whatever its `read` needs."""
+HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS)
+"""What POST requests of OpenAI's API go to."""
 
 # A client that has no call for so long connects anew for the next, without noticing.
 GRPC_IDLE_MS = 60_000
@@ -80,8 +73,7 @@ class Gateway:
     def __init__(
         self, deployment: Deployment, endpoints: Sequence[HttpEndpoint] = HTTP_ENDPOINTS
     ) -> None:
-        config = deployment.gateway
-        self._drain_s = config.drain_s
+        self._config = config = deployment.gateway
         self.fleet = Fleet(deployment)
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
         self._tracing = open_tracing(
@@ -94,94 +86,20 @@ class Gateway:
         delivery = delivery_of(deployment)
         self.calls = Calls(self.fleet, config, delivery, self.metrics, self._tracing)
         self._conversations = Conversations(self.calls, config)
-        access_log = AccessLog(self.metrics, self._tracing)
-        identities = Identities(config, self.metrics.not_admitted)
-        converse = ConverseEndpoint(
-            ConversationEndpoint("grpc", self._conversations, config, access_log, self.metrics)
-        )
-        grpc_peers = GrpcPeers()
-        self._servicer = SpeechServicer(
-            self.calls, access_log, config, identities, grpc_peers, converse.serve
-        )
-        self._health = health.aio.HealthServicer()
-        self._tls = None if config.tls is None else server_tls(config.tls)
-        self._grpc = GrpcServer(
-            config.grpc_listen,
-            self._add_services,
-            _server_options(config),
-            FrontBounds(
-                connections=config.max_grpc_connections,
-                per_address=config.max_grpc_connections_per_address,
-                head_s=config.head_timeout_s,
-                closing_s=config.send_timeout_s,
-            ),
-            None if self._tls is None else self._tls.grpc,
-            self.metrics.refuse,
-            grpc_peers,
-        )
-        self.metrics.watch("grpc_connections", "gRPC connections", lambda: self._grpc.connections)
-        self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
-        self._metrics_endpoint = MetricsEndpoint(config.metrics_listen, self.metrics)
-        self.metrics.registry.register(FleetMetrics(self.fleet))
-        talks = self._conversations
-        self.metrics.watch("conversations", "Open conversations", lambda: talks.shares.open)
-        self.metrics.watch(
-            "conversation_bytes",
-            "Bytes of the items of conversations",
-            lambda: talks.shares.held_bytes,
-        )
-        connection_limiter = ConnectionLimiter(config, self.metrics.refuse)
-        self.metrics.watch(
-            "connections", "HTTP connections", lambda: connection_limiter.connections
-        )
+        self._access_log = AccessLog(self.metrics, self._tracing)
+        self._identities = Identities(config, self.metrics.not_admitted)
         self._shared = SharedByEndpoints(config, self.metrics, self.calls.uploads)
-        apps = {
-            endpoint.path: EndpointApp(endpoint, self.calls, self._shared, config, self.metrics)
-            for endpoint in endpoints
-        }
-        messages = {
-            endpoint.path: endpoint.messages
-            for endpoint in endpoints
-            if endpoint.messages is not None
-        }
-        self._connection_limiter = connection_limiter
-        self._http = HttpServer(
-            uvicorn.Config(
-                http_app(
-                    self.calls,
-                    self._conversations,
-                    apps,
-                    self.metrics,
-                    access_log,
-                    config,
-                    messages,
-                    identities,
-                ),
-                http=cast(type[asyncio.Protocol], connection_limiter),
-                ws=cast(type[asyncio.Protocol], connection_limiter.websocket),
-                ws_per_message_deflate=False,
-                lifespan="off",
-                log_config=None,
-                log_level="error",
-                timeout_keep_alive=math.ceil(config.head_timeout_s),
-                access_log=False,
-                server_header=False,
-                # Callers are known by their connection: a forwarding header may say anything.
-                proxy_headers=False,
-            ),
-            None if self._tls is None else self._tls.http,
-            config.head_timeout_s,
-        )
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tls = None if config.tls is None else server_tls(config.tls)
+        self._health = health.aio.HealthServicer()
+        self._grpc = self._grpc_server()
+        self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
+        self._connection_limiter = ConnectionLimiter(config, self.metrics.refuse)
+        self._http = self._http_server(endpoints)
+        self._metrics_endpoint = MetricsEndpoint(config.metrics_listen, self.metrics)
         self.scaler = scaler_of(deployment, self.fleet, self.calls.admission)
-        if self.scaler is not None:
-            peers = self.scaler.peers
-            self.metrics.watch(
-                "scaler_peers",
-                "Other gateways that have reported their demand",
-                lambda: len(peers.told_by),
-            )
+        self._tasks: list[asyncio.Task[None]] = []
         self.http_address = self.grpc_address = ""
+        self._watch()
 
     async def __aenter__(self) -> Gateway:
         listeners, self.http_address = listen(*self._http_listen, field="gateway.http_listen")
@@ -210,10 +128,10 @@ class Gateway:
         trace: TracebackType | None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        drained_at = loop.time() + self._drain_s
+        drained_at = loop.time() + self._config.drain_s
         self.calls.refuse()
         self._connection_limiter.send_elsewhere()
-        await self._grpc.send_elsewhere(self._drain_s + SHUTDOWN_GRACE_S)
+        await self._grpc.send_elsewhere(self._config.drain_s + SHUTDOWN_GRACE_S)
         if self.scaler is not None:
             # KEDA asks another one from now on.
             await self.scaler.__aexit__(kind, error, trace)
@@ -222,7 +140,7 @@ class Gateway:
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
         await self._health.enter_graceful_shutdown()
-        await self.calls.close(self._drain_s)
+        await self.calls.close(self._config.drain_s)
         await self._conversations.wait_none(SHUTDOWN_GRACE_S)
         # Answers that nobody makes any more, but that clients have not taken yet.
         left_s = max(SHUTDOWN_GRACE_S, drained_at - loop.time())
@@ -257,12 +175,107 @@ class Gateway:
         """Return when the gRPC endpoint has closed although nobody has stopped the gateway."""
         await self._grpc.wait_closed()
 
-    def _add_services(self, server: grpc.aio.Server) -> None:
-        """What the gRPC endpoint offers."""
-        self._servicer.add_to(server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+    def _grpc_server(self) -> GrpcServer:
+        """The gRPC endpoint: the service `Speech`, health and reflection."""
+        config, peers = self._config, GrpcPeers()
+        converse = ConverseEndpoint(self._conversation_endpoint("grpc"))
+        speech = SpeechServicer(
+            self.calls, self._access_log, config, self._identities, peers, converse.serve
+        )
+
+        def add_services(server: grpc.aio.Server) -> None:
+            speech.add_to(server)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+
+        return GrpcServer(
+            config.grpc_listen,
+            add_services,
+            _server_options(config),
+            FrontBounds(
+                connections=config.max_grpc_connections,
+                per_address=config.max_grpc_connections_per_address,
+                head_s=config.head_timeout_s,
+                closing_s=config.send_timeout_s,
+            ),
+            None if self._tls is None else self._tls.grpc,
+            self.metrics.refuse,
+            peers,
+        )
+
+    def _http_server(self, endpoints: Sequence[HttpEndpoint]) -> HttpServer:
+        """HTTP and WebSocket, at one address."""
+        config, limiter = self._config, self._connection_limiter
+        origins = AllowedOrigins(config.cors_origins)
+        app = http_app(
+            self._routes(endpoints, origins),
+            origins,
+            self._identities,
+            self._access_log,
+            config,
+            self.metrics,
+        )
+        return HttpServer(
+            uvicorn.Config(
+                app,
+                http=cast(type[asyncio.Protocol], limiter),
+                ws=cast(type[asyncio.Protocol], limiter.websocket),
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                log_level="error",
+                timeout_keep_alive=math.ceil(config.head_timeout_s),
+                access_log=False,
+                server_header=False,
+                # Callers are known by their connection: a forwarding header may say anything.
+                proxy_headers=False,
+            ),
+            None if self._tls is None else self._tls.http,
+            config.head_timeout_s,
+        )
+
+    def _routes(
+        self, endpoints: Sequence[HttpEndpoint], origins: AllowedOrigins
+    ) -> list[BaseRoute]:
+        """Those of all HTTP endpoints."""
+        config, calls = self._config, self.calls
+        realtime = RealtimeEndpoint(
+            self._conversation_endpoint("realtime"), self._identities, origins
+        )
+        return [
+            *page_routes(),
+            *endpoint_routes(endpoints, calls, self._shared, config, self.metrics),
+            realtime.route(),
+            *listing_routes(calls),
+            *document_routes(endpoints, self.fleet, config.unknown_fields),
+            health_route(calls, self._identities),
+            *([] if config.metrics_listen else [metrics_route(self.metrics)]),
+        ]
+
+    def _conversation_endpoint(self, api: str) -> ConversationEndpoint:
+        return ConversationEndpoint(
+            api, self._conversations, self._config, self._access_log, self.metrics
+        )
+
+    def _watch(self) -> None:
+        """Have metrics of what the gateway holds."""
+        watch, shares = self.metrics.watch, self._conversations.shares
+        limiter = self._connection_limiter
+        self.metrics.registry.register(FleetMetrics(self.fleet))
+        watch("grpc_connections", "gRPC connections", lambda: self._grpc.connections)
+        watch("connections", "HTTP connections", lambda: limiter.connections)
+        watch("conversations", "Open conversations", lambda: shares.open)
+        watch(
+            "conversation_bytes", "Bytes of the items of conversations", lambda: shares.held_bytes
+        )
+        if self.scaler is not None:
+            peers = self.scaler.peers
+            watch(
+                "scaler_peers",
+                "Other gateways that have reported their demand",
+                lambda: len(peers.told_by),
+            )
 
     async def _tell_health(self) -> None:
         """Keep the health service true to the stages, for ever."""

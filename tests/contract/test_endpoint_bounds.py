@@ -18,7 +18,7 @@ from antiphon.v1 import speech_pb2
 from antiphon.values.segment import FinishReason
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
-from antiphon_gateway.endpoints.sending import PIECE_BYTES
+from antiphon_gateway.endpoints.http.response_send import PIECE_BYTES
 from antiphon_gateway.metrics import Refused
 from tests.contract.converse_client import read_to_end
 from tests.contract.fake_stages import THINKER, Session

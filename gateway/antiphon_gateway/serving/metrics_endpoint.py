@@ -7,7 +7,7 @@ import asyncio
 import uvicorn
 
 from antiphon.deployment.address import host_and_port
-from antiphon_gateway.endpoints.app import metrics_app
+from antiphon_gateway.endpoints.http.app import metrics_app
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.serving.http_server import HttpServer, listen
 

@@ -21,8 +21,7 @@ such as `talker`. [HTTP endpoints](../docs/http.md) introduces them.
 
 def http_page() -> str:
     """Each endpoint with its body and its answers, then the objects that they consist of."""
-    messages = {each.path: each.messages for each in HTTP_ENDPOINTS if each.messages is not None}
-    document = json.loads(OpenApi(messages, "ignore").document(()))
+    document = json.loads(OpenApi(HTTP_ENDPOINTS, "ignore").document(()))
     kinds = document["components"]["schemas"]
     parts = [_HEAD, document["info"]["description"], ""]
     for path, operations in document["paths"].items():

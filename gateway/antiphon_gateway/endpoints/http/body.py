@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Protocol
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
 from antiphon_gateway.admission.byte_budget import ByteLease, eviction
 from antiphon_gateway.endpoints.http.errors import BodyTooLarge, BodyTooSlow, EncodedBody
+from antiphon_gateway.endpoints.http.response_send import ResponseSend
 
 FREE_BYTES = 64 << 10
 """So much of a body takes no room: few words get through whoever fills it with large ones.
@@ -79,21 +80,8 @@ def _too_large(size: str, config: GatewayConfig) -> BodyTooLarge:
     return BodyTooLarge(f"the body has {size}; gateway.max_body_bytes sets the bound: {most}")
 
 
-class TrackedSend:
-    """Sends one response, and knows when it is complete."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.complete = False
-
-    async def __call__(self, message: Message) -> None:
-        """Pass a message on."""
-        self.complete = message["type"] == "http.response.body" and not message.get("more_body")
-        await self._send(message)
-
-
 async def while_connected(
-    receive: Receive, send: TrackedSend, *works: Coroutine[None, None, None]
+    receive: Receive, send: ResponseSend, *works: Coroutine[None, None, None]
 ) -> None:
     """Do the first work, which responds through `send`, with the others.
 

@@ -17,10 +17,22 @@ from antiphon_gateway.endpoints.http.fields import IgnoredFields, Unsupported
 from antiphon_gateway.endpoints.http.form_body import FormBody, decode_form
 from antiphon_gateway.endpoints.http.json_body import WholeBody
 from antiphon_gateway.endpoints.openai.audio import AnswerEvent
-from antiphon_gateway.endpoints.openai.openapi import EndpointMessages
 from antiphon_gateway.endpoints.openai.spoken import SpokenAnswers
 from antiphon_gateway.media.encoding import AudioEncoding
 from antiphon_gateway.orders.order import Order
+
+JSON, EVENTS = "application/json", "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointMessages:
+    """What an endpoint says of itself: the type of its body, its answers by media type, None for
+    what has no schema, and the body's media type."""
+
+    summary: str
+    body: type[msgspec.Struct]
+    answers: Mapping[str, type[msgspec.Struct] | None]
+    body_type: str = JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from typing import Any
 
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
@@ -16,10 +17,11 @@ from antiphon_gateway.admission.reservation import Reservation
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.choices import Choices
 from antiphon_gateway.endpoints.access_log import RequestLog
-from antiphon_gateway.endpoints.http.body import TrackedSend, read_body, while_connected
+from antiphon_gateway.endpoints.http.body import read_body, while_connected
 from antiphon_gateway.endpoints.http.client_deadline import with_client_deadline
 from antiphon_gateway.endpoints.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
 from antiphon_gateway.endpoints.http.fields import IgnoredFields
+from antiphon_gateway.endpoints.http.response_send import ResponseSend, pieces
 from antiphon_gateway.endpoints.ignored_fields import IgnoredFieldReport
 from antiphon_gateway.endpoints.openai.audio import AnswerAudio
 from antiphon_gateway.endpoints.openai.endpoint import (
@@ -30,7 +32,6 @@ from antiphon_gateway.endpoints.openai.endpoint import (
 )
 from antiphon_gateway.endpoints.openai.spoken import SpokenAnswers
 from antiphon_gateway.endpoints.openai.streaming import StreamedResponse, of_choice
-from antiphon_gateway.endpoints.sending import pieces
 from antiphon_gateway.failover.failover_segment import FailoverSegment
 from antiphon_gateway.media.encoding import EncoderThreads
 from antiphon_gateway.metrics import Metrics, Refused
@@ -106,23 +107,23 @@ class EndpointApp:
         self._calls.check_open()
         entry: RequestLog = scope["state"]["entry"]
         transport: asyncio.Transport = scope["state"]["transport"]
+        response_send: ResponseSend = scope["state"]["send"]
         with entry.admitted(), ExitStack() as upload:
             preparing, answer = await self._begin(scope, receive, entry, upload)
             # A client that disconnects at once leaves the coroutine without a start.
             with closing(preparing):
                 audio = AnswerAudio(answer.encoding, self._shared.encoders)
-                tracked = TrackedSend(send)
                 if not answer.streamed:
                     segments = self._segments(preparing, upload)
-                    work = self._respond_whole(answer, audio, segments, entry, transport, tracked)
-                    await while_connected(receive, tracked, work)
+                    work = self._respond_whole(answer, audio, segments, entry, transport, send)
+                    await while_connected(receive, response_send, work)
                     return
                 keepalive_s = self._config.keepalive_s
-                response = StreamedResponse(answer, audio, transport, tracked, keepalive_s)
+                response = StreamedResponse(answer, audio, transport, send, keepalive_s)
                 segments = self._segments(preparing, upload, response.queued)
                 works = [response.respond(segments, entry)]
                 works += [response.keep_alive()] if response.takes_comments else []
-                await while_connected(receive, tracked, *works)
+                await while_connected(receive, response_send, *works)
 
     @asynccontextmanager
     async def _segments(
@@ -223,6 +224,20 @@ class EndpointApp:
             except BudgetExceeded:
                 self._metrics.refuse(Refused.UNREAD)
                 raise
+
+
+def endpoint_routes(
+    endpoints: Sequence[HttpEndpoint],
+    calls: Calls,
+    shared: SharedByEndpoints,
+    config: GatewayConfig,
+    metrics: Metrics,
+) -> list[BaseRoute]:
+    """POST to each endpoint's path."""
+    return [
+        Route(each.path, EndpointApp(each, calls, shared, config, metrics), methods=["POST"])
+        for each in endpoints
+    ]
 
 
 async def _whole(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from antiphon.values.options import Option, OptionKind
+from antiphon.version import VERSION
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.endpoints.http.json_response import json_response
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.served import served_model
 from antiphon_gateway.media.encoding import available_formats
@@ -80,6 +87,33 @@ class VersionCard(msgspec.Struct, frozen=True):
     """Of antiphon."""
 
     version: str
+
+
+def listing_routes(calls: Calls) -> list[BaseRoute]:
+    """GET of each list."""
+    fleet, created = calls.fleet, int(time.time())
+
+    async def models(_: Request) -> Response:
+        return json_response(model_list(fleet, created))
+
+    async def model(asked: Request) -> Response:
+        name = asked.path_params["name"]
+        calls.check_model(name)
+        return json_response(model_card(fleet, created, name))
+
+    async def voices(asked: Request) -> Response:
+        calls.check_model(asked.query_params.get("model", ""))
+        return json_response(voice_list(fleet))
+
+    async def version(_: Request) -> Response:
+        return json_response(VersionCard(VERSION))
+
+    return [
+        Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),
+        Route("/v1/audio/voices", voices),
+        Route("/version", version),
+    ]
 
 
 def model_list(fleet: Fleet, created: int) -> ModelList:

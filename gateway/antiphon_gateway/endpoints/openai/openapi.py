@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from antiphon.version import VERSION
 from antiphon_gateway.endpoints.http.errors import ErrorAnswer
 from antiphon_gateway.endpoints.http.fields import UnknownFields
+from antiphon_gateway.endpoints.http.reference_page import HEADERS, reference_page
 from antiphon_gateway.endpoints.http.stage_sampling import body_type
+from antiphon_gateway.endpoints.openai.endpoint import JSON, EndpointMessages, HttpEndpoint
 from antiphon_gateway.endpoints.openai.listings import ModelCard, ModelList, VersionCard, VoiceList
+from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.health import HealthReport
 from antiphon_gateway.outputs import OUTPUTS
 
 REFERENCE = "#/components/schemas/{name}"
-JSON, EVENTS = "application/json", "text/event-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointMessages:
-    """What an endpoint says of itself: the type of its body, its answers by media type, None for
-    what has no schema, and the body's media type."""
-
-    summary: str
-    body: type[msgspec.Struct]
-    answers: Mapping[str, type[msgspec.Struct] | None]
-    body_type: str = JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +58,12 @@ _UNKNOWN: Mapping[UnknownFields, str] = {
 
 
 class OpenApi:
-    """The document of these endpoints, by path; made when it is asked for."""
+    """The document of these endpoints; made when it is asked for."""
 
-    def __init__(
-        self, endpoints: Mapping[str, EndpointMessages], unknown_fields: UnknownFields
-    ) -> None:
-        self._endpoints = endpoints
+    def __init__(self, endpoints: Iterable[HttpEndpoint], unknown_fields: UnknownFields) -> None:
+        self._endpoints = {
+            each.path: each.messages for each in endpoints if each.messages is not None
+        }
         self._unknown_fields = unknown_fields
         self._made_for: tuple[str, ...] | None = None
         self._made = b""
@@ -80,6 +74,25 @@ class OpenApi:
             self._made = _document(self._endpoints, sampling_stages, self._unknown_fields)
             self._made_for = sampling_stages
         return self._made
+
+
+def document_routes(
+    endpoints: Iterable[HttpEndpoint], fleet: Fleet, unknown_fields: UnknownFields
+) -> list[BaseRoute]:
+    """GET of the document, and of a page that shows it."""
+    open_api = OpenApi(endpoints, unknown_fields)
+
+    def document() -> bytes:
+        told = [stage for stage in fleet if stage.told is not None]
+        return open_api.document(fleet.accepted().sampling_fields if told else ())
+
+    async def openapi(_: Request) -> Response:
+        return Response(document(), media_type="application/json")
+
+    async def docs(_: Request) -> Response:
+        return Response(reference_page(document()), 200, HEADERS, media_type="text/html")
+
+    return [Route("/openapi.json", openapi), Route("/docs", docs)]
 
 
 def _document(

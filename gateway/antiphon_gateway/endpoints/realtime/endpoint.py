@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 import msgspec
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from antiphon.errors import (
@@ -64,6 +65,10 @@ class RealtimeEndpoint:
         self._origins = origins
         self._identities = identities
         self._ignored = IgnoredFieldReport(endpoint.metrics)
+
+    def route(self) -> BaseRoute:
+        """Where clients connect."""
+        return WebSocketRoute(PATH, self.serve)
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from the handshake to its end."""

@@ -41,8 +41,13 @@ from antiphon_gateway.endpoints.openai.chat.schema import (
     StreamOptions,
 )
 from antiphon_gateway.endpoints.openai.chunk_policy import read_chunk_policy
-from antiphon_gateway.endpoints.openai.endpoint import RequestContext
-from antiphon_gateway.endpoints.openai.openapi import EVENTS, JSON, EndpointMessages
+from antiphon_gateway.endpoints.openai.endpoint import (
+    EVENTS,
+    JSON,
+    EndpointMessages,
+    JsonEndpoint,
+    RequestContext,
+)
 from antiphon_gateway.media.attachments import name_field
 from antiphon_gateway.media.audio_formats import FORMATS
 from antiphon_gateway.media.encoding import AudioEncoding, check_format
@@ -109,11 +114,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "cache_salt": Unsupported(any_value=True),
 }
 """Fields that are known and not supported."""
-CHAT = EndpointMessages(
-    "Answers a conversation in text, speech or both.",
-    ChatRequest,
-    {JSON: Completion, EVENTS: None},
-)
 ANY_OBJECT = '{"type": "object"}'
 _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
 """OpenAI's names of formats here."""
@@ -269,3 +269,14 @@ def _top_logprobs(chat: ChatRequest) -> int | None:
     if chat.top_logprobs:
         raise invalid("top_logprobs", "goes only with logprobs: true")
     return None
+
+
+CHAT = JsonEndpoint(
+    "/v1/chat/completions",
+    read_chat,
+    EndpointMessages(
+        "Answers a conversation in text, speech or both.",
+        ChatRequest,
+        {JSON: Completion, EVENTS: None},
+    ),
+)

@@ -22,8 +22,12 @@ from antiphon_gateway.endpoints.http.stage_sampling import (
 )
 from antiphon_gateway.endpoints.http.voice import voice_name
 from antiphon_gateway.endpoints.openai.chunk_policy import read_chunk_policy
-from antiphon_gateway.endpoints.openai.endpoint import RequestContext
-from antiphon_gateway.endpoints.openai.openapi import EVENTS, EndpointMessages
+from antiphon_gateway.endpoints.openai.endpoint import (
+    EVENTS,
+    EndpointMessages,
+    JsonEndpoint,
+    RequestContext,
+)
 from antiphon_gateway.endpoints.openai.read_aloud.answer import AudioBytes, AudioEvents
 from antiphon_gateway.endpoints.openai.read_aloud.schema import DEFAULT_FORMAT, SpeechBody
 from antiphon_gateway.media.audio_formats import FORMATS
@@ -50,11 +54,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "sample_rate": Unsupported(remedy="the model's own is used; convert what comes"),
 }
 """Fields of vllm-omni and others that are known and not supported."""
-SPEECH = EndpointMessages(
-    "Speaks a text as it is.",
-    SpeechBody,
-    {**{each.media_type: None for each in FORMATS.values()}, EVENTS: None},
-)
 
 
 def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes | AudioEvents]:
@@ -146,3 +145,14 @@ def _same_value(one: OptionInput, other: OptionInput) -> bool:
     if isinstance(one, Recording) and isinstance(other, Recording):
         return one.data == other.data
     return one == other
+
+
+SPEECH = JsonEndpoint(
+    "/v1/audio/speech",
+    read_speech,
+    EndpointMessages(
+        "Speaks a text as it is.",
+        SpeechBody,
+        {**{each.media_type: None for each in FORMATS.values()}, EVENTS: None},
+    ),
+)

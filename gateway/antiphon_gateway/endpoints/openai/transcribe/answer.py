@@ -12,8 +12,8 @@ from antiphon_gateway.endpoints.http.server_sent import CONTENT_TYPE as SERVER_S
 from antiphon_gateway.endpoints.http.server_sent import server_sent
 from antiphon_gateway.endpoints.http.transcription_usage import DurationUsage, transcription_usage
 from antiphon_gateway.endpoints.openai.audio import AnswerEvent
+from antiphon_gateway.endpoints.openai.endpoint import JSON
 from antiphon_gateway.endpoints.openai.logprobs import finite
-from antiphon_gateway.endpoints.openai.openapi import JSON
 from antiphon_gateway.endpoints.openai.transcribe.schema import (
     Transcription,
     TranscriptionDelta,

@@ -9,8 +9,13 @@ from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.endpoints.http.fields import Unsupported, check_unsupported, or_all, or_unset
 from antiphon_gateway.endpoints.http.form_body import FORM
 from antiphon_gateway.endpoints.http.json_body import invalid
-from antiphon_gateway.endpoints.openai.endpoint import RequestContext
-from antiphon_gateway.endpoints.openai.openapi import EVENTS, JSON, EndpointMessages
+from antiphon_gateway.endpoints.openai.endpoint import (
+    EVENTS,
+    JSON,
+    EndpointMessages,
+    FormEndpoint,
+    RequestContext,
+)
 from antiphon_gateway.endpoints.openai.transcribe.answer import (
     FORMATS,
     TranscriptEvents,
@@ -21,12 +26,6 @@ from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.orders.transcribing import transcription_order
 
-TRANSCRIBE = EndpointMessages(
-    "Writes down what a recording says.",
-    TranscriptionForm,
-    {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
-    FORM,
-)
 _STREAMED = ("json", "text")
 _NO_SPEAKERS = "the model does not tell speakers apart"
 _GRANULARITIES = ("segment", "word")
@@ -107,3 +106,17 @@ def _check_granularities(granularities: Iterable[str]) -> None:
         if each not in _GRANULARITIES:
             known = ", ".join(_GRANULARITIES)
             raise invalid("timestamp_granularities", f"no {each!r}; there are: {known}")
+
+
+TRANSCRIPTIONS = FormEndpoint(
+    "/v1/audio/transcriptions",
+    TranscriptionForm,
+    read_transcription,
+    EndpointMessages(
+        "Writes down what a recording says.",
+        TranscriptionForm,
+        {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
+        FORM,
+    ),
+    UNSUPPORTED,
+)

@@ -1,0 +1,128 @@
+"""The HTTP application: what every request goes through, whatever its endpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, InvalidArgument, NotFound
+from antiphon.tracing.span import given_traceparent
+from antiphon_gateway.endpoints.access_log import AccessLog, RequestLog
+from antiphon_gateway.endpoints.ending import request
+from antiphon_gateway.endpoints.http.authorization import credentials_of
+from antiphon_gateway.endpoints.http.errors import error_response
+from antiphon_gateway.endpoints.http.origins import AllowedOrigins
+from antiphon_gateway.endpoints.http.paths import PlainPaths
+from antiphon_gateway.endpoints.http.request_head import CheckedHeads
+from antiphon_gateway.endpoints.http.response_send import BoundedSending
+from antiphon_gateway.endpoints.http.wrong_path import wrong_request
+from antiphon_gateway.keys.identities import Identities
+from antiphon_gateway.metrics import CONTENT_TYPE, Metrics, Refused
+
+QUIET_PATHS = frozenset({"/health", "/metrics"})
+"""Asked every few seconds by machines; neither logged nor counted."""
+KEYED_PATHS = "/v1/"
+"""What needs a key, where keys are needed; pages and documents are for everybody."""
+
+
+_CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class EveryRequest:
+    """Gives each request an id and an entry in the access log, and turns errors into responses."""
+
+    def __init__(self, app: ASGIApp, access_log: AccessLog, identities: Identities) -> None:
+        self._app = app
+        self._access_log = access_log
+        self._identities = identities
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on."""
+        if scope["type"] in ("http", "websocket"):
+            given = dict(scope["headers"]).get(b"traceparent", b"")
+            given_traceparent.set(given.decode("latin-1"))
+        if scope["type"] != "http" or scope["path"] in QUIET_PATHS:
+            await self._app(scope, receive, send)
+            return
+
+        async def refuse(entry: RequestLog, error: AntiphonError) -> None:
+            """Send an error if no response has started; otherwise the connection breaks off."""
+            if not entry.status:
+                await error_response(error)(scope, receive, send)
+
+        name = f"{scope['method']} {scope['path']}"
+        async with request(self._access_log, "http", name, refuse, _given_id(scope)) as entry:
+            state = scope["state"]
+            state["entry"] = state["send"].entry = entry
+            if scope["path"].startswith(KEYED_PATHS):
+                entry.key = (await self._identities.identify(credentials_of(scope))).key
+            await self._app(scope, receive, send)
+
+
+def http_app(
+    routes: Sequence[BaseRoute],
+    origins: AllowedOrigins,
+    identities: Identities,
+    access_log: AccessLog,
+    config: GatewayConfig,
+    metrics: Metrics,
+) -> ASGIApp:
+    """The whole application."""
+    every_request = Middleware(EveryRequest, access_log=access_log, identities=identities)
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(PlainPaths), *origins.middleware(), every_request],
+        exception_handlers={HTTPException: _routing_error},
+    )
+    app.router.redirect_slashes = False
+    stalled = partial(metrics.refuse, Refused.SEND_TIME)
+    sending = BoundedSending(app, config.send_timeout_s, stalled)
+    return CheckedHeads(sending, config, metrics.refuse)
+
+
+def metrics_app(metrics: Metrics) -> ASGIApp:
+    """The series alone, for an address of their own."""
+    app = Starlette(
+        routes=[metrics_route(metrics)],
+        middleware=[Middleware(PlainPaths)],
+        exception_handlers={HTTPException: _routing_error},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def metrics_route(metrics: Metrics) -> Route:
+    """GET of the series."""
+
+    async def show(_: Request) -> Response:
+        return Response(metrics.expose(), headers={"content-type": CONTENT_TYPE})
+
+    return Route("/metrics", show)
+
+
+def _given_id(scope: Scope) -> str:
+    """The client's own id of its request where it may stand in a log, else nothing."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+    return given if _CLIENT_ID.fullmatch(given) else ""
+
+
+async def _routing_error(asked: Request, error: Exception) -> Response:
+    """404 and 405 in OpenAI's shape."""
+    assert isinstance(error, HTTPException)
+    headers = error.headers or {}
+    allowed = headers.get("Allow", "")
+    message = wrong_request(asked.method, asked.url.path, asked.app.routes, allowed)
+    kind = NotFound if error.status_code == 404 else InvalidArgument
+    response = error_response(kind(message), error.status_code)
+    response.headers.update(headers)
+    return response

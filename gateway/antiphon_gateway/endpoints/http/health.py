@@ -1,0 +1,39 @@
+"""GET of `/health`."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from antiphon.errors import InvalidArgument, Unauthenticated
+from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.endpoints.http.authorization import credentials_of
+from antiphon_gateway.endpoints.http.json_response import json_response
+from antiphon_gateway.fleet.health import health_report
+from antiphon_gateway.keys.identities import Identities
+
+
+def health_route(calls: Calls, identities: Identities) -> Route:
+    """Whether the gateway can serve; details of the stages for those with an API key alone."""
+
+    async def knows_a_key(asked: Request) -> bool:
+        try:
+            await identities.identify(credentials_of(asked.scope), counted=False)
+        except (Unauthenticated, InvalidArgument):
+            return False
+        return True
+
+    async def health(asked: Request) -> Response:
+        report = health_report(calls.fleet, detailed=await knows_a_key(asked))
+        if calls.closing:
+            nothing = dict.fromkeys(report.outputs, False)
+            reason = "the gateway is shutting down"
+            report = replace(report, ready=False, reason=reason, outputs=nothing)
+        # With ?output=text the status is that of this output alone.
+        output = asked.query_params.get("output", "")
+        ready = report.outputs.get(output, False) if output else report.ready
+        return json_response(report, 200 if ready else 503)
+
+    return Route("/health", health)

@@ -1,0 +1,11 @@
+"""A response that is one message."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+
+def json_response(answer: msgspec.Struct, status: int = 200) -> Response:
+    """The message as JSON."""
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
