@@ -1,7 +1,7 @@
-"""Serves speech models as microservices, and talks to them.
+"""Serves speech models as microservices, and the Python SDK to use them.
 
-Importing this package imports nothing else: the names below load when they are
-first used, so that tools and servers which need only a part stay small.
+Importing this package imports nothing else. Names are loaded at first use, so that tools and
+servers that need only a part stay small.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ __all__ = (
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from the module that defines it."""
+    """Load a public name from its module."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

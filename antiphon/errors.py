@@ -1,7 +1,7 @@
-"""The one tree of errors that antiphon raises, whatever the protocol.
+"""The errors that antiphon raises, for every protocol.
 
-Every error has a code that says what a caller can do about it, a sentence for a
-person, and where it applies: the request field, the stage or the edge.
+Every error has a code that determines what a caller can do, a sentence for a person, and its
+location: the request field, the stage or the edge.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class ErrorCode(enum.Enum):
-    """What kind of failure it is; mirrors `antiphon.v1.ErrorCode`."""
+    """Kind of failure; mirrors `antiphon.v1.ErrorCode`."""
 
     INVALID_ARGUMENT = "invalid_argument"
     NOT_FOUND = "not_found"
@@ -33,7 +33,7 @@ _ELISION = " [...] "
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and end when it has more than `most` characters."""
+    """Return the text, with its middle elided if it has more than `most` characters."""
     if len(text) <= most:
         return text
     tail = (most - len(_ELISION)) // 3
@@ -41,7 +41,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def told(value: object, most: int = 80) -> str:
-    """A value as an error text shows it, whatever its type and size."""
+    """Return a value as shown in an error message, whatever its type and size."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, str | bytes):
@@ -53,12 +53,11 @@ RETRYABLE = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
 
 
 class AntiphonError(Exception):
-    """Root of all errors. Raise one of the subclasses.
+    """Base class of all errors. Raise one of the subclasses.
 
-    `field` is the dotted path of the offending request field, `stage` the role
-    of the failing stage, `edge` the edge that was awaited or broken; each is
-    empty where it does not apply. Texts may quote what somebody sent, so they are
-    cut here, once for every endpoint and every log.
+    `field` is the dotted path of the invalid request field, `stage` the role of the failing stage,
+    `edge` the edge that was awaited or broken; each is empty if not applicable. Messages may quote
+    input, so they are cut here, once for every endpoint and log.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
@@ -86,31 +85,31 @@ class AntiphonError(Exception):
 
 
 class InvalidArgument(AntiphonError):
-    """The request is wrong; repeating it will not help."""
+    """The request is invalid. Retrying does not help."""
 
     code = ErrorCode.INVALID_ARGUMENT
 
 
 class NotFound(AntiphonError):
-    """The named model, voice or session does not exist, or a recording is not there any more."""
+    """The named model, voice or session does not exist, or a recording is no longer stored."""
 
     code = ErrorCode.NOT_FOUND
 
 
 class NotImplementedYet(AntiphonError):
-    """The contract allows it; this version does not do it yet."""
+    """The interface allows the request, but this version does not implement it."""
 
     code = ErrorCode.NOT_IMPLEMENTED
 
 
 class ResourceExhausted(AntiphonError):
-    """No slot is free, or a bound was reached."""
+    """No slot is free, or a limit was reached."""
 
     code = ErrorCode.RESOURCE_EXHAUSTED
 
 
 class FailedPrecondition(AntiphonError):
-    """Stages that do not fit together, or a message in the wrong state."""
+    """Incompatible stages, or a message in the wrong state."""
 
     code = ErrorCode.FAILED_PRECONDITION
 
@@ -128,7 +127,7 @@ class DeadlineExceeded(AntiphonError):
 
 
 class Cancelled(AntiphonError):
-    """The caller ended it."""
+    """The caller cancelled the request."""
 
     code = ErrorCode.CANCELLED
 
@@ -146,19 +145,19 @@ class DataLoss(AntiphonError):
 
 
 class Unauthenticated(AntiphonError):
-    """No API key, or none that holds."""
+    """The API key is missing or invalid."""
 
     code = ErrorCode.UNAUTHENTICATED
 
 
 class UnusableOutput(AntiphonError):
-    """The model wrote what cannot be used, such as a call of a function that does not exist."""
+    """The model produced unusable output, such as a call of a function that does not exist."""
 
     code = ErrorCode.UNUSABLE_OUTPUT
 
 
 def unexpected(error: Exception) -> Internal:
-    """What an exception of no type of ours is told as."""
+    """Return the `Internal` error that reports an exception outside this hierarchy."""
     return Internal(f"{type(error).__name__}: {error}")
 
 

@@ -1,4 +1,4 @@
-"""Log lines that a reader's terminal and a parser of lines take as they are."""
+"""Log lines that are safe for terminals and line parsers."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import logging
 
 
 class PrintableFormatter(logging.Formatter):
-    """Escapes what is not printable, as JSON does: line ends of a message, control characters
-    (C1 too) and those that reverse text. Messages may quote what clients sent.
+    """Escapes non-printable characters as JSON does.
 
-    Only the lines of a traceback are lines of their own.
+    That includes line ends in a message, control characters (also C1) and bidirectional overrides,
+    since messages may quote client input. Only the lines of a traceback start new lines.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format a message as one line."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: logging._SysExcInfoType) -> str:
-        """The lines of a traceback."""
+        """Format a traceback, one line for each of its lines."""
         return "\n".join(printable(each) for each in super().formatException(ei).split("\n"))
 
 
 def printable(text: str) -> str:
-    """The text with each character that is not printable as its JSON escape."""
+    """Replace each non-printable character by its JSON escape."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def configure_logging(level: str, form: str) -> None:
-    """Log to stderr from `level` on, in a format of `logging`."""
+    """Log to stderr from `level` up, with `form` as the format of `logging`."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter(form))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,1 +1,1 @@
-"""Timers and deadlines that discount the time in which the process itself did not run."""
+"""Timers and deadlines that discount time during which the process did not run."""

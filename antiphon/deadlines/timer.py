@@ -1,7 +1,7 @@
-"""One timer of the event loop that knows when it is due, and how late it ran.
+"""One event loop timer with its due time and lateness.
 
-uvloop returns a handle without `when()` for a callback that is due at once, so the
-due time is kept here.
+uvloop returns a handle without `when()` for a callback that is due at once, so the due time is kept
+here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Timer:
-    """Calls `run` with the seconds by which it is late. At most one call is pending."""
+    """Calls `run` with its lateness in seconds. At most one call is pending."""
 
     def __init__(self, run: Callable[[float], None]) -> None:
         self._run = run
@@ -20,11 +20,11 @@ class Timer:
 
     @property
     def due_at(self) -> float | None:
-        """When the pending call is due, on the loop's clock; None when none is pending."""
+        """When the pending call is due, on the loop's clock; None if none is pending."""
         return self._due_at
 
     def set_at(self, moment: float) -> None:
-        """Call at `moment`, on the loop's clock, in place of what is pending."""
+        """Replace the pending call by one at `moment`, on the loop's clock."""
         if self._due_at == moment:
             return
         self.cancel()
@@ -33,7 +33,7 @@ class Timer:
         self._handle = loop.call_at(moment, self._expire, loop, moment)
 
     def cancel(self) -> None:
-        """Drop what is pending. Nothing is wrong if nothing is."""
+        """Cancel the pending call, if any."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = self._due_at = None

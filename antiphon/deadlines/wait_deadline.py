@@ -1,8 +1,8 @@
-"""A bound on each of many short waits, for less than a timer each.
+"""A timeout for each of many short waits, for less than one timer each.
 
-`asyncio.timeout` around every write would set a timer and cancel it thousands of times before
-one expires. Here one timer looks when the first write could be late, and no sooner. Time for which
-the event loop itself stood still at the deadline does not count.
+`asyncio.timeout` around every write would set and cancel thousands of timers for each one that
+expires. Here, one timer checks when the first write could be late. Time during which the event loop
+was blocked at the deadline does not count.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from antiphon.deadlines.timer import Timer
 
 
 class WaitDeadline:
-    """Around many waits, one after the other: `TimeoutError` when one takes `timeout_s`.
+    """A context for consecutive waits. Raises `TimeoutError` when one takes `timeout_s`.
 
-    The wait in question is cancelled. Enter it in the task that waits; `begin` and `end` each wait.
+    The wait is cancelled. Enter the context in the task that waits. Call `begin` and `end` around
+    each wait.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -41,13 +42,13 @@ class WaitDeadline:
         await self._limit.__aexit__(kind, error, trace)
 
     def begin(self) -> None:
-        """A wait begins."""
+        """Start timing a wait."""
         self._began = self._loop.time()
         if self._timer.due_at is None:
             self._timer.set_at(self._began + self._timeout_s)
 
     def end(self) -> None:
-        """It is over."""
+        """Stop timing it."""
         self._began = None
 
     def _look(self, late_s: float) -> None:
@@ -58,7 +59,7 @@ class WaitDeadline:
         if now < late_at:
             self._timer.set_at(late_at)
         elif late_s > ON_TIME_S:
-            # What has come meanwhile is read in the next slice.
+            # Data received in the meantime is read in the next slice.
             self._began += late_s
             self._timer.set_at(max(self._began + self._timeout_s, now + SLICE_S))
         else:

@@ -1,1 +1,2 @@
-"""Spans of requests. OpenTelemetry is imported only where a deployment names an endpoint."""
+"""Trace spans of requests. OpenTelemetry is imported only if a deployment configures an
+endpoint."""

@@ -1,8 +1,8 @@
-"""Spans of OpenTelemetry's SDK, sent by OTLP over gRPC. The only module that imports it.
+"""Spans of OpenTelemetry's SDK, exported by OTLP over gRPC. The only module that imports it.
 
-Its sampler takes all: whether a request is recorded was decided before anything of it was made.
-A thread of the SDK's sends them; more than `MOST_WAITING` are dropped, and a collector that is away
-delays nobody.
+Its sampler records everything, because the sampling decision is made before any span is created. A
+thread of the SDK exports spans. More than `MOST_WAITING` are dropped, and an unreachable collector
+delays no request.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ CLOSE_WITHIN_S = 3.0
 
 
 class OtlpSpans:
-    """Makes spans of a service, and sends them to a collector such as `http://host:4317`.
+    """Creates a service's spans and exports them to a collector such as `http://host:4317`.
 
-    What that has not taken `close_within_s` after `close` began is dropped.
+    `close` drops what the collector has not accepted within `close_within_s`.
     """
 
     def __init__(self, endpoint: str, service: str, close_within_s: float = CLOSE_WITHIN_S) -> None:
         self._close_within_s = close_within_s
-        # With https in clear text there would be no connection, and the other way round.
+        # The scheme must match the encryption, else there is no connection.
         self._exporter = OTLPSpanExporter(
             endpoint=endpoint,
             insecure=not endpoint.startswith("https://"),
@@ -63,15 +63,15 @@ class OtlpSpans:
         self._tracer = self._provider.get_tracer("antiphon", VERSION)
 
     def begin(self, name: str, traceparent: str) -> TraceSpan:
-        """A span below that of the traceparent, or at the top where it is empty."""
+        """Start a child span of the traceparent, or a root span if that is empty."""
         parent = read_traceparent(traceparent)
         context = None if parent is None else set_span_in_context(_elsewhere(parent))
         made = self._tracer.start_span(name, context, SpanKind.SERVER)
         return RecordedSpan(self._tracer, made)
 
     def close(self) -> None:
-        """Send what is recorded; blocks for `close_within_s` at most."""
-        # The SDK waits for longer, and takes no bound. A stopped exporter refuses at once.
+        """Export recorded spans. Blocks for at most `close_within_s`."""
+        # The SDK waits longer and has no timeout setting. A stopped exporter fails at once.
         stopping = threading.Timer(self._close_within_s, self._exporter.shutdown)
         stopping.daemon = True
         stopping.start()
@@ -82,7 +82,7 @@ class OtlpSpans:
 
 
 class RecordedSpan(TraceSpan):
-    """A span that is sent when it has ended."""
+    """A span that is exported when it ends."""
 
     def __init__(self, tracer: Tracer, span: Span) -> None:
         self._tracer = tracer
@@ -105,16 +105,16 @@ class RecordedSpan(TraceSpan):
         if not self._span.is_recording():
             return
         if error is not None:
-            told = f"{type(error).__name__}: {error}"
+            description = f"{type(error).__name__}: {error}"
             if isinstance(error, AntiphonError):
-                told = error.message
+                description = error.message
                 self.set(error_code=error.code.value, error_stage=error.stage)
-            self._span.set_status(Status(StatusCode.ERROR, told))
+            self._span.set_status(Status(StatusCode.ERROR, description))
         self._span.end(at_ns)
 
 
 def _elsewhere(parent: TraceContext) -> Span:
-    """A span of another process, by what is known of it."""
+    """Return the span of another process, identified by its context."""
     flags = TraceFlags(TraceFlags.SAMPLED)
     return NonRecordingSpan(
         SpanContext(parent.trace_id, parent.span_id, is_remote=True, trace_flags=flags)

@@ -1,4 +1,4 @@
-"""A span as the code that it is about sees it, and the one that records nothing."""
+"""The span interface used by traced code, and the span that records nothing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import TracebackType
 
 Attribute = str | int | float | bool
 
-# Version, trace id, span id and flags, as W3C has them; a later version may have more.
+# W3C traceparent: version, trace id, span id and flags. Later versions may append fields.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """Where a span belongs, as it travels in a `traceparent`."""
+    """A span's identity, as transmitted in a `traceparent`."""
 
     trace_id: int
     span_id: int
@@ -27,8 +27,8 @@ class TraceContext:
 
 
 def read_traceparent(text: str) -> TraceContext | None:
-    """The context; None when it is none, which is no error: the trace then begins anew."""
-    # A later version may be longer, not without end.
+    """Parse a `traceparent`. An invalid one yields None and starts a new trace, as W3C requires."""
+    # Bounded: a later version may be longer.
     found = _TRACEPARENT.fullmatch(text[:256])
     if found is None or (text.startswith("00") and found[4]):
         return None
@@ -39,23 +39,24 @@ def read_traceparent(text: str) -> TraceContext | None:
 
 
 class TraceSpan:
-    """A part of a request's time. This one, of a request that is not sampled, records nothing.
+    """A timed part of a request. This base class records nothing, for requests that are not
+    sampled.
 
-    `traceparent` is for whoever makes spans below it elsewhere; empty: for nobody. Moments are
-    nanoseconds of `time.time_ns`; None is now.
+    `traceparent` is for child spans in other processes, empty if there must be none. Times are
+    nanoseconds of `time.time_ns`; None means now.
     """
 
     traceparent: str = ""
 
     def child(self, name: str, at_ns: int | None = None) -> TraceSpan:
-        """Begin a span within this one."""
+        """Start a child span."""
         return self
 
     def set(self, **attributes: Attribute) -> None:
-        """Say more of it."""
+        """Set attributes."""
 
     def end(self, error: BaseException | None = None, at_ns: int | None = None) -> None:
-        """It is over, perhaps with an error. Only the first end counts."""
+        """End the span, perhaps with an error. Only the first call has an effect."""
 
     def __enter__(self) -> TraceSpan:
         return self
@@ -70,13 +71,13 @@ class TraceSpan:
 
 
 NO_SPAN = TraceSpan()
-"""Of every request that is not sampled."""
+"""The span of requests that are not sampled."""
 
 current_span: ContextVar[TraceSpan] = ContextVar("current_span", default=NO_SPAN)
-"""The span of the request that this task answers."""
+"""The span of the request that this task serves."""
 
 enclosing_span: ContextVar[TraceSpan | None] = ContextVar("enclosing_span", default=None)
-"""What the next request of this task is a part of; None: nothing, so it begins a trace, or none."""
+"""Parent of this task's next request. None starts a new trace, subject to sampling."""
 
 given_traceparent: ContextVar[str] = ContextVar("given_traceparent", default="")
-"""What the client of this task gave; of a conversation's, with its beginning."""
+"""The traceparent of this task's client; a conversation's is given when it begins."""

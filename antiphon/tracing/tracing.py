@@ -1,4 +1,4 @@
-"""What begins traces. Without an endpoint nothing is recorded, and nothing imported for it."""
+"""Starts traces. Without an endpoint nothing is recorded or imported."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from antiphon.tracing.span import NO_SPAN, TraceSpan, read_traceparent
 
 
 class Tracing:
-    """Begins the first span that a request has in this process. This one records none."""
+    """Starts the first span of a request in this process. This base class records nothing."""
 
     def request(self, name: str, traceparent: str = "") -> TraceSpan:
-        """The span of a request, below the client's own if there is one; or none."""
+        """Return a request's span, a child of the client's if there is one; `NO_SPAN` if not
+        sampled."""
         return NO_SPAN
 
     def part(self, name: str, traceparent: str) -> TraceSpan:
-        """The span of what another process asks for in a trace of its own, or none."""
+        """Return a span in another process's trace; `NO_SPAN` if that is not sampled."""
         return NO_SPAN
 
     def close(self) -> None:
-        """Send what is recorded, for a few seconds at most. Blocks."""
+        """Export recorded spans. Blocks for a few seconds at most."""
 
 
 class SampledTracing(Tracing):
-    """Decides by a draw of a number, so that a request that is not sampled costs nothing else;
-    or, with `trace_clients`, as the client's traceparent says, where it gives one.
+    """Samples requests at random, so that a request that is not sampled costs one random number.
 
-    `begin` makes the span of a name below a context, or at the top; `finish` sends all.
+    With `trace_clients`, a client's traceparent decides if there is one. `begin` starts a span of a
+    name below a traceparent, or a root span; `finish` exports all spans.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class SampledTracing(Tracing):
 def open_tracing(
     endpoint: str, service: str, *, field: str, ratio: float = 0.0, trace_clients: bool = False
 ) -> Tracing:
-    """Traces that go to the collector at `endpoint`; empty: none.
+    """Return tracing to the collector at `endpoint`; none if empty.
 
-    Raises `InvalidArgument` when OpenTelemetry is not installed.
+    Raises `InvalidArgument` if OpenTelemetry is not installed.
     """
     if not endpoint:
         return Tracing()

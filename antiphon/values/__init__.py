@@ -1,1 +1,1 @@
-"""What stages, gateway and client exchange, as plain values. They wait for nothing."""
+"""Plain values exchanged by stages, gateway and client. No I/O."""

@@ -1,4 +1,4 @@
-"""Values of every answer of a model: its cost, and the functions that it calls."""
+"""Values of a model's answer: its usage and its function calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.values.brief import brief
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request cost: tokens, codec frames of audio, and positions of images."""
+    """Usage of a request: tokens, codec frames of audio and positions of images."""
 
     prompt_tokens: int = 0
     prompt_audio_tokens: int = 0
@@ -25,9 +25,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call of a function. `arguments` is the text of a JSON object; see `parsed`.
+    """A function call. `arguments` is the text of a JSON object; see `parsed`.
 
-    What came of it is said with `Message.tool(call, ...)`, behind the message that made it.
+    Return its result with `Message.tool(call, ...)`, after the message that contains the call.
     """
 
     id: str
@@ -38,7 +38,7 @@ class FunctionCall:
         return brief(self)
 
     def parsed(self) -> dict[str, Any]:
-        """The arguments by name. Raises `DataLoss` for what is no JSON object."""
+        """Return the arguments by name. Raises `DataLoss` unless they are a JSON object."""
         try:
             value = json.loads(self.arguments)
         except ValueError as error:

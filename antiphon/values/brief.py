@@ -1,4 +1,4 @@
-"""Values as one line for a person: how much there is of long ones, not all of it."""
+"""One-line representations of values, with long content abbreviated."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST_ITEMS = 4
 
 
 def brief(value: DataclassInstance) -> str:
-    """The `repr` of a dataclass that may hold megabytes."""
-    told_fields = (f"{each.name}={_short(getattr(value, each.name))}" for each in fields(value))
-    return f"{type(value).__name__}({', '.join(told_fields)})"
+    """Return a `repr` for a dataclass that may hold megabytes."""
+    shown = (f"{each.name}={_short(getattr(value, each.name))}" for each in fields(value))
+    return f"{type(value).__name__}({', '.join(shown)})"
 
 
 def _short(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The value that travels on an edge, as the code sees it (the wire form is `Chunk` in proto)."""
+"""The unit of data on an edge. Its wire form is `Chunk` in proto."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Tensor = npt.NDArray[Any]
 Tensors = Mapping[str, Tensor]
 
 MAX_NAME = 128
-"""Most characters of a session's id and of an edge's name: ids are remembered."""
+"""Longest session id or edge name, in characters; ids of ended sessions are kept."""
 
 
 class Chunk(Struct, frozen=True):
-    """One piece of one edge of one segment.
+    """A piece of one edge of one segment.
 
-    `position` is the index within the segment of the first token, row, frame or
-    sample carried. `finish_reason` is set exactly when `segment_finished` is.
-    Tensors must not be written to after the chunk was made.
+    `position` is the index within the segment of the first token, row, frame or sample in it.
+    `finish_reason` is set exactly when `segment_finished` is. Tensors must not be modified after
+    the chunk was created.
     """
 
     session_id: str
@@ -39,7 +39,7 @@ class Chunk(Struct, frozen=True):
 
     @property
     def key(self) -> SegmentKey:
-        """The segment that the chunk belongs to."""
+        """The chunk's segment."""
         return SegmentKey(self.session_id, self.segment)
 
     @property
@@ -52,7 +52,7 @@ class Chunk(Struct, frozen=True):
 
 
 def concatenate(pieces: list[Tensors]) -> dict[str, Tensor]:
-    """Join the tensors of consecutive pieces of an edge, name by name, along axis 0."""
+    """Concatenate the tensors of consecutive pieces of an edge along axis 0, name by name."""
     parts: dict[str, list[Tensor]] = {}
     for piece in pieces:
         for name, tensor in piece.items():

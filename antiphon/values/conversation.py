@@ -1,12 +1,11 @@
-"""A conversation as the stage that reads it gets it: what the `input` edge carries.
+"""A conversation as its stage receives it: the content of the `input` edge.
 
-Messages travel as JSON in the tensor `messages`; beside them recordings as float32
-mono tensors `audio.0`, `audio.1`, ... at the rate that the stage asks for in
-`Describe`, or, of one that the stage was brought before, its key, uint8 (`recording_key`), and
-images and videos as the bytes of their files, uint8 tensors `image.0`,
-..., `video.0`, .... A part refers to what it shows or plays by index. The functions that may
-be called travel as JSON in the tensor `tools`, which is there if there are any, and so do variables
-of the chat template, in `template`.
+Messages are JSON in the tensor `messages`. Recordings are float32 mono tensors `audio.0`,
+`audio.1`, ... at the rate that the stage reports in `Describe`. A recording that the stage already
+has is replaced by its key, uint8 (`recording_key`). Images and videos are the bytes of their files,
+uint8 tensors `image.0`, ..., `video.0`, .... A part refers to its media by index. Functions that
+may be called are JSON in the tensor `tools`, if there are any. Variables of the chat template are
+JSON in `template`.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from antiphon.values.template import TemplateValue, check_template_variables
 Role = Literal["system", "user", "assistant", "tool"]
 
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What OpenAI takes as a function's name."""
+"""Function names that OpenAI accepts."""
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """Words."""
+    """Text of a message."""
 
     text: str
 
@@ -41,8 +40,8 @@ class AudioPart(
 ):
     """A recording, by its index among the conversation's recordings.
 
-    Once one is `alone`, all are: what is heard of each depends on none of the others. One that is
-    `live`, the last, is still being made: its samples follow the conversation, in pieces.
+    If one is `alone`, all are: each is encoded independently of the others. A `live` recording is
+    the last one. It is still being recorded, and its samples follow the conversation in pieces.
     """
 
     index: int
@@ -66,9 +65,9 @@ Part = TextPart | AudioPart | ImagePart | VideoPart
 
 
 class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function that the assistant calls. `arguments` is the text of a JSON object.
+    """A function call by the assistant. `arguments` is the text of a JSON object.
 
-    The client, who answers the call, knows it by its `id`.
+    `id` identifies the call to the client, who returns its result.
     """
 
     id: str
@@ -77,10 +76,10 @@ class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConversationMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message: who says it and its parts in order.
+    """One message: its role and its parts in order.
 
-    Only an assistant's message has `tool_calls`, and only one with the role `tool`, which is what
-    came of a call, the `tool_call_id` of that call.
+    Only an assistant's message has `tool_calls`. Only a message with the role `tool`, which holds a
+    call's result, has the `tool_call_id` of that call.
     """
 
     role: Role
@@ -90,10 +89,10 @@ class ConversationMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether the reply must begin with a call, and how many it may have.
+    """Whether the reply must begin with a call, and how many calls it may contain.
 
-    `forced` is the name of the function that it must call, empty for any; with None it need call
-    none. A reply that is not `parallel` ends behind its first call.
+    `forced` is the name of the function that must be called, empty for any; None requires no call.
+    A reply that is not `parallel` ends after its first call.
     """
 
     forced: str | None = None
@@ -101,13 +100,12 @@ class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """All messages of a request and what their parts refer to.
+    """All messages of a request and the media that their parts refer to.
 
-    Recordings are float32 mono vectors, or the keys of some that the reader knows; images and
-    videos are whole files, uint8 vectors.
-    `tools` are the functions that the reply may call, each as the JSON text of OpenAI's
-    `{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`.
-    `template` are variables of the chat template.
+    Recordings are float32 mono vectors, or keys of recordings that the stage has. Images and videos
+    are whole files, uint8 vectors. `tools` are the functions that the reply may call, each as the
+    JSON text of OpenAI's `{"type": "function", "function": {"name": ..., "description": ...,
+    "parameters": ...}}`. `template` holds variables of the chat template.
     """
 
     messages: tuple[ConversationMessage, ...]
@@ -136,12 +134,12 @@ class _Tool(msgspec.Struct, frozen=True):
 TOOLS = "tools"
 TEMPLATE = "template"
 MAX_TEMPLATE_BYTES = 128 << 10
-"""Of variables in JSON; each character may take six, and one beyond the first plane twelve."""
+"""Limit of the variables' JSON. A character takes up to six bytes, a surrogate pair twelve."""
 
 KEY_BYTES = 16
-"""Of a recording's key."""
+"""Size of a recording's key."""
 
-# Tensor names before the index: the part that refers to one, and its dtype.
+# By tensor name without the index: the part that refers to it, and its dtype.
 _MEDIA: dict[str, tuple[type[AudioPart | ImagePart | VideoPart], type[np.generic]]] = {
     "audio": (AudioPart, np.float32),
     "image": (ImagePart, np.uint8),
@@ -155,9 +153,9 @@ _tool_decoder = msgspec.json.Decoder(_Tool)
 
 
 def function_names(tools: Sequence[str]) -> tuple[str, ...]:
-    """The names of the functions, see `Conversation.tools`, in their order.
+    """Return the names of the functions (see `Conversation.tools`), in order.
 
-    Raises `InvalidArgument` for one that is none, or has the name of another or a strange one.
+    Raises `InvalidArgument` for a malformed function and for a duplicate or invalid name.
     """
     names: list[str] = []
     for index, tool in enumerate(tools):
@@ -177,7 +175,7 @@ def function_names(tools: Sequence[str]) -> tuple[str, ...]:
 
 
 def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
-    """The tensors of the one `input` chunk that carries the conversation."""
+    """Return the tensors of the single `input` chunk of the conversation."""
     tensors: dict[str, Tensor] = {
         "messages": np.frombuffer(msgspec.json.encode(conversation.messages), dtype=np.uint8)
     }
@@ -196,38 +194,38 @@ def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
 
 
 class RecordingKey:
-    """What a recording is known by, from its samples as they come."""
+    """Computes a recording's key incrementally from its samples."""
 
     def __init__(self) -> None:
-        # Of what a processor has instructions for: half the time of BLAKE2 there.
+        # SHA-256 has CPU instructions: half the time of BLAKE2 with them.
         self._hash = hashlib.sha256(usedforsecurity=False)
         self.samples = 0
 
     def add(self, samples: Tensor) -> None:
-        """Take the next samples, float32."""
+        """Add the next samples, float32."""
         self._hash.update(np.ascontiguousarray(samples).data)
         self.samples += len(samples)
 
     @property
     def key(self) -> bytes:
-        """Of the samples so far."""
+        """The key of the samples so far."""
         return self._hash.digest()[:KEY_BYTES]
 
 
 def recording_key(samples: Tensor) -> bytes:
-    """The key of a whole recording, float32."""
+    """Return the key of a whole recording, float32."""
     key = RecordingKey()
     key.add(samples)
     return key.key
 
 
 def is_recording_key(item: Tensor) -> bool:
-    """Whether a recording is told by its key alone."""
+    """Return whether a recording is represented by its key."""
     return item.dtype == np.uint8
 
 
 def recordings_alone(messages: Sequence[ConversationMessage]) -> bool:
-    """Whether what is heard of each recording depends on none of the others."""
+    """Return whether the recordings are encoded independently of each other."""
     return any(
         isinstance(part, AudioPart) and part.alone for each in messages for part in each.parts
     )
@@ -236,7 +234,7 @@ def recordings_alone(messages: Sequence[ConversationMessage]) -> bool:
 def with_recordings_alone(
     messages: Sequence[ConversationMessage],
 ) -> tuple[ConversationMessage, ...]:
-    """The messages with each of their recordings `alone`."""
+    """Return the messages with every recording `alone`."""
     return tuple(
         msgspec.structs.replace(
             each,
@@ -250,9 +248,9 @@ def with_recordings_alone(
 
 
 def from_tensors(tensors: Tensors, *, live: bool = False) -> Conversation:
-    """The conversation in an `input` chunk; without its last recording if that is to follow.
+    """Return the conversation of an `input` chunk; if `live`, without its last recording.
 
-    Raises `InvalidArgument` if it is none.
+    Raises `InvalidArgument` if it is malformed.
     """
     if "messages" not in tensors:
         raise InvalidArgument("input: the tensor `messages` is missing", field="messages")
@@ -280,14 +278,14 @@ def from_tensors(tensors: Tensors, *, live: bool = False) -> Conversation:
 
 
 def _template(tensors: Tensors) -> dict[str, TemplateValue]:
-    """Variables of the chat template."""
+    """Return the variables of the chat template."""
     if TEMPLATE not in tensors:
         return {}
     return read_template_variables(tensors[TEMPLATE].tobytes())
 
 
 def read_template_variables(data: bytes) -> dict[str, TemplateValue]:
-    """Variables of a chat template from JSON. Raises `InvalidArgument`."""
+    """Parse variables of a chat template from JSON. Raises `InvalidArgument`."""
     if len(data) > MAX_TEMPLATE_BYTES:
         raise InvalidArgument(
             f"{TEMPLATE_FIELD}: has {len(data)} bytes; the most is {MAX_TEMPLATE_BYTES}",
@@ -302,7 +300,7 @@ def read_template_variables(data: bytes) -> dict[str, TemplateValue]:
 
 
 def _tools(tensors: Tensors) -> _ToolsTensor:
-    """The functions that may be called."""
+    """Return the functions that may be called."""
     if TOOLS not in tensors:
         return _ToolsTensor((), ToolChoice())
     try:
@@ -320,7 +318,7 @@ def _tools(tensors: Tensors) -> _ToolsTensor:
 
 
 def _check_calls(messages: Sequence[ConversationMessage]) -> None:
-    """Raise for calls that are not an assistant's, and answers to one that are not a tool's."""
+    """Raise for calls outside an assistant's message, and for results outside a tool's message."""
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
         if message.tool_calls and message.role != "assistant":
@@ -330,7 +328,7 @@ def _check_calls(messages: Sequence[ConversationMessage]) -> None:
 
 
 def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
-    """The tensors `name.0`, `name.1`, ... up to the first that is not there."""
+    """Return the tensors `name.0`, `name.1`, ... up to the first missing one."""
     items: list[Tensor] = []
     while (item := tensors.get(f"{name}.{len(items)}")) is not None:
         items.append(item)
@@ -340,7 +338,7 @@ def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
 def _check(
     messages: Sequence[ConversationMessage], name: str, items: Sequence[Tensor], *, live: bool
 ) -> None:
-    """Raise unless every item is a used, non-empty vector of its dtype, finite if of floats."""
+    """Raise unless every item is a referenced, non-empty vector of its dtype with finite values."""
     kind, dtype = _MEDIA[name]
     if live:
         messages = _without_live(messages)
@@ -369,7 +367,7 @@ def _check(
 
 
 def _without_live(messages: Sequence[ConversationMessage]) -> Sequence[ConversationMessage]:
-    """The messages without the recording that is to follow. Raises unless they end with it."""
+    """Return the messages without the live recording. Raises unless they end with it."""
     last = messages[-1] if messages else None
     part = last.parts[-1] if last is not None and last.parts else None
     if last is None or last.role != "user" or not isinstance(part, AudioPart) or not part.live:

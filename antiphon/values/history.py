@@ -1,4 +1,4 @@
-"""What a client has of a segment that was begun in another session, from which stages go on."""
+"""The part of a segment that a client already received in another session, to be continued."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 IDS, FRAMES, LATENTS = "ids", "frames", "latents"
-"""What a stage can go on from, as it tells in `Describe`."""
+"""Kinds of history that a stage can continue from, as listed in `Describe`."""
 MAX_HISTORY_BYTES = 4 << 20
-"""Of all parts together: hours of speech in codes."""
+"""Limit of all parts together: hours of speech in codes."""
 
 
 def _no_ids() -> npt.NDArray[np.int32]:
@@ -27,11 +27,10 @@ def _no_latents() -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """Ids of the reply [n], codec frames [n, groups] and frames of floats [n, width], each from
-    the first on. A stage makes frames of one kind; see `StageFacts.frame_dtype`.
+    """Reply ids [n], codec frames [n, groups] and latent frames [n, width], each from the first.
 
-    A stage that goes on from them takes them as its own output, which it makes known as ever, and
-    makes what follows.
+    A stage produces frames of one kind; see `StageFacts.frame_dtype`. It treats the history as its
+    own output, sends it as usual, and continues from there.
     """
 
     ids: npt.NDArray[np.int32] = field(default_factory=_no_ids)
@@ -40,5 +39,5 @@ class History:
 
     @property
     def size_bytes(self) -> int:
-        """Of all parts."""
+        """Bytes of all parts."""
         return self.ids.nbytes + self.frames.nbytes + self.latents.nbytes

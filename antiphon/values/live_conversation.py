@@ -1,7 +1,7 @@
-"""The vocabulary of conversations: commands, events, items and settings, whatever the protocol.
+"""The vocabulary of conversations: commands, events, items and settings, for every protocol.
 
-The SDK hands out these classes, the gateway carries out these commands and emits these events, and
-its endpoints translate between them and their protocols. Seconds are floats, audio is 16-bit
+The SDK exposes these classes. The gateway executes these commands and emits these events, and its
+endpoints translate between them and their protocols. Seconds are floats. Audio is 16-bit
 little-endian mono.
 """
 
@@ -23,13 +23,13 @@ EndedBy = Literal["max_output_tokens", "client_cancelled", "turn_detected", ""]
 
 @dataclass(frozen=True, slots=True)
 class VoiceTurns:
-    """The user's turns begin and end by voice.
+    """Turn detection by voice activity.
 
-    Sound is speech from a probability of `threshold` on; `silence_s` (0.032 to 60) without it end
-    a turn, which has `prefix_padding_s` (at most 10) of what was heard before. A turn is answered
-    if it `creates_response`, and speech ends the answer that is being made if it
-    `interrupts_response`. `idle_timeout_s` (0.1 to 120) after an answer has been played without
-    anybody speaking the model is asked again.
+    Audio counts as speech from a probability of `threshold`. `silence_s` (0.032 to 60) without
+    speech ends a turn. The turn includes `prefix_padding_s` (at most 10) of audio before the
+    speech. A turn is answered if `creates_response`. Speech interrupts the current answer if
+    `interrupts_response`. If the user does not speak for `idle_timeout_s` (0.1 to 120) after an
+    answer was played, the model is asked to continue.
     """
 
     threshold: float = 0.5
@@ -42,9 +42,10 @@ class VoiceTurns:
 
 @dataclass(frozen=True, slots=True)
 class TimedTurns:
-    """The user's turns end by the clock: every `answer_every_s` seconds of audio, from 0.5 on, are
-    a message of their own, and answered. What comes while an answer is being made waits: each
-    slice has an answer, one after the other.
+    """Turns of fixed duration: every `answer_every_s` seconds of audio (at least 0.5) form a
+    message and are answered.
+
+    Slices that arrive during an answer are queued. Each slice is answered, in order.
     """
 
     answer_every_s: float
@@ -52,7 +53,7 @@ class TimedTurns:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptOptions:
-    """What the user says is written down: its language (ISO 639-1), and what is known of it."""
+    """Transcription of the user's speech: its language (ISO 639-1) and a prompt for context."""
 
     language: str = ""
     prompt: str = ""
@@ -60,10 +61,10 @@ class TranscriptOptions:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPart:
-    """What a user said: 16-bit little-endian mono samples, `rate_hz` (8000 to 48000) a second.
+    """A user's speech: 16-bit little-endian mono samples, `rate_hz` (8000 to 48000) per second.
 
-    In events `pcm16` is empty, but for `ItemFetched`, `audio_s` says how long it is, seconds, and
-    `transcript` what it says, once that is known.
+    In events `pcm16` is empty, except in `ItemFetched`; `audio_s` is its length in seconds.
+    `transcript` is its text, once known.
     """
 
     pcm16: bytes
@@ -77,7 +78,7 @@ class RecordedPart:
 
 @dataclass(frozen=True, slots=True)
 class SpokenPart:
-    """What the assistant said, as text, and how many seconds of audio there were of it."""
+    """The assistant's speech as text, and the seconds of its audio."""
 
     transcript: str
     audio_s: float = 0.0
@@ -88,7 +89,7 @@ class SpokenPart:
 
 @dataclass(frozen=True, slots=True)
 class CallResultPart:
-    """What came of a call of a function: the only part of its item, whose role is "tool"."""
+    """The result of a function call: the only part of its item, whose role is "tool"."""
 
     call_id: str
     output: str
@@ -102,10 +103,10 @@ ItemPart = str | RecordedPart | SpokenPart | FunctionCall | CallResultPart
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One message of a conversation. A `str` among its parts is text. A function's call, and what
-    came of it, are items of their own.
+    """One message of a conversation. A `str` among its parts is text. A function call and its
+    result are separate items.
 
-    `complete` is told alone: false of an answer that was interrupted, or is being made.
+    `complete` is set by the server: false for an answer that was interrupted or is in progress.
     """
 
     role: str
@@ -118,7 +119,7 @@ class Item:
 
     @property
     def text(self) -> str:
-        """What is written or said in it."""
+        """The written or spoken text of the item."""
         return "".join(
             part.transcript if isinstance(part, SpokenPart) else part
             for part in self.parts
@@ -128,8 +129,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class HeldSettings:
-    """The settings that hold; see `ConversationOptions`. Events have recordings among `options` as
-    empty bytes."""
+    """The current settings; see `ConversationOptions`.
+
+    In events, recordings among `options` are empty bytes.
+    """
 
     instructions: str = ""
     spoken: bool = True
@@ -142,9 +145,9 @@ class HeldSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConversationReply:
-    """A response as it stands. `items`, and `usage` or `error`, are there when it is over.
+    """A response and its state. `items`, and `usage` or `error`, are set when it has ended.
 
-    `reason` says why it ended before it was complete.
+    `reason` is why it ended early.
     """
 
     id: str
@@ -158,16 +161,16 @@ class ConversationReply:
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text of all items."""
         return "".join(item.text for item in self.items)
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationOpened:
-    """What is served and what holds. `sample_rate_hz` is that of answers, 0 without audio.
+    """The conversation is open. `sample_rate_hz` is that of answers, 0 without audio.
 
-    It comes again when the server was lost and another one goes on: an answer that was being made
-    ends then, "failed", with as much of it as has come, and what was not carried out is sent again.
+    It is emitted again when the server was lost and another one continues. An answer in progress
+    then ends as "failed" with what was received of it, and unprocessed commands are sent again.
     """
 
     model: str
@@ -178,14 +181,14 @@ class ConversationOpened:
 
 @dataclass(frozen=True, slots=True)
 class SettingsUpdated:
-    """What holds now."""
+    """The settings were changed."""
 
     settings: HeldSettings
 
 
 @dataclass(frozen=True, slots=True)
 class CommandFailed:
-    """A command was not carried out; the conversation goes on. `reference` is the caller's own."""
+    """A command was rejected. The conversation continues. `reference` is the caller's own."""
 
     error: AntiphonError
     reference: str = ""
@@ -193,7 +196,7 @@ class CommandFailed:
 
 @dataclass(frozen=True, slots=True)
 class AudioAccepted:
-    """The audio so far is an item now, which `ItemCreated` tells next."""
+    """The buffered audio became an item; `ItemCreated` follows."""
 
     item_id: str
     previous_item_id: str = ""
@@ -201,12 +204,12 @@ class AudioAccepted:
 
 @dataclass(frozen=True, slots=True)
 class AudioDropped:
-    """The buffer of audio is empty."""
+    """The audio buffer was cleared."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechBegan:
-    """The user speaks. The item that this becomes has audio from `start_s` of all audio sent."""
+    """The user started speaking. The resulting item starts at `start_s` of all audio sent."""
 
     item_id: str
     start_s: float
@@ -214,7 +217,7 @@ class SpeechBegan:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnded:
-    """The user's turn is over, at `end_s` of all audio sent; `AudioAccepted` follows."""
+    """The user's turn ended at `end_s` of all audio sent; `AudioAccepted` follows."""
 
     item_id: str
     end_s: float
@@ -222,7 +225,7 @@ class SpeechEnded:
 
 @dataclass(frozen=True, slots=True)
 class SilencePassed:
-    """Nobody has spoken for `idle_timeout_s`; what was heard becomes the item."""
+    """The user did not speak for `idle_timeout_s`. The audio since then becomes the item."""
 
     item_id: str
     start_s: float
@@ -231,15 +234,18 @@ class SilencePassed:
 
 @dataclass(frozen=True, slots=True)
 class ServerStopping:
-    """The server was told to stop: the call ends with `Unavailable` when what is being answered has
-    been told, within so many seconds at the latest. Another call goes to another server."""
+    """The server is shutting down.
+
+    The call ends with `Unavailable` when the current answer is complete, and after `within_s`
+    seconds at the latest. A new call reaches another server.
+    """
 
     within_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ItemCreated:
-    """A message is in the conversation. Those of responses have events of their own."""
+    """An item was added to the conversation. Items of responses have their own events."""
 
     item: Item
     previous_item_id: str = ""
@@ -247,21 +253,21 @@ class ItemCreated:
 
 @dataclass(frozen=True, slots=True)
 class ItemFetched:
-    """The item that was asked for, with its recordings."""
+    """The requested item, with its recordings."""
 
     item: Item
 
 
 @dataclass(frozen=True, slots=True)
 class ItemRemoved:
-    """The item is in the conversation no more."""
+    """The item was removed from the conversation."""
 
     item_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ItemCut:
-    """The item has no more than was heard."""
+    """The item was truncated to what the user heard."""
 
     item_id: str
     heard_s: float
@@ -269,7 +275,7 @@ class ItemCut:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptDelta:
-    """More of what the user said in a recording, `index` of the item's parts."""
+    """Next text of a recording's transcript; `index` is the recording's among the item's parts."""
 
     item_id: str
     text: str
@@ -278,7 +284,7 @@ class TranscriptDelta:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptDone:
-    """All that the user said in a recording."""
+    """The complete transcript of a recording."""
 
     item_id: str
     text: str
@@ -288,7 +294,7 @@ class TranscriptDone:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptLost:
-    """What the user said in a recording will not be told."""
+    """The transcription of a recording failed."""
 
     item_id: str
     error: AntiphonError
@@ -297,14 +303,14 @@ class TranscriptLost:
 
 @dataclass(frozen=True, slots=True)
 class ResponseStarted:
-    """A response is being made."""
+    """A response was started."""
 
     response: ConversationReply
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseItemStarted:
-    """A message of a response is there, and empty."""
+    """An item of a response was added, without content yet."""
 
     response_id: str
     item_id: str
@@ -314,7 +320,7 @@ class ResponseItemStarted:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTextDelta:
-    """More text, whole characters only; of a spoken message it may be ahead of the audio."""
+    """Next text, in whole characters. The text of a spoken message may be ahead of its audio."""
 
     response_id: str
     item_id: str
@@ -324,7 +330,7 @@ class ResponseTextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ResponseAudioDelta:
-    """More audio: 16-bit little-endian mono samples at the conversation's `sample_rate_hz`."""
+    """Next audio: 16-bit little-endian mono samples at the conversation's `sample_rate_hz`."""
 
     response_id: str
     item_id: str
@@ -337,10 +343,10 @@ class ResponseAudioDelta:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFunctionCallDelta:
-    """More of a call's `arguments`, as they are written.
+    """Next part of a call's `arguments`.
 
-    It is a call once `ResponseFunctionCall` tells it whole. The item of one that proves to be none,
-    or is cancelled before, is deleted (`ItemRemoved`).
+    The call is valid once `ResponseFunctionCall` delivers it whole. If it proves invalid or is
+    cancelled before, its item is removed (`ItemRemoved`).
     """
 
     response_id: str
@@ -353,7 +359,7 @@ class ResponseFunctionCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFunctionCall:
-    """A call of a function. Say what came of it with `answer_call`, then ask for a response."""
+    """A complete function call. Return its result with `answer_call`, then request a response."""
 
     response_id: str
     item_id: str
@@ -363,7 +369,7 @@ class ResponseFunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class ResponseItemDone:
-    """Nothing more of a message follows."""
+    """An item of a response is complete."""
 
     response_id: str
     item: Item
@@ -372,7 +378,7 @@ class ResponseItemDone:
 
 @dataclass(frozen=True, slots=True)
 class ResponseDone:
-    """A response is over, as its `status` says; nothing more of it follows."""
+    """A response has ended with its `status`. No further event of it follows."""
 
     response: ConversationReply
 
@@ -407,11 +413,12 @@ TalkEvent = (
 
 @dataclass(frozen=True, slots=True)
 class ConversationSaved:
-    """What another gateway needs to continue the conversation; replaces the previous one. The
-    client goes on with it by itself.
+    """The state with which another gateway can continue the conversation; replaces the previous
+    one.
 
-    `token` is empty if the conversation cannot be resumed as it stands. It covers the client's
-    first `commands` messages; the audio of the first `audio_commands` is an item, or was dropped.
+    The client resumes by itself. `token` is empty if the conversation cannot be resumed now. It
+    covers the client's first `commands` messages. The audio of the first `audio_commands` is part
+    of an item or was dropped.
     """
 
     token: bytes
@@ -446,8 +453,10 @@ class ClearAudio:
 
 @dataclass(frozen=True, slots=True)
 class CreateItem:
-    """Insert an item after another one (None: at the end; "root": first): `ItemCreated`. An item
-    without an id gets one."""
+    """Insert an item after another one: `ItemCreated`.
+
+    An `after` of None appends, "root" inserts first. An item without an id gets one.
+    """
 
     item: Item
     after: str | None = None
@@ -478,10 +487,10 @@ class TruncateItem:
 
 @dataclass(frozen=True, slots=True)
 class CreateResponse:
-    """Answer the conversation, or `given` in its place: items, and ids of the conversation's items.
+    """Answer the conversation, or `given` instead: items, and ids of the conversation's items.
 
-    Without settings those of the conversation hold. A response that is `out_of_band` adds no item
-    to the conversation. `metadata` comes back with the response.
+    Settings default to the conversation's. A response that is `out_of_band` adds no item to the
+    conversation. `metadata` is returned with the response.
     """
 
     settings: HeldSettings | None = None
@@ -492,7 +501,7 @@ class CreateResponse:
 
 @dataclass(frozen=True, slots=True)
 class CancelResponse:
-    """End that response (empty: the one that answers the conversation): `ResponseDone`."""
+    """Cancel a response (empty: the one that answers the conversation): `ResponseDone`."""
 
     response_id: str = ""
 

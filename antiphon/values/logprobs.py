@@ -1,4 +1,4 @@
-"""How likely the tokens of a reply were, as a value."""
+"""Log probabilities of a reply's tokens."""
 
 from __future__ import annotations
 

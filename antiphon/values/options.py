@@ -1,6 +1,9 @@
-"""Options of a model: what a request may say besides its messages, such as a language, an
-instruction or a reference recording. A pipeline declares them, `Describe` tells them, and the
-gateway and the stage check values against the same description."""
+"""Model options: request settings beyond its messages, such as a language, an instruction or a
+reference recording.
+
+A pipeline declares them and `Describe` lists them. The gateway and the stage check values against
+the same description.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ from antiphon.values.chunk import Tensor
 from antiphon.values.sampling import utf8_size
 
 TASK = "task"
-"""An option by which a request says what a model does that answers, reads aloud and writes down.
-Where its choices have the value, /v1/audio/speech asks for `SPEECH`, and transcriptions for
+"""Option that selects what a multi-task model does: dialogue, speech synthesis or transcription.
+
+If its choices include it, /v1/audio/speech sets `SPEECH`, and /v1/audio/transcriptions sets
 `TRANSCRIPTION`."""
 DIALOGUE, SPEECH, TRANSCRIPTION = "dialogue", "speech", "transcription"
 
@@ -26,7 +30,7 @@ OptionValue = str | float | Tensor
 
 
 class OptionKind(enum.Enum):
-    """What kind of value an option has; mirrors `antiphon.v1.OptionKind`."""
+    """Type of an option's value; mirrors `antiphon.v1.OptionKind`."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -35,12 +39,13 @@ class OptionKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `choices` (in any case) and `max_bytes` (UTF-8) bound text, where no choices are
-    any text; `least` and `most` bound a number; `max_s` seconds at `sample_rate_hz` bound a
-    recording, which may have one sample more (resampling rounds up). The text of one that
-    `instructs` says in words how to speak; a pipeline has one at most.
+    """Description of one option.
 
-    A checkpoint may know better: see `StageFacts.options`.
+    `choices` (case-insensitive) and `max_bytes` (UTF-8) bound text; without choices any text is
+    allowed. `least` and `most` bound a number. `max_s` seconds at `sample_rate_hz` bound a
+    recording, plus one sample, since resampling rounds up. Text of an option that `instructs`
+    describes how to speak; a pipeline has at most one. A checkpoint may replace the description:
+    see `StageFacts.options`.
     """
 
     name: str
@@ -55,8 +60,10 @@ class Option:
     instructs: bool = False
 
     def check(self, value: OptionValue, *, field: str = "") -> None:
-        """Raise `InvalidArgument` that names the field, `options.<name>` by default, unless
-        the value is of the kind and within the bounds."""
+        """Raise `InvalidArgument` unless the value has the option's type and is within its bounds.
+
+        The error names `field`, by default `options.<name>`.
+        """
         field = field or f"options.{self.name}"
         match self.kind:
             case OptionKind.TEXT:
@@ -95,7 +102,7 @@ class Option:
 
 
 def does_task(options: Iterable[Option], task: str) -> bool:
-    """Whether one of a model's options is `TASK`, and this is among its choices."""
+    """Return whether the options include `TASK` with this choice."""
     return any(each.name == TASK and task in each.choices for each in options)
 
 

@@ -1,4 +1,4 @@
-"""Sampling settings of a stage, validated where they enter."""
+"""Sampling settings of a stage, validated on construction."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ MAX_SCHEMA_BYTES = 64 << 10
 MAX_SEED = (1 << 64) - 1
 KEY_BITS = 128
 INPUT_STAGE = ""
-"""Stands in a request's sampling for the stage that reads the messages."""
+"""Key in a request's sampling of the stage that receives the messages."""
 SMALLEST = 1e-6
-"""Least temperature above 0, and least repetition penalty: logits divided by them stay finite
-in float32, where smaller numbers become 0."""
+"""Smallest temperature above 0 and smallest repetition penalty.
+
+Logits divided by them stay finite in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:
-    """What a client asked for; `None` takes the pipeline's default.
+    """A client's sampling settings; `None` selects the pipeline's default.
 
-    `temperature` 0 is greedy: the likeliest id after repetition penalty and
-    suppression; others, and the penalty, are at least `SMALLEST`. `top_k` 0 keeps all
-    ids. `max_tokens` counts the stop id.
-    `top_logprobs` asks for the log probability of each token of the text, and for so
-    many of the likeliest; stages that make no text pass over it, and over `stop`.
-    `json_schema` is a JSON schema as text: the stage's text is a value of it, unless it ends before
-    its time. Not every engine can do that: `Describe` tells which.
+    A `temperature` of 0 is greedy: the most likely id after repetition penalty and suppression.
+    Other temperatures and the penalty are at least `SMALLEST`. A `top_k` of 0 keeps all ids.
+    `max_tokens` counts the stop id. `top_logprobs` requests the log probability of each text token
+    and of that many of the most likely ones. Stages without text output ignore it, and `stop`.
+    `json_schema` is a JSON schema as text that constrains the stage's text, which is incomplete
+    only if it ends early. Not every engine supports it; see `Describe`.
+
     Raises `InvalidArgument` with `field` for a value out of range.
     """
 
@@ -66,17 +67,17 @@ class SamplingRequest:
                 )
 
     def given(self) -> dict[str, Any]:
-        """The settings that it sets, by name."""
+        """Return the settings that are set, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None and value != ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Complete settings of one stage for one segment; see `SamplingRequest`.
+    """Complete sampling settings of one stage for one segment; see `SamplingRequest`.
 
     An engine receives them `keyed`: `seed` is then the `stream_key` of all its draws. In a stage's
-    defaults `seed` is the seed of requests that set none.
+    defaults, `seed` applies to requests without one.
     """
 
     temperature: float
@@ -91,22 +92,23 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether ids are chosen without drawing."""
+        """Whether ids are chosen deterministically."""
         return self.temperature == 0.0
 
     def with_request(self, request: SamplingRequest) -> Sampling:
-        """These settings as defaults, with what the request sets in their place."""
+        """Return these defaults with the request's settings applied."""
         return replace(self, **request.given())
 
     def keyed(self, role: str, choice: int) -> Sampling:
-        """These settings with the key of a stage's draws for one answer as `seed`."""
+        """Return these settings with `seed` replaced by the key of a stage's draws for one
+        answer."""
         return replace(self, seed=stream_key(self.seed, role, choice))
 
 
 def stream_key(seed: int, role: str, choice: int = 0) -> int:
-    """The key, of `KEY_BITS` bits, of all draws of a stage for one answer to a request.
+    """Return the key, of `KEY_BITS` bits, of all random draws of a stage for one answer.
 
-    `seed` is the request's, at most `MAX_SEED`; `role` is the stage's; `choice`, of 32 bits,
+    `seed` is the request's, at most `MAX_SEED`. `role` is the stage's. `choice`, of 32 bits,
     numbers the answers to one request. The key is a cryptographic hash of an unambiguous encoding
     of the three. So stages, answers and seeds draw independently, even if seeds are equal,
     consecutive or chosen with knowledge of the draws.
@@ -117,7 +119,7 @@ def stream_key(seed: int, role: str, choice: int = 0) -> int:
 
 
 def utf8_size(text: str) -> int:
-    """Bytes of the text as UTF-8; 0 for one that is no Unicode text (lone surrogates)."""
+    """Return the text's size in UTF-8; 0 if it cannot be encoded (lone surrogates)."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:
@@ -125,7 +127,7 @@ def utf8_size(text: str) -> int:
 
 
 def _check_integer(name: str, value: int | None, low: int, high: int) -> None:
-    """Raise unless it is an integer from `low` to `high`, or None."""
+    """Raise unless the value is an integer from `low` to `high`, or None."""
     if value is None:
         return
     fits = isinstance(value, Integral) and not isinstance(value, bool)
@@ -136,7 +138,7 @@ def _check_integer(name: str, value: int | None, low: int, high: int) -> None:
 def _check_number(
     name: str, value: float | None, low: float, high: float, *, or_zero: bool = False
 ) -> None:
-    """Raise unless it is a number from `low` to `high`, or None; NaN is none of them."""
+    """Raise unless the value is a number from `low` to `high`, or None. NaN is rejected."""
     if value is None:
         return
     fits = isinstance(value, Real) and not isinstance(value, bool)
@@ -146,7 +148,7 @@ def _check_number(
 
 
 def _check_schema(text: str | None) -> None:
-    """Raise unless it is a JSON object of a size that can be read here, or None."""
+    """Raise unless the text is a JSON object within the size limit, or None."""
     if text is None:
         return
     if not isinstance(text, str) or not 0 < utf8_size(text) <= MAX_SCHEMA_BYTES:

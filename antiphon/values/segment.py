@@ -1,4 +1,4 @@
-"""A segment of a session and how its output is handed over; free of dependencies."""
+"""Segments of a session and the delivery of their output; without dependencies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class FinishReason(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """How an edge's output is handed over; mirrors `antiphon.v1.Delivery`."""
+    """How an edge's output is delivered; mirrors `antiphon.v1.Delivery`."""
 
     STREAM = "stream"
     WHOLE = "whole"
 
 
 class SegmentKey(NamedTuple):
-    """Names one segment of one session."""
+    """Identifies one segment of one session."""
 
     session_id: str
     segment: int
@@ -31,7 +31,7 @@ class SegmentKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPolicy:
-    """Frames per chunk: `first`, then each of `ramp`, then `steady` for ever."""
+    """Frames per chunk: `first`, then each of `ramp`, then `steady` for all others."""
 
     first: int
     ramp: tuple[int, ...]

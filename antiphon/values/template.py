@@ -1,4 +1,4 @@
-"""Variables of a chat template that a client sets: vLLM's `chat_template_kwargs`. Pure."""
+"""Chat template variables set by a client: vLLM's `chat_template_kwargs`. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_VALUE_CHARS = 1024
 MAX_NUMBER = 1 << 31
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
-# What the template gets from the conversation, and what says how it is applied.
+# Reserved: set from the conversation, or parameters of the template call.
 _TAKEN = frozenset(
     [
         *("conversation", "documents", "messages", "self", "tools"),
@@ -28,7 +28,7 @@ _TAKEN = frozenset(
 
 
 def check_template_variables(given: Mapping[str, TemplateValue]) -> None:
-    """Raise `InvalidArgument` for names and values that no template may be given."""
+    """Raise `InvalidArgument` for names and values that a template may not receive."""
     if len(given) > MAX_VARIABLES:
         raise InvalidArgument(f"{FIELD}: more than {MAX_VARIABLES} variables", field=FIELD)
     for name, value in given.items():

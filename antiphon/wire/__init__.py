@@ -1,1 +1,1 @@
-"""The wire form: tensor blobs, proto conversion, gRPC status."""
+"""Wire formats: tensor blobs, proto conversion and gRPC status."""

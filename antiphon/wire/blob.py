@@ -1,13 +1,13 @@
-"""The tensor blob: one encoding of named tensors, the same bytes on every transport.
+"""The tensor blob: one encoding of named tensors for every transport.
 
-Layout: magic (4 bytes) | header length (uint32, little endian) | msgpack header |
-padding | tensor 0 | padding | tensor 1 | ... Every tensor starts at a multiple of
-64 bytes from the blob's start, so that a view of it is aligned when the blob is; in a
-small blob, which travels inline and is not, at a multiple of 16.
-The header is a list of (name, dtype, shape, offset) and a small map of strings. Data
-is little endian and C contiguous. Decoding copies nothing and trusts nothing: every
-length, offset and dtype is checked against the bytes that are there, and any fault is
-a `DataLoss`.
+Layout: magic (4 bytes) | header length (uint32, little endian) | msgpack header | padding | tensor
+0 | padding | tensor 1 | ... Every tensor starts at a multiple of 64 bytes from the blob's start, so
+that views are aligned if the blob is. In a small blob, which is sent inline and is not aligned, the
+multiple is 16.
+
+The header is a list of (name, dtype, shape, offset) and a small map of strings. Data is little
+endian and C contiguous. Decoding copies nothing and validates everything: every length, offset and
+dtype is checked against the bytes present, and any fault raises `DataLoss`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_BYTES = 4096
 
-# Chunks of an edge mostly have the same shapes, and layouts as small as theirs are kept.
+# Most chunks of an edge have the same shapes, so small layouts are cached.
 KEPT = 1024
 KEPT_TENSORS = 8
 KEPT_HEADER_BYTES = 512
@@ -55,7 +55,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One tensor in the header; `offset` counts from the blob's start."""
+    """One tensor in the header. `offset` counts from the blob's start."""
 
     name: str
     dtype: str
@@ -64,7 +64,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What precedes the tensors' bytes."""
+    """The content of a blob's header."""
 
     entries: tuple[_Entry, ...]
     metadata: dict[str, str] = {}
@@ -75,12 +75,12 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 
 _Signature = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
-"""Name, dtype and shape of each tensor: all that a blob's layout depends on."""
+"""Name, dtype and shape of each tensor, which determine a blob's layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A blob without its tensors: its beginning, and the padding before each tensor."""
+    """A blob without its tensors: its head and the padding before each tensor."""
 
     head: bytes
     paddings: tuple[bytes, ...]
@@ -89,7 +89,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A tensor as a header that was checked describes it; it ends at byte `end` of the blob."""
+    """A tensor described by a checked header. It ends at byte `end` of the blob."""
 
     name: str
     dtype: np.dtype
@@ -99,10 +99,10 @@ class _Place:
 
 
 class Encoding:
-    """Tensors laid out as a blob whose bytes are not written yet.
+    """A blob whose layout is computed and whose bytes are not written yet.
 
-    Raises `ValueError` for a dtype or a size that the format has no place for:
-    that is a fault of the caller, not of the wire.
+    Raises `ValueError` for a dtype or size that the format does not support: a fault of the caller,
+    not of the wire.
     """
 
     def __init__(self, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
@@ -120,7 +120,7 @@ class Encoding:
         self.size_bytes = self._layout.size_bytes
 
     def write_into(self, buffer: memoryview) -> None:
-        """Write the blob to the start of a writable buffer; padding stays as it was."""
+        """Write the blob to the start of a writable buffer. Padding bytes are left unchanged."""
         target = np.frombuffer(buffer, np.uint8)
         head = self._layout.head
         target[: len(head)] = np.frombuffer(head, np.uint8)
@@ -130,7 +130,7 @@ class Encoding:
             target[start:end] = _bytes_of(array)
 
     def to_bytes(self) -> bytes:
-        """The blob."""
+        """Return the blob."""
         if self.size_bytes > SMALL_BYTES:
             return b"".join(self._pieces())
         pieces = [self._layout.head]
@@ -139,7 +139,7 @@ class Encoding:
         return b"".join(pieces)
 
     def frames(self, frame_bytes: int) -> Iterator[list[memoryview]]:
-        """The blob in order, `frame_bytes` at a time, uncopied; the last may be shorter."""
+        """Yield the blob in pieces of `frame_bytes` without copying. The last may be shorter."""
         frame: list[memoryview] = []
         room = frame_bytes
         for piece in self._pieces():
@@ -160,12 +160,12 @@ class Encoding:
 
 
 def encode(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
-    """The blob of these tensors; b"" when there is nothing. Raises `ValueError`."""
+    """Return the blob of these tensors; b"" if there are none. Raises `ValueError`."""
     return Encoding(tensors, metadata).to_bytes() if tensors or metadata else b""
 
 
 def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
-    """Read-only views of the tensors in a blob; no copy. Raises `DataLoss`."""
+    """Return read-only views of a blob's tensors, without copying. Raises `DataLoss`."""
     size = len(blob)
     if not size:
         return {}
@@ -173,7 +173,8 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
     header = _header_bytes(view)
     places = (_kept_places if len(header) <= KEPT_HEADER_BYTES else _places)(header)
     tensors: dict[str, Tensor] = {}
-    # A tensor keeps the whole blob in memory, but only its own bytes are counted.
+    # A tensor keeps the whole blob alive but counts only its own bytes, so unclaimed bytes are
+    # bounded.
     unclaimed = size - _PREFIX.size - len(header) - ALIGNMENT
     for place in places:
         if place.end > size:
@@ -187,7 +188,7 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
 
 
 def read_metadata(blob: bytes | bytearray | memoryview) -> dict[str, str]:
-    """A blob's metadata; empty when it has none. Raises `DataLoss`."""
+    """Return a blob's metadata, empty if it has none. Raises `DataLoss`."""
     if not len(blob):
         return {}
     return _read_header(_header_bytes(memoryview(blob).cast("B").toreadonly())).metadata
@@ -205,18 +206,18 @@ def _metadata_is_too_large(metadata: Mapping[str, str]) -> bool:
 
 
 def _most_bytes(tensors: int, payload_bytes: int, metadata: Mapping[str, str]) -> int:
-    """At least the blob's size: no offset is larger, so none takes more room in the header."""
+    """Return an upper bound of the blob's size, and so of every offset in the header."""
     around = ALIGNMENT + 2 * MAX_NAME_BYTES
     most_metadata = 2 * MAX_METADATA_BYTES if metadata else 0
     return payload_bytes + (tensors + 1) * around + most_metadata
 
 
 def _layout(signature: _Signature, metadata: dict[str, str]) -> _Layout:
-    """Where everything goes. Raises `ValueError`."""
+    """Compute the layout. Raises `ValueError`."""
     _check(signature)
     sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in signature]
     most_bytes = _most_bytes(len(signature), sum(sizes), metadata)
-    # As if every offset were the largest, to learn how much room the header takes.
+    # Encode with the largest offsets first, to learn the header's size.
     header = _Header(_entries(signature, [most_bytes] * len(signature)), metadata)
     end = _PREFIX.size + len(_encoder.encode(header))
     alignment = SMALL_ALIGNMENT if sum(sizes) < SMALL_BYTES else ALIGNMENT
@@ -237,7 +238,7 @@ def _kept_layout(signature: _Signature) -> _Layout:
 
 
 def _check(signature: _Signature) -> None:
-    """Raise `ValueError` for what the format has no place for."""
+    """Raise `ValueError` for tensors that the format does not support."""
     if len(signature) > MAX_TENSORS:
         raise ValueError(f"at most {MAX_TENSORS} tensors in a blob, got {len(signature)}")
     for name, dtype, shape in signature:
@@ -253,12 +254,12 @@ def _entries(signature: _Signature, offsets: Sequence[int]) -> tuple[_Entry, ...
 
 
 def _bytes_of(array: Tensor) -> npt.NDArray[np.uint8]:
-    """A contiguous tensor's bytes, uncopied; bfloat16 has no buffer of its own."""
+    """Return a contiguous tensor's bytes without copying. bfloat16 has no buffer interface."""
     return array.reshape(-1).view(np.uint8)
 
 
 def _header_bytes(view: memoryview) -> bytes:
-    """The header of a blob, unread."""
+    """Return the undecoded header of a blob."""
     if len(view) < _PREFIX.size:
         raise DataLoss(f"blob: {len(view)} bytes are too few for a header")
     magic, header_bytes = _PREFIX.unpack_from(view)
@@ -270,7 +271,7 @@ def _header_bytes(view: memoryview) -> bytes:
 
 
 def _read_header(header_bytes: bytes) -> _Header:
-    """The checked header of a blob."""
+    """Return the checked header of a blob."""
     try:
         header = _decoder.decode(header_bytes)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -283,7 +284,7 @@ def _read_header(header_bytes: bytes) -> _Header:
 
 
 def _places(header_bytes: bytes) -> tuple[_Place, ...]:
-    """What a header describes, checked as far as it can be without the rest of the blob."""
+    """Return the tensors that a header describes, checked as far as possible without the data."""
     places = {}
     for entry in _read_header(header_bytes).entries:
         if entry.name in places:
@@ -303,7 +304,7 @@ def _place(entry: _Entry) -> _Place:
         raise DataLoss(f"blob: a tensor's name has more than {MAX_NAME_BYTES} bytes")
     if len(entry.shape) > MAX_DIMENSIONS or any(size < 0 for size in entry.shape):
         raise DataLoss(f"blob: tensor {entry.name!r} has the shape {entry.shape}")
-    # An empty tensor has no bytes to check its other dimensions against.
+    # An empty tensor has no bytes that bound its other dimensions.
     if math.prod(size or 1 for size in entry.shape) > MAX_EMPTY_SIZE and 0 in entry.shape:
         raise DataLoss(f"blob: tensor {entry.name!r} is empty and has the shape {entry.shape}")
     if entry.offset < 0 or entry.offset % SMALL_ALIGNMENT:

@@ -1,11 +1,10 @@
-"""The checksum that every message between services ends with.
+"""The checksum at the end of every message between services.
 
-TCP's own sum lets one damaged segment in some ten thousand pass, and memory of a proxy or of a
-network card is under none at all; a flipped byte of a codec frame would be spoken. TLS would
-notice, and is not everybody's. On a link the checksum follows the message. Elsewhere it is the
-last field of it, one that generated code does not know and skips, so that everybody reads what
-services write; who has only generated code writes none, and a stage takes such requests of a
-session.
+TCP's checksum misses about one damaged segment in ten thousand, and memory in proxies and network
+cards has none. A flipped byte of a codec frame would be audible. TLS would detect it, but is
+optional. On a link, the checksum follows the message. Elsewhere it is the message's last field,
+whose number generated code does not know and skips. So any client can read the services' messages.
+A client with only generated code sends no checksum, and a stage accepts its session requests.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from google.protobuf.message import Message
 from antiphon.errors import DataLoss, Unavailable
 
 CHECKSUM_BYTES = 4
-# Number and wire type of the largest field there is, as a varint.
+# Tag of the largest possible field number, as a varint.
 _TAG = b"\xfd\xff\xff\xff\x0f"
 _MESSAGE = TypeVar("_MESSAGE")
 _PROTO = TypeVar("_PROTO", bound=Message)
 
 
 class CorruptMessage:
-    """In the place of a message that came otherwise than it was sent.
+    """Replaces a received message that was corrupted.
 
-    gRPC puts None there, or an unknown status, when a message cannot be read.
+    gRPC itself would yield None or fail with an unknown status for a message that cannot be parsed.
     """
 
 
 def checksum_of(*pieces: bytes | memoryview) -> bytes:
-    """What ends a message of these pieces: their CRC-32, as in zlib, the lowest byte first."""
+    """Return the checksum of a message in pieces: CRC-32 as in zlib, little endian."""
     checksum = 0
     for piece in pieces:
         checksum = zlib.crc32(piece, checksum)
@@ -42,8 +41,8 @@ def checksum_of(*pieces: bytes | memoryview) -> bytes:
 
 
 def checked(raw: bytes) -> int:
-    """Where a message ends and its checksum begins. Raises `DataLoss` when it has none, or that of
-    another message."""
+    """Return the length of a message without its checksum. Raises `DataLoss` if it does not
+    match."""
     end = len(raw) - CHECKSUM_BYTES
     if end < 0 or checksum_of(memoryview(raw)[:end]) != raw[end:]:
         raise DataLoss("a message came damaged")
@@ -51,24 +50,24 @@ def checked(raw: bytes) -> int:
 
 
 def to_bytes(message: Message) -> bytes:
-    """A message and its checksum, as two services talk to each other on a link."""
+    """Serialize a message followed by its checksum, for links."""
     data = message.SerializeToString()
     return data + checksum_of(data)
 
 
 def to_field(message: Message) -> bytes:
-    """A message with its checksum as its last field, which generated code skips."""
+    """Serialize a message with its checksum as the last field, which generated code skips."""
     data = message.SerializeToString() + _TAG
     return data + checksum_of(data)
 
 
 def reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Reads messages of a kind that `to_bytes` wrote."""
+    """Return a deserializer for messages of `to_bytes`."""
     return _reader(kind, b"")
 
 
 def field_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Reads messages of a kind that `to_field` wrote."""
+    """Return a deserializer for messages of `to_field`."""
     return _reader(kind, _TAG)
 
 
@@ -84,12 +83,12 @@ def _reader(kind: type[_PROTO], ending: bytes) -> Callable[[bytes], _PROTO | Cor
 
 
 def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Reads messages of a kind that `to_field` wrote, and those of who knows of no checksum."""
+    """Return a deserializer for messages of `to_field`, or without a checksum."""
     strict = field_reader(kind)
 
     def read(raw: bytes) -> _PROTO | CorruptMessage:
         tag = raw[-len(_TAG) - CHECKSUM_BYTES : -CHECKSUM_BYTES]
-        # The tag itself may be what was hit.
+        # The tag itself may be corrupted, so one different byte still counts as a checksum.
         if sum(map(eq, _TAG, tag)) < len(_TAG) - 1:
             return kind.FromString(raw)
         return strict(raw)
@@ -98,14 +97,13 @@ def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMes
 
 
 def intact(message: _MESSAGE | CorruptMessage) -> _MESSAGE:
-    """A message as it was sent. Raises `Unavailable` for another: what was asked for may be asked
-    for again."""
+    """Return the message. Raises `Unavailable`, which is retryable, if it was corrupted."""
     if isinstance(message, CorruptMessage):
         raise Unavailable("a message came damaged")
     return message
 
 
 async def undamaged(messages: AsyncIterable[_MESSAGE | CorruptMessage]) -> AsyncIterator[_MESSAGE]:
-    """The messages of a stream, each `intact`."""
+    """Yield the messages of a stream. Raises as `intact` does."""
     async for message in messages:
         yield intact(message)

@@ -1,7 +1,7 @@
-"""Chunks <-> proto messages.
+"""Conversion of chunks from and to proto messages.
 
-Reading checks what the proto types cannot: flags that contradict each other, a
-payload whose size lies. A malformed chunk is a `DataLoss`.
+Reading checks what proto types cannot, such as contradictory flags and a payload's size. A
+malformed chunk raises `DataLoss`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from antiphon.wire.convert import finish_reason_from_proto, finish_reason_to_pro
 
 
 def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
-    """The chunk with its tensors inline."""
+    """Return the chunk's message with its tensors inline."""
     proto = chunk_pb2.Chunk()
     put_chunk(chunk, proto)
     return proto
 
 
 def put_chunk(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
-    """Write the chunk, its tensors inline, into a message that is empty."""
+    """Write the chunk, with its tensors inline, into an empty message."""
     _put_address(chunk, proto)
     if chunk.tensors:
         data = blob.encode(chunk.tensors)
@@ -31,7 +31,7 @@ def put_chunk(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
 
 
 def address_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
-    """The chunk without its tensors: a transport says where they are."""
+    """Return the chunk's message without tensors; a transport adds their location."""
     proto = chunk_pb2.Chunk()
     _put_address(chunk, proto)
     return proto
@@ -54,9 +54,9 @@ def _put_address(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
 
 
 def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None = None) -> Chunk:
-    """The chunk, its tensors as read-only views. Raises `DataLoss`.
+    """Return the chunk with its tensors as read-only views. Raises `DataLoss`.
 
-    `payload` is the blob where a transport brought it; None: it is inline.
+    `payload` is the blob received over a transport; None means inline.
     """
     if max(len(proto.session_id), len(proto.edge)) > MAX_NAME:
         raise DataLoss(f"chunk: session_id and edge may have {MAX_NAME} characters each")
@@ -81,7 +81,7 @@ def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None 
 
 
 def inline_bytes(proto: chunk_pb2.Chunk) -> bytes:
-    """The payload's bytes; b"" without one. Raises `DataLoss` when they lie elsewhere."""
+    """Return the payload's bytes; b"" without one. Raises `DataLoss` if they are not inline."""
     if not proto.HasField("payload"):
         return b""
     location = proto.payload.WhichOneof("location")

@@ -1,8 +1,7 @@
-"""Conversations over gRPC: one table from the messages of `converse.proto` to the values of
-`antiphon.values.live_conversation`, read by the client and written by the gateway.
+"""Conversion of conversations from and to `converse.proto`, for client and gateway.
 
-A value and its message have the same field names, so a new event is a row in `EVENTS`. The client
-reads what it does not know as None; a field that a message lacks takes the value's default.
+A value and its message have the same field names, so a new event is one row in `EVENTS`. Unknown
+events are read as None. A field missing from a message gets the value's default.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ EVENTS: Mapping[str, type[Any]] = {
     "response_item_ended": talk.ResponseItemDone,
     "response_ended": talk.ResponseDone,
 }
-"""Events by their fields of `ConverseResponse`."""
+"""Events by their field in `ConverseResponse`."""
 PARTS: Mapping[str, type[Any]] = {
     "text": str,
     "recorded": talk.RecordedPart,
@@ -60,19 +59,19 @@ PARTS: Mapping[str, type[Any]] = {
     "call": FunctionCall,
     "result": talk.CallResultPart,
 }
-"""Parts of an item by their fields of `ItemContent`."""
+"""Parts of an item by their field in `ItemContent`."""
 _KINDS: Mapping[str, type[Any]] = {
     "ConversationItem": talk.Item,
     "ConversationResponse": talk.ConversationReply,
     "FunctionCall": FunctionCall,
     "Usage": Usage,
 }
-"""Values within others, by their messages."""
+"""Nested values by their message."""
 _RENAMED = {"parts": "contents"}
 
 
 def event_to_proto(event: object) -> converse_pb2.ConverseResponse:
-    """The message of an event, which may be of a subclass of one of `EVENTS`."""
+    """Return the message of an event, which may be a subclass of one in `EVENTS`."""
     message = converse_pb2.ConverseResponse()
     kind: Any = type(event)
     field = _event_field(kind)
@@ -83,9 +82,9 @@ def event_to_proto(event: object) -> converse_pb2.ConverseResponse:
 def event_from_proto(
     message: converse_pb2.ConverseResponse,
 ) -> talk.TalkEvent | talk.ConversationSaved | None:
-    """The event of a message; None for one that this version does not know.
+    """Return the event of a message; None if this version does not know it.
 
-    Raises `DataLoss` for one that cannot be understood.
+    Raises `DataLoss` for a malformed one.
     """
     field = message.WhichOneof("event")
     if field is None:
@@ -95,7 +94,7 @@ def event_from_proto(
 
 
 def settings_to_proto(held: talk.HeldSettings) -> converse_pb2.ConversationSettings:
-    """The message of all settings."""
+    """Return the message of complete settings."""
     message = converse_pb2.ConversationSettings(
         instructions=held.instructions,
         spoken=held.spoken,
@@ -125,7 +124,7 @@ def settings_to_proto(held: talk.HeldSettings) -> converse_pb2.ConversationSetti
 
 
 def settings_from_proto(message: converse_pb2.ConversationSettings) -> talk.HeldSettings:
-    """The settings of a message that has all of them."""
+    """Return the settings of a complete message."""
     turns: talk.VoiceTurns | talk.TimedTurns | None = None
     if message.HasField("voice_turns"):
         turns = _read(message.voice_turns, talk.VoiceTurns)
@@ -145,7 +144,7 @@ def settings_from_proto(message: converse_pb2.ConversationSettings) -> talk.Held
 
 
 def option_from_proto(option: options_pb2.OptionInput) -> str | float | bytes:
-    """Text, a number, or a recording's file; a value of a later version is empty text."""
+    """Return the text, number or audio file; empty text for values of a later version."""
     match option.WhichOneof("value"):
         case "number":
             return option.number
@@ -161,12 +160,12 @@ def _event_field(kind: Any) -> str:
 
 
 def _row(table: Mapping[str, type[Any]], value: object) -> str:
-    """The field of the oneof that is for that value."""
+    """Return the oneof field for the value."""
     return next(field for field, kind in table.items() if isinstance(value, kind))
 
 
 class _Shared(NamedTuple):
-    """A field that a value and its message share."""
+    """A field that a value and its message have in common."""
 
     value_name: str
     name: str
@@ -176,7 +175,7 @@ class _Shared(NamedTuple):
 
 @functools.cache
 def _shared(kind: Any, descriptor: Descriptor) -> tuple[_Shared, ...]:
-    """A value's fields that a message has, too."""
+    """Return the fields that a value and its message have in common."""
     shared = []
     for field in fields(kind):
         name = _RENAMED.get(field.name, field.name)
@@ -187,7 +186,7 @@ def _shared(kind: Any, descriptor: Descriptor) -> tuple[_Shared, ...]:
 
 
 def _write(value: object, kind: Any, message: Any) -> None:
-    """Fill a message with the fields of a value of that kind."""
+    """Fill a message with the fields of a value of this class."""
     message.SetInParent()
     for value_name, name, described, _ in _shared(kind, message.DESCRIPTOR):
         match getattr(value, value_name):
@@ -228,7 +227,7 @@ def _write_message(value: Any, message: Any) -> None:
 
 
 def _read(message: Any, kind: Any) -> Any:
-    """The value of that kind that a message carries."""
+    """Return the value of this class from a message."""
     values: dict[str, Any] = {}
     for value_name, name, described, optional in _shared(kind, message.DESCRIPTOR):
         if optional and described.has_presence and not message.HasField(name):
@@ -257,7 +256,7 @@ def _read_one(value: Any, described: FieldDescriptor) -> Any:
         case "ConversationSettings":
             return settings_from_proto(value)
         case "ItemContent":
-            # A part of a later version is text without any.
+            # A part of a later version is read as empty text.
             field = value.WhichOneof("content") or "text"
             return value.text if field == "text" else _read(getattr(value, field), PARTS[field])
         case name:
@@ -272,6 +271,6 @@ def _prefix(enum: EnumDescriptor) -> str:
 
 
 def _word(enum: EnumDescriptor, number: int) -> str:
-    """A constant without its enum's name, in lower case; empty for an unknown one."""
+    """Return an enum constant without its prefix, in lower case; empty if unknown."""
     known = enum.values_by_number.get(number) if number else None
     return known.name.removeprefix(_prefix(enum)).lower() if known is not None else ""

@@ -1,7 +1,7 @@
-"""Settings and errors <-> proto messages. Chunks are in chunks.py, which needs numpy.
+"""Conversion of settings and errors from and to proto messages. Chunks are in chunks.py, which
+needs numpy.
 
-Reading checks what the proto types cannot, such as ranges, and raises
-`InvalidArgument` naming the field.
+Reading checks what proto types cannot, such as ranges, and raises `InvalidArgument` with the field.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 
 MAX_FRAMES_PER_CHUNK = 1 << 16
 MAX_RAMP = 64
-# An error rides in the trailing metadata, of which gRPC takes 8 KiB, once as a status line in
-# which each byte may become three, and once as a message in base64.
+# Errors are sent in the trailing metadata, which gRPC limits to 8 KiB. It holds them twice: as a
+# status line, in which a byte may become three, and as a message in base64.
 MAX_ERROR_TEXT_BYTES = 1024
 MAX_ERROR_NAME_BYTES = 256
 
@@ -48,22 +48,22 @@ _CODE_FROM_PROTO = {proto: code for code, proto in _CODE_TO_PROTO.items()}
 
 
 def finish_reason_to_proto(reason: FinishReason | None) -> chunk_pb2.FinishReason.ValueType:
-    """The proto enum; unspecified for None."""
+    """Return the proto enum; unspecified for None."""
     return chunk_pb2.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH_TO_PROTO[reason]
 
 
 def finish_reason_from_proto(proto: chunk_pb2.FinishReason.ValueType) -> FinishReason | None:
-    """The value; None for unspecified or unknown."""
+    """Return the value; None for unspecified or unknown."""
     return _FINISH_FROM_PROTO.get(proto)
 
 
 def delivery_to_proto(delivery: Delivery) -> session_pb2.Delivery.ValueType:
-    """The proto enum."""
+    """Return the proto enum."""
     return _DELIVERY_TO_PROTO[delivery]
 
 
 def delivery_from_proto(proto: session_pb2.Delivery.ValueType) -> Delivery | None:
-    """The value; None when unspecified. Raises `InvalidArgument` for an unknown number."""
+    """Return the value; None if unspecified. Raises `InvalidArgument` for an unknown number."""
     if proto == session_pb2.DELIVERY_UNSPECIFIED:
         return None
     if proto not in _DELIVERY_FROM_PROTO:
@@ -72,7 +72,7 @@ def delivery_from_proto(proto: session_pb2.Delivery.ValueType) -> Delivery | Non
 
 
 def error_to_proto(error: AntiphonError) -> session_pb2.SessionError:
-    """The error as a message, its texts cut to what metadata can carry."""
+    """Return the error's message, with texts cut to fit the metadata."""
     return session_pb2.SessionError(
         code=_CODE_TO_PROTO[error.code],
         message=_cut(error.message, MAX_ERROR_TEXT_BYTES),
@@ -84,7 +84,7 @@ def error_to_proto(error: AntiphonError) -> session_pb2.SessionError:
 
 
 def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
-    """The error as an exception; an unknown code is `Internal`."""
+    """Return the error as an exception; `Internal` for an unknown code."""
     code = _CODE_FROM_PROTO.get(proto.code)
     kind = Internal if code is None else ERROR_BY_CODE[code]
     return kind(
@@ -92,13 +92,13 @@ def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
         field=proto.field,
         stage=proto.stage,
         edge=proto.edge,
-        # It becomes a header: what is no number of seconds is as good as none.
+        # It becomes an HTTP header, so invalid numbers are dropped.
         retry_after_s=proto.retry_after_s if 0.0 <= proto.retry_after_s < math.inf else 0.0,
     )
 
 
 def sampling_to_proto(request: SamplingRequest) -> session_pb2.Sampling:
-    """The request; what is None stays absent."""
+    """Return the request's message. None is omitted."""
     proto = session_pb2.Sampling(stop=request.stop)
     for name in _SETTINGS:
         value = getattr(request, name)
@@ -108,7 +108,7 @@ def sampling_to_proto(request: SamplingRequest) -> session_pb2.Sampling:
 
 
 def sampling_from_proto(proto: session_pb2.Sampling, *, field: str = "sampling") -> SamplingRequest:
-    """The request. Raises `InvalidArgument` whose `field` starts with the given path."""
+    """Return the request. Raises `InvalidArgument` whose `field` starts with the given path."""
 
     given = {each.name: value for each, value in proto.ListFields() if each.name != "stop"}
     try:
@@ -118,19 +118,19 @@ def sampling_from_proto(proto: session_pb2.Sampling, *, field: str = "sampling")
 
 
 def policy_to_proto(policy: ChunkPolicy) -> session_pb2.ChunkPolicy:
-    """The policy as a message."""
+    """Return the policy's message."""
     return session_pb2.ChunkPolicy(first=policy.first, ramp=policy.ramp, steady=policy.steady)
 
 
 def policy_from_proto(proto: session_pb2.ChunkPolicy) -> ChunkPolicy:
-    """The policy. Raises `InvalidArgument` unless every size is in range."""
-    # One more than may be there tells that there are too many.
+    """Return the policy. Raises `InvalidArgument` unless every size is in range."""
+    # Take one more than allowed, so that the check below detects too many.
     ramp = tuple(proto.ramp[: MAX_RAMP + 1])
     return checked_policy(ChunkPolicy(first=proto.first, ramp=ramp, steady=proto.steady))
 
 
 def checked_policy(policy: ChunkPolicy) -> ChunkPolicy:
-    """The same policy. Raises `InvalidArgument` unless it fits the message."""
+    """Return the policy. Raises `InvalidArgument` unless it fits the message."""
     sizes = (policy.first, *policy.ramp, policy.steady)
     if len(policy.ramp) > MAX_RAMP or not all(map(_is_chunk_size, sizes)):
         raise InvalidArgument(
@@ -147,7 +147,7 @@ def _is_chunk_size(size: object) -> bool:
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """The text within so many bytes of UTF-8, its middle left out."""
+    """Return the text cut to `most_bytes` of UTF-8, with its middle elided."""
     most = most_bytes
     while len((cut := shortened(text, most)).encode(errors="replace")) > most_bytes:
         most = most * 3 // 4

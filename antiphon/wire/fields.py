@@ -1,7 +1,7 @@
-"""How many fields a serialized message has, counted before anything is made of it.
+"""Counts the fields of a serialized message before it is parsed.
 
-Parsed, a field of two bytes takes a hundred and more, and parsing holds the interpreter for
-as long as it takes. So what comes from strangers is counted first.
+A parsed two-byte field takes over a hundred bytes, and parsing holds the GIL throughout. So
+messages from untrusted clients are counted first.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
 def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
-    """Raise `InvalidArgument` for more than `most` fields, those of messages within included.
+    """Raise `InvalidArgument` for more than `most` fields, including those of nested messages.
 
-    Packed numbers count one each. Raises it too for bytes that are no message.
+    Each packed number counts as one. Also raises for bytes that are not a valid message.
     """
     count = 0
     inside = [(0, len(data), descriptor)]
@@ -53,7 +53,7 @@ def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
 
 
 def _varint(data: bytes, place: int, end: int) -> tuple[int, int]:
-    """The number at a place, and the place behind it."""
+    """Return the varint at `place` and the index after it."""
     number = 0
     for index in range(min(_MAX_VARINT_BYTES, end - place)):
         byte = data[place + index]

@@ -1,9 +1,8 @@
-"""Link requests <-> bytes, payload frames by hand.
+"""Serialization of link requests, with a fast path for payload frames.
 
-A frame has the very bytes that protobuf would write for `LinkRequest.frame`, but is
-joined once and read in place: protobuf would copy each MiB three more times on the
-way out and twice on the way in. Everything else is protobuf's own, but for the checksum at the
-end (`checksum.py`).
+A frame has the same bytes that protobuf would write for `LinkRequest.frame`, but is joined once and
+read in place. protobuf would copy each MiB three more times when writing and two more when reading.
+Everything else uses protobuf. A checksum follows each message (`checksum.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FRAME, _DATA = (
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A piece of a payload of `total_bytes`: `pieces` are its bytes in order."""
+    """A piece of a payload of `total_bytes`. `pieces` are its bytes in order."""
 
     transfer: int
     offset_bytes: int
@@ -38,7 +37,7 @@ class Frame:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes it carries."""
+        """Number of bytes in the frame."""
         return sum(len(piece) for piece in self.pieces)
 
 
@@ -48,7 +47,7 @@ LinkCall = grpc.aio.StreamStreamCall[LinkMessage, stage_pb2.LinkResponse | Corru
 
 
 def message_to_bytes(message: LinkMessage) -> bytes:
-    """The bytes of a request."""
+    """Serialize a request."""
     if isinstance(message, stage_pb2.LinkRequest):
         return checksum.to_bytes(message)
     numbers = chunk_pb2.PayloadFrame(
@@ -63,7 +62,7 @@ def message_to_bytes(message: LinkMessage) -> bytes:
 
 
 def message_from_bytes(raw: bytes) -> CameOnLink:
-    """The request; a frame's piece is a view of `raw`."""
+    """Parse a request. A frame's piece is a view of `raw`."""
     try:
         end = checksum.checked(raw)
     except DataLoss:
@@ -78,7 +77,7 @@ def message_from_bytes(raw: bytes) -> CameOnLink:
 
 
 def as_frame(message: LinkMessage) -> Frame | None:
-    """The frame that a message is, whoever has read it; None for any other message."""
+    """Return the message as a frame, whichever parser read it; None for other messages."""
     if isinstance(message, Frame):
         return message
     if not message.HasField("frame"):
@@ -87,7 +86,7 @@ def as_frame(message: LinkMessage) -> Frame | None:
 
 
 def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> LinkCall:
-    """Open a `Link` stream; `written` is told the size of every message."""
+    """Open a `Link` stream. `written` is called with the size of every message."""
 
     def serialize(message: LinkMessage) -> bytes:
         data = message_to_bytes(message)
@@ -105,10 +104,10 @@ def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> Link
 def add_stage_service(
     servicer: stage_pb2_grpc.StageServiceServicer, server: grpc.aio.Server
 ) -> None:
-    """Add the service, its messages with checksums, its `Link` without protobuf's copies.
+    """Register the service, with checksums and with `Link` without protobuf's copies.
 
-    gRPC asks methods that are registered by name before generic handlers, the last
-    registration and the first handler; older versions know generic handlers only.
+    gRPC looks up methods registered by name before generic handlers; of several it uses the last
+    registration and the first handler. Older versions have only generic handlers.
     """
     handlers: dict[str, Any] = {
         "Link": grpc.stream_stream_rpc_method_handler(
@@ -140,7 +139,7 @@ def add_stage_service(
 
 
 def _read_frame(data: memoryview, at: int) -> Frame:
-    """Fields in the order in which all writers write them; anything else is protobuf's."""
+    """Parse a frame whose fields are in the usual order; others are parsed by protobuf."""
     numbers = at
     while at < len(data) and data[at] != _DATA:
         _, at = _read_varint(data, at + 1)
@@ -168,7 +167,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number at a place, and the place after it. Raises `DataLoss`."""
+    """Return the varint at `at` and the index after it. Raises `DataLoss`."""
     value = shift = 0
     while at < len(data) and shift < 64:
         byte = data[at]

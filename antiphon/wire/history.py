@@ -1,4 +1,4 @@
-"""`History` <-> its message. Reading checks sizes; `InvalidArgument` names the field."""
+"""Conversion of `History` from and to its message. Reading checks sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Value = TypeVar("Value", bound=np.generic)
 
 
 def history_to_proto(history: History, kinds: tuple[str, ...]) -> session_pb2.History:
-    """The message, with those of `ids`, `frames` and `latents` that are named."""
+    """Return the message with the named parts: `ids`, `frames` and `latents`."""
     message = session_pb2.History()
     if "ids" in kinds:
         message.ids = history.ids.astype(_ID).tobytes()
@@ -33,7 +33,10 @@ def history_to_proto(history: History, kinds: tuple[str, ...]) -> session_pb2.Hi
 
 
 def history_from_proto(message: session_pb2.History) -> History:
-    """Ids and frames, which are views of what came."""
+    """Return the history, as views of the message's bytes.
+
+    Raises `InvalidArgument` with the field.
+    """
     size = len(message.ids) + len(message.frames) + len(message.latents)
     if size > MAX_HISTORY_BYTES:
         raise InvalidArgument(
@@ -55,7 +58,7 @@ def history_from_proto(message: session_pb2.History) -> History:
 def _rows(
     name: str, data: bytes, dtype: np.dtype[Value], width: int, what: str
 ) -> npt.NDArray[Value]:
-    """[n, width], n = 0 without data. Raises `InvalidArgument` for data that are no whole rows."""
+    """Return rows [n, width]; n is 0 without data. Raises `InvalidArgument` for incomplete rows."""
     row_bytes = width * dtype.itemsize
     if len(data) % row_bytes if row_bytes else data:
         raise InvalidArgument(

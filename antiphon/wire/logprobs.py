@@ -1,9 +1,9 @@
-"""Log probabilities of a reply's tokens <-> tensors of the edge that carries its text.
+"""Conversion of log probabilities from and to tensors of a text edge.
 
-All tensors grow along axis 0, so that those of consecutive chunks can be joined.
-`logprob_ids` int32 [n, 1 + k] has each token and the k likeliest in its place, `logprobs`
-float32 [n, 1 + k] how likely they are, `logprob_sizes` int32 [n, 1 + k] how many of
-`logprob_bytes` uint8 [sum of sizes] they have.
+All tensors grow along axis 0, so those of consecutive chunks can be concatenated. Each row has a
+token and the k most likely ones. `logprob_ids` int32 [n, 1 + k] are their ids, `logprobs` float32
+[n, 1 + k] their log probabilities, and `logprob_sizes` int32 [n, 1 + k] their sizes in
+`logprob_bytes` uint8 [sum of sizes].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDS, LOGPROBS, SIZES, BYTES = "logprob_ids", "logprobs", "logprob_sizes", "logpr
 
 
 def logprobs_to_tensors(tokens: Sequence[TokenLogprob]) -> dict[str, Tensor]:
-    """The tensors of tokens that have equally many `top`; none for no tokens."""
+    """Return the tensors of tokens with equally many `top`; empty for no tokens."""
     if not tokens:
         return {}
     rows = [(token, *token.top) for token in tokens]
@@ -35,7 +35,7 @@ def logprobs_to_tensors(tokens: Sequence[TokenLogprob]) -> dict[str, Tensor]:
 
 
 def logprobs_from_tensors(tensors: Tensors) -> tuple[TokenLogprob, ...]:
-    """The tokens of a chunk; none when it carries none. Raises `DataLoss`."""
+    """Return the tokens of a chunk; empty if it has none. Raises `DataLoss`."""
     if IDS not in tensors:
         return ()
     try:
@@ -54,7 +54,7 @@ def logprobs_from_tensors(tensors: Tensors) -> tuple[TokenLogprob, ...]:
 
 
 def _token(ids: Sequence[int], logprobs: Sequence[float], pieces: Sequence[bytes]) -> TokenLogprob:
-    """One row: the token, then the likeliest."""
+    """Build a token from one row."""
     (id_, *_), (piece, *_), (logprob, *_) = ids, pieces, logprobs
     top = map(TokenLogprob, ids[1:], pieces[1:], logprobs[1:])
     return TokenLogprob(id_, piece, logprob, tuple(top))

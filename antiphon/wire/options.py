@@ -1,4 +1,5 @@
-"""Options and their values <-> proto messages. Needs numpy, unlike convert.py."""
+"""Conversion of options and their values from and to proto messages. Needs numpy, unlike
+convert.py."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _KIND_FROM_PROTO = {proto: kind for kind, proto in _KIND_TO_PROTO.items()}
 
 
 def option_to_proto(option: Option) -> stage_pb2.OptionDescription:
-    """The option as `Describe` tells it."""
+    """Return the option's message for `Describe`."""
     return stage_pb2.OptionDescription(
         name=option.name,
         kind=_KIND_TO_PROTO[option.kind],
@@ -35,7 +36,7 @@ def option_to_proto(option: Option) -> stage_pb2.OptionDescription:
 
 
 def option_from_proto(proto: stage_pb2.OptionDescription) -> Option | None:
-    """The option; None for one of a kind that this version does not know."""
+    """Return the option; None if this version does not know its kind."""
     kind = _KIND_FROM_PROTO.get(proto.kind)
     if kind is None:
         return None
@@ -54,7 +55,7 @@ def option_from_proto(proto: stage_pb2.OptionDescription) -> Option | None:
 
 
 def option_value_to_proto(value: OptionValue) -> session_pb2.OptionValue:
-    """A value as a stage gets it."""
+    """Return a value's message for a stage."""
     if isinstance(value, str):
         return session_pb2.OptionValue(text=value)
     if isinstance(value, np.ndarray):
@@ -65,7 +66,7 @@ def option_value_to_proto(value: OptionValue) -> session_pb2.OptionValue:
 def option_values_from_proto(
     protos: Mapping[str, session_pb2.OptionValue],
 ) -> dict[str, OptionValue]:
-    """The values by name. Raises `InvalidArgument` for one that is none."""
+    """Return the values by name. Raises `InvalidArgument` for an invalid one."""
     return {name: _value(name, proto) for name, proto in protos.items()}
 
 

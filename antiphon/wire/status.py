@@ -1,7 +1,7 @@
-"""Errors <-> gRPC status: the typed error rides in the trailing metadata.
+"""Conversion of errors from and to gRPC status, with the typed error in the trailing metadata.
 
-A peer that does not know antiphon still sees a fitting status code and the
-sentence; a peer that does gets back the same exception type with all its fields.
+A generic gRPC client sees a matching status code and the message. An antiphon client gets the same
+exception type with all fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from antiphon.wire.convert import error_from_proto, error_to_proto
 ERROR_METADATA_KEY = "antiphon-error-bin"
 
 _STATUS = {
-    # The last code of a status is what it means without a typed error.
+    # The last code of a status is its meaning without a typed error.
     ErrorCode.UNUSABLE_OUTPUT: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -41,31 +41,30 @@ _STATUS = {
     ErrorCode.DATA_LOSS: grpc.StatusCode.DATA_LOSS,
     ErrorCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
 }
-# What gRPC itself says of a message or of metadata above a limit, at either end. It says so with
-# RESOURCE_EXHAUSTED, but the same request would be too large again.
+# gRPC's messages about a message or metadata above a limit, at either end. gRPC uses
+# RESOURCE_EXHAUSTED, but a retry would be too large again.
 _TOO_LARGE = re.compile(r"larger than max|metadata size exceeds|(soft|hard) limit", re.IGNORECASE)
-# What gRPC says of a call that this side has ended.
+# gRPC's messages about a call that this side ended.
 _OWN_END = re.compile(r"locally cancelled|channel closed", re.IGNORECASE)
 _CODE = {status: code for code, status in _STATUS.items()}
 
 
 _WRITING_FAILED = "Internal error from Core"
-"""What grpc.aio puts in the place of a call's status when a message could not be written, because
-the call or its connection is gone."""
+"""grpc.aio's placeholder for the status of a call whose message could not be written, because the
+call or its connection is gone."""
 
 
 def is_typed(failure: grpc.RpcError) -> bool:
-    """Whether a failed call carries an error of antiphon's, and not only one of gRPC's."""
+    """Return whether a failed call carries an antiphon error."""
     return isinstance(failure, grpc.Call | grpc.aio.AioRpcError) and any(
         key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ()
     )
 
 
 def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
-    """The typed error behind a failed call.
+    """Return the typed error of a failed call.
 
-    `stage` is filled in where the error does not name one. The caller raises it
-    `from` the RPC error, which so stays its cause.
+    `stage` is used if the error has none. The caller raises it `from` the RPC error.
     """
     if not isinstance(failure, grpc.Call | grpc.aio.AioRpcError):
         return Internal(str(failure), stage=stage)
@@ -87,12 +86,12 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
 
 
 def said_by(failure: grpc.Call | grpc.aio.AioRpcError) -> str:
-    """What a failed call says of itself, or the name of its status where it says nothing."""
+    """Return a failed call's details, or the name of its status if it has none."""
     return failure.details() or failure.code().name.lower()
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AntiphonError) -> NoReturn:
-    """End the call with the error's status and its typed form in the trailing metadata."""
+    """End the call with the error's status, and the typed error in the trailing metadata."""
     proto = error_to_proto(error)
     metadata = ((ERROR_METADATA_KEY, proto.SerializeToString()),)
     await context.abort(_STATUS[error.code], proto.message, metadata)

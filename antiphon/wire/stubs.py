@@ -1,4 +1,4 @@
-"""Typed stubs for asyncio channels: the generated classes serve both kinds of channel."""
+"""Typed stubs for asyncio channels; the generated classes serve both kinds of channel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ STAGE_SERVICE = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 
 
 def stage_stub(channel: grpc.aio.Channel) -> StageServiceAsyncStub:
-    """A stub of `StageService` whose messages have checksums; what came otherwise than it was
-    sent is told as `CorruptMessage`."""
+    """Return a stub of `StageService` with checksums. Corrupted responses are `CorruptMessage`."""
     stub: Any = stage_pb2_grpc.StageServiceStub(channel)
     for name, connect, kind in (
         ("RunSession", channel.stream_stream, session_pb2.SessionResponse),
@@ -35,10 +34,10 @@ def stage_stub(channel: grpc.aio.Channel) -> StageServiceAsyncStub:
 
 
 def speech_stub(channel: grpc.aio.Channel) -> SpeechServiceAsyncStub:
-    """A stub of `SpeechService`."""
+    """Return a stub of `SpeechService`."""
     return cast("SpeechServiceAsyncStub", speech_pb2_grpc.SpeechServiceStub(channel))
 
 
 def demand_stub(channel: grpc.aio.Channel) -> DemandServiceAsyncStub:
-    """A stub of `DemandService`."""
+    """Return a stub of `DemandService`."""
     return cast("DemandServiceAsyncStub", demand_pb2_grpc.DemandServiceStub(channel))

@@ -1,9 +1,9 @@
-"""Calls of functions as the tensors of the edge `tool_calls`, in pieces as they are written.
+"""Function calls as tensors of the edge `tool_calls`, in pieces as they are generated.
 
-`utf8` has the names and arguments of all pieces one behind the other; `sizes`, int32 [pieces, 3],
-says how many bytes of it the name and the arguments of each take, and 1 where a call ends. So the
-tensors of chunks that follow each other can be joined. What a call is known by to those who answer
-it is not the model's matter, so it does not travel here.
+`utf8` has the names and arguments of all pieces, concatenated. `sizes`, int32 [pieces, 3], has the
+bytes of each piece's name and arguments, and 1 if it ends a call. So tensors of consecutive chunks
+can be concatenated. Call ids are not the model's concern and are not
+sent here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from antiphon.values.chunk import Tensor, Tensors
 
 
 class CallPiece(msgspec.Struct, frozen=True):
-    """A piece of a call. With a `name` a call begins, without one the latest goes on.
+    """A piece of a call. A piece with a `name` starts a call; others continue the latest one.
 
-    The pieces' `arguments` together are the text of a JSON object. Only what `ends` is a call: the
-    reply fails if a call that has begun proves to be none.
+    The `arguments` of all pieces together are the text of a JSON object. A call is valid only after
+    a piece that `ends`; a reply with an invalid call fails.
     """
 
     name: str
@@ -30,7 +30,7 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 
 def call_pieces_to_tensors(pieces: Sequence[CallPiece]) -> dict[str, Tensor]:
-    """The tensors that carry the pieces; none for none."""
+    """Return the tensors of the pieces; empty for none."""
     if not pieces:
         return {}
     texts = [(each.name.encode(), each.arguments.encode()) for each in pieces]
@@ -46,7 +46,7 @@ def call_pieces_to_tensors(pieces: Sequence[CallPiece]) -> dict[str, Tensor]:
 
 
 def call_pieces_from_tensors(tensors: Tensors) -> tuple[CallPiece, ...]:
-    """The pieces. Raises `DataLoss` for tensors that make no sense."""
+    """Return the pieces. Raises `DataLoss` for inconsistent tensors."""
     if not tensors:
         return ()
     try:
