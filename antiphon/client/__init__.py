@@ -1,1 +1,1 @@
-"""The client SDK. Use it as `antiphon.Client` and `antiphon.AsyncClient`."""
+"""The Python SDK, used as `antiphon.Client` and `antiphon.AsyncClient`."""

@@ -1,4 +1,4 @@
-"""The asyncio client: the same methods as the blocking one."""
+"""The asyncio client, with the methods of the blocking one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from antiphon.client.retrying import Retry
 
 
 class AsyncGeneration(AsyncIterator[Event]):
-    """An answer on its way: an async iterator of `TextDelta`, `AudioDelta`, `Finished`.
+    """A streamed answer: an async iterator of `TextDelta`, `AudioDelta`, `Finished`.
 
     >>> async with client.generate("Tell me a story.") as generation:
     ...     async for event in generation:
@@ -34,7 +34,7 @@ class AsyncGeneration(AsyncIterator[Event]):
     ...             case antiphon.AudioDelta(pcm16=pcm16):
     ...                 await speaker.write(pcm16)
 
-    The same as `Generation`. Cancelling the task that reads cancels the request.
+    Works like `Generation`. Cancelling the reading task cancels the request.
     """
 
     def __init__(self, answer: answering.PendingAnswer) -> None:
@@ -42,29 +42,29 @@ class AsyncGeneration(AsyncIterator[Event]):
 
     @property
     def session_id(self) -> str:
-        """The session's id on all stages; empty before the first event."""
+        """The session's id on all stages. Empty before the first event."""
         return self._answer.reader.session_id
 
     @property
     def model(self) -> str:
-        """The model that answers; empty before the first event."""
+        """The answering model. Empty before the first event."""
         return self._answer.reader.model
 
     @property
     def sample_rate_hz(self) -> int:
-        """Of the audio; 0 before the first event and without audio."""
+        """Sample rate of the audio. 0 before the first event and without audio."""
         return self._answer.reader.sample_rate_hz
 
     def cancel(self) -> None:
-        """Stop the answer; reading it further raises `Cancelled`."""
+        """Cancel the answer. Reading it further raises `Cancelled`."""
         self._answer.cancel()
 
     async def collect(self) -> Reply:
-        """Read to the end; the whole answer. Instead of iterating, not after it."""
+        """Read the whole answer and return it. Raises `FailedPrecondition` after iterating."""
         return await self._answer.collect()
 
     async def __anext__(self) -> Event:
-        """The next event; waits for it, at most to the call's deadline."""
+        """Return the next event. Waits at most until the call's deadline."""
         event = await self._answer.next_event()
         if event is None:
             raise StopAsyncIteration
@@ -83,14 +83,14 @@ class AsyncGeneration(AsyncIterator[Event]):
 
 
 class AsyncClient:
-    """Talks to a server's gRPC endpoint from asyncio. Make it where a loop runs.
+    """A client of a server's gRPC endpoint for asyncio. Create it in a running loop.
 
     >>> async with antiphon.AsyncClient("localhost:50050") as client:
     ...     reply = await client.generate("Say hello.", temperature=0.0).collect()
     ...     print(reply.text)
     ...     reply.save_wav("hello.wav")
 
-    The same as `Client`; one client serves many requests at a time.
+    Works like `Client`. One client serves many concurrent requests.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class AsyncClient:
         self._channel = AsyncioChannel(where)
 
     async def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
-        """What the server serves."""
+        """Return the served models and the server's features."""
         self._channel.check_open()
         seconds = checks.timeout(timeout_s)
         return await answering.server_info(self._channel, seconds, self._retry)
@@ -123,7 +123,7 @@ class AsyncClient:
         idle_timeout_s: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> AsyncGeneration:
-        """Answer a conversation; a `str` is one user message. See `Client.generate`."""
+        """Answer a conversation; a `str` is a single user message. See `Client.generate`."""
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
         request = generate_request(messages, **options)
@@ -138,14 +138,14 @@ class AsyncClient:
         idle_timeout_s: float | None = None,
         **options: Unpack[ConversationOptions],
     ) -> AsyncConversationCall:
-        """A conversation: enter its context to open it. See `Client.converse`."""
+        """Return a conversation. Enter its context to open it. See `Client.converse`."""
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
         opening = open_request(model, options)
         return AsyncConversationCall(talk(self._channel, opening, seconds, idle_s, self._retry))
 
     async def close(self) -> None:
-        """Cancel what runs and close the connection."""
+        """Cancel running calls and close the connection."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A conversation of the asyncio client."""
+"""A conversation in the asyncio client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.values.live_conversation import CallResultPart, ConversationOpened
 
 
 class AsyncConversationCall(AsyncIterator[TalkEvent]):
-    """A conversation: several turns, answers that may be interrupted; an iterator of its events.
+    """A conversation: an async iterator of its events, with commands for turns and interruptions.
 
     >>> async with client.converse(instructions="Be brief.") as call:
     ...     await call.add("What is antiphon?")
@@ -26,9 +26,9 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
     ...             case antiphon.ResponseDone():
     ...                 break
 
-    The same as `ConversationCall`; commands may be sent from another task than the one that
-    reads. Cancelling a task that sends leaves the conversation as it is, cancelling the one that
-    reads ends it.
+    Works like `ConversationCall`. Commands may be sent from a different task than the reading one.
+    Cancelling a sending task leaves the conversation unchanged. Cancelling the reading task ends
+    it.
     """
 
     def __init__(self, talk: Talk) -> None:
@@ -36,50 +36,52 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
 
     @property
     def opened(self) -> ConversationOpened:
-        """What the server told first: model, voices, the audio's rate, and settings."""
+        """The server's first event: model, voices, sample rate and settings."""
         return self._talk.opened
 
     @property
     def sample_rate_hz(self) -> int:
-        """Of the audio of answers; 0 without audio."""
+        """Sample rate of the answers' audio. 0 without audio."""
         return self._talk.opened.sample_rate_hz
 
     async def update(self, *, reference: str = "", **options: Unpack[ConversationOptions]) -> None:
-        """Change settings; `SettingsUpdated` tells what holds then."""
+        """Change settings; `SettingsUpdated` has the result."""
         await self._talk.send([commands.change_settings(options, reference)])
 
     async def send_audio(self, pcm16: bytes, rate_hz: int = 24_000, *, reference: str = "") -> None:
-        """More of what the user says: 16-bit little-endian mono samples, 8000 to 48000 a second."""
+        """Append user audio: 16-bit little-endian mono samples, 8000 to 48000 per second."""
         await self._talk.send(commands.audio_requests(pcm16, rate_hz, reference))
 
     async def commit_audio(self, *, reference: str = "") -> None:
-        """The audio so far is the user's message: `AudioAccepted`, `ItemCreated`."""
+        """Make the buffered audio a user message: `AudioAccepted`, `ItemCreated`."""
         await self._talk.send([commands.commit_audio(reference)])
 
     async def clear_audio(self, *, reference: str = "") -> None:
-        """Drop the audio so far: `AudioDropped`."""
+        """Clear the audio buffer: `AudioDropped`."""
         await self._talk.send([commands.clear_audio(reference)])
 
     async def add(self, item: str | Item, *, after: str | None = None, reference: str = "") -> None:
-        """Insert a message; a `str` is the user's. `after`: an item's id, or "root" for the first
-        place; None is the last. `ItemCreated` tells its id."""
+        """Insert a message; a `str` is a user message. `ItemCreated` has its id.
+
+        `after` is an item's id, or "root" to insert first. None appends.
+        """
         await self._talk.send([commands.create_item(item, after, reference)])
 
     async def answer_call(self, call: FunctionCall, output: str, *, reference: str = "") -> None:
-        """Say what came of a call of a function: `ItemCreated`."""
+        """Return the result of a function call: `ItemCreated`."""
         item = Item("tool", (CallResultPart(call.id, output),))
         await self._talk.send([commands.create_item(item, None, reference)])
 
     async def delete(self, item_id: str, *, reference: str = "") -> None:
-        """Take an item out: `ItemRemoved`."""
+        """Remove an item: `ItemRemoved`."""
         await self._talk.send([commands.delete_item(item_id, reference)])
 
     async def fetch(self, item_id: str, *, reference: str = "") -> None:
-        """Ask for an item with its recordings: `ItemFetched`."""
+        """Request an item with its recordings: `ItemFetched`."""
         await self._talk.send([commands.retrieve_item(item_id, reference)])
 
     async def truncate(self, item_id: str, heard_s: float, *, reference: str = "") -> None:
-        """Keep what was heard of a spoken item, by an estimate: `ItemCut`."""
+        """Truncate a spoken item to what the user heard, by estimate: `ItemCut`."""
         await self._talk.send([commands.truncate_item(item_id, heard_s, reference)])
 
     async def respond(
@@ -91,11 +93,11 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
         reference: str = "",
         **options: Unpack[ConversationOptions],
     ) -> None:
-        """Ask for an answer: `ResponseStarted`, its deltas, `ResponseDone`.
+        """Request an answer: `ResponseStarted`, its deltas, `ResponseDone`.
 
-        To the conversation, or to what is `given` instead: items, and ids of items. One that is
-        `out_of_band` leaves no item in the conversation. `metadata` comes back with the
-        response. The settings are for this response alone.
+        It answers the conversation, or `given` instead: items, and ids of items. A response that is
+        `out_of_band` adds no item to the conversation. `metadata` is returned with the response.
+        Settings apply to this response only.
         """
         request = commands.create_response(
             given, metadata, options, reference, out_of_band=out_of_band
@@ -103,20 +105,25 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
         await self._talk.send([request])
 
     async def cancel(self, response_id: str = "", *, reference: str = "") -> None:
-        """End that response, or the one that answers: no delta follows, `ResponseDone` does."""
+        """Cancel a response, by default the one answering the conversation.
+
+        No delta follows, only `ResponseDone`.
+        """
         await self._talk.send([commands.cancel_response(response_id, reference)])
 
     async def interrupt(self, heard_s: float, *, reference: str = "") -> None:
-        """The user has begun to speak after hearing `heard_s` seconds of the last answer: end it if
-        it is being made, and keep of it what was heard."""
+        """Cancel the current answer and keep the `heard_s` seconds of it that the user heard.
+
+        Call it when the user starts to speak.
+        """
         await self._talk.interrupt(heard_s, reference)
 
     def finish(self) -> None:
-        """Nothing more will be said; the events end when all that was asked for has."""
+        """End the client's side. Events end when all requested responses are complete."""
         self._talk.finish()
 
     async def __anext__(self) -> TalkEvent:
-        """The next event; waits for it."""
+        """Wait for the next event and return it."""
         event = await self._talk.next_event()
         if event is None:
             raise StopAsyncIteration

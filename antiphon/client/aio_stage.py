@@ -1,4 +1,4 @@
-"""The asyncio client of one stage."""
+"""The asyncio client of a single stage."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 
 
 class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
-    """A session on one stage: an iterator of what the stage sends, as `session.proto` has it.
+    """A session on one stage: an iterator of the stage's messages, as defined in `session.proto`.
 
-    Entering the context registers it, and leaving it ends it and frees everything. A session
-    that fails is raised as an `AntiphonError`. Chunks may be sent from another task than the
-    one that reads.
+    Entering the context registers the session; leaving it ends the session and frees everything. A
+    failure is raised as an `AntiphonError`. Chunks may be sent from a different task than the
+    reading one.
     """
 
     def __init__(self, talk: StageTalk) -> None:
@@ -32,31 +32,31 @@ class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
         return self._talk.session_id
 
     async def open_segment(self, segment: session_pb2.SegmentOpen) -> None:
-        """Open a turn: `segment_opened` says when it has its slot."""
+        """Open a turn. `segment_opened` is received when it has its slot."""
         await self._talk.open_segment(segment)
 
     async def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send input; the session's id is put in."""
+        """Send input. The session's id is filled in."""
         await self._talk.send_chunk(chunk)
 
     async def finish_input(self) -> None:
-        """No more input follows for the turn that was opened last."""
+        """Finish the input of the last opened turn."""
         await self._talk.finish_input()
 
     async def cancel_segment(self) -> None:
-        """End the turn that was opened last; a `report` follows."""
+        """Cancel the last opened turn; a `report` follows."""
         await self._talk.cancel_segment()
 
     async def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send any message, such as credit for an edge that has a window."""
+        """Send any message, such as credit for an edge with a window."""
         await self._talk.send(request)
 
     def finish(self) -> None:
-        """Nothing more will be sent; what the stage sends ends when its turn is complete."""
+        """End the client's side. The session ends when its turn is complete."""
         self._talk.finish()
 
     async def __anext__(self) -> session_pb2.SessionResponse:
-        """The next message; waits for it."""
+        """Wait for the next message and return it."""
         response = await self._talk.next_response()
         if response is None:
             raise StopAsyncIteration
@@ -76,7 +76,7 @@ class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
 
 
 class AsyncStageClient:
-    """Talks to one stage directly, from asyncio. The same as `StageClient`."""
+    """A client of a single stage for asyncio. Works like `StageClient`."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class AsyncStageClient:
         self._channel = AsyncioChannel(where)
 
     async def describe(self, *, timeout_s: float = 10.0) -> stage_pb2.DescribeResponse:
-        """What the stage is, and how it is now."""
+        """Return the stage's description and current load."""
         self._channel.check_open()
         return await stage.describe(self._channel, checks.timeout(timeout_s), self._retry)
 
     async def health(self, *, timeout_s: float = 10.0) -> ServingStatus:
-        """Whether it takes sessions."""
+        """Return whether the stage accepts sessions."""
         self._channel.check_open()
         return await stage.health(self._channel, checks.timeout(timeout_s), self._retry)
 
@@ -107,11 +107,11 @@ class AsyncStageClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         idle_timeout_s: float | None = None,
     ) -> AsyncStageSession:
-        """A session: enter its context to register it.
+        """Return a session. Enter its context to register it.
 
-        `edges` are the output edges that are wanted; each comes back here, and goes to the stages
-        at the addresses that are listed for it. `timeout_s` is for the whole session,
-        `idle_timeout_s` for the wait for each message.
+        `edges` are the requested output edges. Each is sent to this client and to the stages whose
+        addresses are listed for it. `timeout_s` bounds the whole session, `idle_timeout_s` the wait
+        for each message.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
@@ -120,7 +120,7 @@ class AsyncStageClient:
         )
 
     async def close(self) -> None:
-        """Cancel what runs and close the connection."""
+        """Cancel running calls and close the connection."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""One request to a gateway, from its call to its last event, whichever client makes it."""
+"""One request to a gateway, from its call to its last event, for both clients."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ GENERATE = Method(
 )
 
 Start = Callable[[float, speech_pb2.DeliveredPart | None], ReadCall[speech_pb2.GenerateResponse]]
-"""Makes the call that has so many seconds, of an answer of which so much has come."""
+"""Starts a call with a timeout in seconds, for an answer already delivered in part."""
 
 
 class PendingAnswer:
-    """An answer on its way. Its call is made at once, and again when the server is lost: while
-    nothing has come of it from the beginning, and later from where it was."""
+    """An answer in progress.
+
+    Its call starts at once. It is repeated when the server is lost, from the beginning if nothing
+    was received, else from the current position.
+    """
 
     def __init__(self, start: Start, attempts: Attempts, pauser: Pauser) -> None:
         self.reader = EventReader()
@@ -37,12 +40,12 @@ class PendingAnswer:
         self._attempts = attempts
         self._pauser = pauser
         self._position = AnswerPosition()
-        # What a server said of itself says more than that it can no longer be reached.
+        # The server's own error is more specific than the connection error that follows it.
         self._last_words: Unavailable | None = None
         self._call = start(attempts.left_s, None)
 
     async def next_event(self) -> Event | None:
-        """The next event; None at the end. Raises what ended the answer."""
+        """Return the next event; None at the end. Raises the answer's error."""
         while (message := await self._next_message()) is not None:
             try:
                 event = self.reader.read(message)
@@ -55,7 +58,7 @@ class PendingAnswer:
         return None
 
     async def collect(self) -> Reply:
-        """Read to the end."""
+        """Read the whole answer."""
         self.reader.check_untouched()
         events: list[Event] = []
         try:
@@ -66,7 +69,7 @@ class PendingAnswer:
         return join_events(events, self.reader.sample_rate_hz)
 
     def cancel(self) -> None:
-        """Stop the answer; reading it further raises `Cancelled`."""
+        """Cancel the answer. Reading it further raises `Cancelled`."""
         self._pauser.wake()
         self._call.cancel()
 
@@ -86,34 +89,34 @@ class PendingAnswer:
             else:
                 if message is not None:
                     self._position.note(message)
-                    # A server that begins and fails each time is still failing.
+                    # Not counted as success: the server may start and fail each time.
                     if not message.HasField("started"):
                         self._attempts.succeeded()
                 return message
             await self._pauser.pause(pause_s)
             self._call = self._start(self._attempts.left_s, self._position.delivered)
             if self._pauser.woken:
-                # Cancelled after the pause, and perhaps before there was this call.
+                # Cancelled during or after the pause, perhaps before this call existed.
                 self._call.cancel()
 
     def _pause_after(self, error: AntiphonError) -> float | None:
-        """Seconds to the next call; None if the error is the answer's."""
+        """Return the seconds until the next attempt; None if the error is final."""
         if not self._position.begun:
             return self._attempts.pause_after(error)
-        # Of an answer that has begun only a lost server is a reason to ask for it again.
+        # A partial answer is continued only if its server was lost.
         lost = isinstance(error, Unavailable) and self._position.delivered is not None
         return self._attempts.pause_after(error) if lost else None
 
     def _raise_if_the_servers_own(self, error: session_pb2.SessionError) -> None:
-        """Raise what a server says of itself, which stops: others may go on with its answers."""
-        told = error_from_proto(error)
-        if isinstance(told, Unavailable) and server_is_away(told):
-            self._last_words = told
-            raise told
+        """Raise an error of a server that is shutting down: another one may continue the answer."""
+        reported = error_from_proto(error)
+        if isinstance(reported, Unavailable) and server_is_away(reported):
+            self._last_words = reported
+            raise reported
 
 
 async def server_info(channel: Channel, timeout_s: float, retry: Retry) -> ServerInfo:
-    """What the server serves."""
+    """Return the served models and the server's features."""
     request = speech_pb2.GetServerInfoRequest()
     return server_info_from_proto(await ask(channel, GET_SERVER_INFO, request, timeout_s, retry))
 

@@ -33,7 +33,7 @@ class _Readable(Protocol[ResponseOut]):
 
 
 class AsyncioReadCall(Generic[Response]):
-    """Implements `calls.ReadCall`. Cancelling the task that reads ends the call."""
+    """Implements `calls.ReadCall`. Cancelling the reading task cancels the call."""
 
     def __init__(
         self, call: _Readable[Response], target: ServerTarget, idle_s: float | None
@@ -43,7 +43,7 @@ class AsyncioReadCall(Generic[Response]):
         self.idle_s = idle_s
 
     async def read(self) -> Response | None:
-        """The next answer, None at the end. Raises the typed error of a call that fails."""
+        """Return the next response; None at the end. Raises the typed error of a failed call."""
         idle_s = self.idle_s
         if idle_s is None:
             return await self._read()
@@ -54,7 +54,7 @@ class AsyncioReadCall(Generic[Response]):
             raise silent(idle_s) from None
 
     def cancel(self) -> None:
-        """End the call; reading it further raises `Cancelled`."""
+        """Cancel the call. Reading it further raises `Cancelled`."""
         self._call.cancel()
 
     async def _read(self) -> Response | None:
@@ -63,7 +63,7 @@ class AsyncioReadCall(Generic[Response]):
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
         except asyncio.CancelledError as cancelled:
-            # grpc raises this both when the call and when the reading task is cancelled.
+            # grpc raises this when the call is cancelled as well as when the task is.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -73,7 +73,7 @@ class AsyncioReadCall(Generic[Response]):
 
 
 class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
-    """Implements `calls.TwoWayCall`. Cancelling the task that writes leaves the call as it is."""
+    """Implements `calls.TwoWayCall`. Cancelling a writing task leaves the call unchanged."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._two_way.add_done_callback(lambda _: self._close())
 
     async def write(self, request: Request) -> None:
-        """Send a message; waits for room. Raises what ended the call, if that is over."""
+        """Send a message, waiting while the queue is full. Raises the error of an ended call."""
         while len(self._waiting) >= MOST_WAITING and not self._closed and not self._finished:
             self._room.clear()
             await self._room.wait()
@@ -107,7 +107,7 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._more.set()
 
     def finish(self) -> None:
-        """No message follows."""
+        """End the client's side of the call."""
         self._finished = True
         self._more.set()
         self._room.set()
@@ -130,7 +130,7 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._room.set()
 
     async def _why(self) -> AntiphonError:
-        """What ended the call."""
+        """Return the error that ended the call."""
         code = await self._two_way.code()
         if code is grpc.StatusCode.OK:
             return writing_ended()
@@ -150,7 +150,7 @@ class AsyncioPauser:
         self._woken = asyncio.Event()
 
     async def pause(self, seconds: float) -> None:
-        """Wait. Raises `Cancelled` when `wake` was or is called."""
+        """Wait. Raises `Cancelled` if `wake` was or is called."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -164,12 +164,12 @@ class AsyncioPauser:
         return self._woken.is_set()
 
     def wake(self) -> None:
-        """End every pause, now and later."""
+        """End every pause, current and future."""
         self._woken.set()
 
 
 class AsyncioChannel:
-    """Implements `calls.Channel`. Made where a loop runs."""
+    """Implements `calls.Channel`. Create it in a running loop."""
 
     def __init__(self, target: ServerTarget) -> None:
         self._target = target
@@ -194,7 +194,7 @@ class AsyncioChannel:
     async def ask(
         self, method: Method[Request, Response], request: Request, timeout_s: float
     ) -> Response:
-        """One answer. Raises the typed error of a call that fails."""
+        """Make a unary call. Raises the typed error of a failed call."""
         self.check_open()
         call = self._channel.unary_unary(
             method.path,
@@ -215,7 +215,7 @@ class AsyncioChannel:
         timeout_s: float,
         idle_s: float | None,
     ) -> AsyncioReadCall[Response]:
-        """Start a call that is answered with many."""
+        """Start a call with streamed responses."""
         self.check_open()
         call = self._channel.unary_stream(
             method.path,
@@ -228,18 +228,18 @@ class AsyncioChannel:
     def exchange(
         self, method: Method[Request, Response], timeout_s: float, idle_s: float | None
     ) -> AsyncioTwoWayCall[Request, Response]:
-        """Start a call with messages both ways."""
+        """Start a bidirectional call."""
         self.check_open()
         return AsyncioTwoWayCall(self._channel, method, self._target, timeout_s, idle_s)
 
     def pauser(self) -> AsyncioPauser:
-        """For waits between calls; closing the channel ends them."""
+        """Return a pauser for waits between calls. Closing the channel ends its waits."""
         pauser = AsyncioPauser()
         self._pausers.add(pauser)
         return pauser
 
     async def close(self) -> None:
-        """Cancel what runs, and end the connection."""
+        """Cancel running calls and close the connection."""
         self._closed = True
         for pauser in list(self._pausers):
             pauser.wake()

@@ -1,6 +1,6 @@
-"""Calls that block, over a channel of gRPC's own threads; see `calls.py`.
+"""Blocking calls over a channel with gRPC's own threads; see `calls.py`.
 
-Their coroutines never suspend: each is at its end after one step.
+Their coroutines never suspend: each completes in one step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon.client.idle_watch import NEVER, IdleWatch
 
 
 class _ActiveCall(Protocol[ResponseOut]):
-    """A call of gRPC's, as far as it is used here."""
+    """The part of a gRPC call used here."""
 
     def __next__(self) -> ResponseOut: ...
 
@@ -44,7 +44,7 @@ class _ActiveCall(Protocol[ResponseOut]):
 
 
 class BlockingReadCall(Generic[Response]):
-    """Implements `calls.ReadCall`. May be cancelled from any thread."""
+    """Implements `calls.ReadCall`. May be cancelled on any thread."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class BlockingReadCall(Generic[Response]):
 
     @property
     def idle_s(self) -> float | None:
-        """How long the reader waits for an answer; set it while nobody reads."""
+        """Timeout of each wait for a message. Set it only while no thread reads."""
         return self._idle_s
 
     @idle_s.setter
@@ -72,11 +72,11 @@ class BlockingReadCall(Generic[Response]):
             return
         self._idle_s = idle_s
         if idle_s is not None:
-            # What it was watched with before may look too late.
+            # The watch for the previous value may check too late.
             self._watch.add(self, idle_s)
 
     async def read(self) -> Response | None:
-        """The next answer, None at the end. Raises the typed error of a call that fails."""
+        """Return the next response; None at the end. Raises the typed error of a failed call."""
         if self.idle_s is not None:
             self.due_at = self._watch.clock() + self.idle_s
         try:
@@ -93,23 +93,23 @@ class BlockingReadCall(Generic[Response]):
         return message
 
     def cancel(self) -> None:
-        """End the call; reading it further raises `Cancelled`."""
+        """Cancel the call. Reading it further raises `Cancelled`."""
         self._cancelled = True
         self._call.cancel()
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the call has ended."""
         return not self._call.is_active()
 
     def give_up(self) -> None:
-        """End the call because it has been silent for too long."""
+        """End the call because its idle timeout expired."""
         self._silent = True
         self._call.cancel()
 
 
 class _Requests(Iterator[Request]):
-    """Messages on their way; one of gRPC's threads takes them."""
+    """Queued messages, consumed by one of gRPC's threads."""
 
     def __init__(self) -> None:
         self._waiting: deque[Request] = deque()
@@ -117,7 +117,8 @@ class _Requests(Iterator[Request]):
         self._finished = self.closed = False
 
     def put(self, request: Request) -> bool:
-        """Wait for room, then add a message; False when none is taken any more."""
+        """Add a message, waiting while the queue is full. Return False after `finish` or
+        `close`."""
         with self._changed:
             while len(self._waiting) >= MOST_WAITING and not (self.closed or self._finished):
                 self._changed.wait()
@@ -128,13 +129,13 @@ class _Requests(Iterator[Request]):
             return True
 
     def finish(self) -> None:
-        """What waits is still sent; nothing follows."""
+        """Accept no more messages. Queued ones are still sent."""
         with self._changed:
             self._finished = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing is sent any more."""
+        """Drop queued messages and accept no more."""
         with self._changed:
             self.closed = True
             self._waiting.clear()
@@ -151,7 +152,7 @@ class _Requests(Iterator[Request]):
 
 
 class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response]):
-    """Implements `calls.TwoWayCall`. May be written to while another thread reads."""
+    """Implements `calls.TwoWayCall`. One thread may write while another reads."""
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
             requests.close()
 
     async def write(self, request: Request) -> None:
-        """Send a message; waits for room. Raises what ended the call, if that is over."""
+        """Send a message, waiting while the queue is full. Raises the error of an ended call."""
         if self._requests.put(request):
             return
         if self._cancelled:
@@ -178,7 +179,7 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
         raise writing_ended()
 
     def finish(self) -> None:
-        """No message follows."""
+        """End the client's side of the call."""
         self._requests.finish()
 
 
@@ -189,7 +190,7 @@ class BlockingPauser:
         self._woken = threading.Event()
 
     async def pause(self, seconds: float) -> None:
-        """Wait. Raises `Cancelled` when `wake` was or is called."""
+        """Wait. Raises `Cancelled` if `wake` was or is called."""
         if self._woken.wait(seconds):
             raise closed_by_caller()
 
@@ -199,12 +200,12 @@ class BlockingPauser:
         return self._woken.is_set()
 
     def wake(self) -> None:
-        """End every pause, now and later."""
+        """End every pause, current and future."""
         self._woken.set()
 
 
 class BlockingChannel:
-    """Implements `calls.Channel`, for many threads."""
+    """Implements `calls.Channel`. Thread-safe."""
 
     def __init__(self, target: ServerTarget) -> None:
         self._target = target
@@ -230,7 +231,7 @@ class BlockingChannel:
     async def ask(
         self, method: Method[Request, Response], request: Request, timeout_s: float
     ) -> Response:
-        """One answer. Raises the typed error of a call that fails."""
+        """Make a unary call. Raises the typed error of a failed call."""
         self.check_open()
         call = self._channel.unary_unary(
             method.path,
@@ -251,7 +252,7 @@ class BlockingChannel:
         timeout_s: float,
         idle_s: float | None,
     ) -> BlockingReadCall[Response]:
-        """Start a call that is answered with many."""
+        """Start a call with streamed responses."""
         self.check_open()
         call = self._channel.unary_stream(
             method.path,
@@ -264,7 +265,7 @@ class BlockingChannel:
     def exchange(
         self, method: Method[Request, Response], timeout_s: float, idle_s: float | None
     ) -> BlockingTwoWayCall[Request, Response]:
-        """Start a call with messages both ways."""
+        """Start a bidirectional call."""
         self.check_open()
         requests: _Requests[Request] = _Requests()
         call = self._channel.stream_stream(
@@ -276,13 +277,13 @@ class BlockingChannel:
         return BlockingTwoWayCall(started, requests, self._target, idle_s, self._watch)
 
     def pauser(self) -> BlockingPauser:
-        """For waits between calls; closing the channel ends them."""
+        """Return a pauser for waits between calls. Closing the channel ends its waits."""
         pauser = BlockingPauser()
         self._pausers.add(pauser)
         return pauser
 
     def close(self) -> None:
-        """Cancel what runs, and end the connection."""
+        """Cancel running calls and close the connection."""
         self._closed = True
         for pauser in list(self._pausers):
             pauser.wake()

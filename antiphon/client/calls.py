@@ -1,9 +1,8 @@
-"""What both clients share: calls as coroutines, which the blocking client runs at once.
+"""Calls as coroutines, shared by both clients.
 
-What is asked, tried again and understood is written once, as coroutines over the protocols
-below. The asyncio client's calls wait as coroutines do (`asyncio_channel.py`). Those of the
-blocking client block instead and never suspend (`blocking_channel.py`), so that one step runs a
-coroutine over them to its end (`now`).
+Requests, retries and decoding are written once, as coroutines over the protocols below. The asyncio
+client's calls suspend as usual (`asyncio_channel.py`). The blocking client's calls block instead
+and never suspend (`blocking_channel.py`), so one step runs such a coroutine to its end (`now`).
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ RequestIn = TypeVar("RequestIn", bound=Message, contravariant=True)
 ResponseOut = TypeVar("ResponseOut", covariant=True)
 
 MOST_WAITING = 32
-"""Messages that one call holds until gRPC takes them; a sender waits for room."""
+"""Messages queued per call until gRPC sends them. Writers wait when the queue is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """A method of a service: "/package.Service/Name", and how its answers are read."""
+    """A service method: its path "/package.Service/Name" and the deserializer of its responses."""
 
     path: str
     request: type[Request]
@@ -37,36 +36,36 @@ class Method(Generic[Request, Response]):
 
 
 class ReadCall(Protocol[ResponseOut]):
-    """A running call whose answers are read. `idle_s` bounds each wait of its reader."""
+    """A running call with responses to read. `idle_s` bounds each wait of its reader."""
 
     idle_s: float | None
 
     async def read(self) -> ResponseOut | None:
-        """The next answer, None at the end. Raises the typed error of a call that fails."""
+        """Return the next response; None at the end. Raises the typed error of a failed call."""
         ...
 
     def cancel(self) -> None:
-        """End the call; reading it further raises `Cancelled`."""
+        """Cancel the call. Reading it further raises `Cancelled`."""
         ...
 
 
 class TwoWayCall(ReadCall[ResponseOut], Protocol[RequestIn, ResponseOut]):
-    """A running call that is also written to."""
+    """A running call that can also be written to."""
 
     async def write(self, request: RequestIn) -> None:
-        """Send a message; waits for room. Raises what ended the call, if that is over."""
+        """Send a message, waiting while the queue is full. Raises the error of an ended call."""
         ...
 
     def finish(self) -> None:
-        """No message follows."""
+        """End the client's side of the call."""
         ...
 
 
 class Pauser(Protocol):
-    """Waits that can be ended from outside."""
+    """Interruptible waits."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait. Raises `Cancelled` when `wake` was or is called."""
+        """Wait. Raises `Cancelled` if `wake` was or is called."""
         ...
 
     @property
@@ -75,12 +74,12 @@ class Pauser(Protocol):
         ...
 
     def wake(self) -> None:
-        """End every pause, now and later."""
+        """End every pause, current and future."""
         ...
 
 
 class Channel(Protocol):
-    """A connection to a server. Calls of one that is closed raise `FailedPrecondition`."""
+    """A connection to a server. Calls on a closed one raise `FailedPrecondition`."""
 
     @property
     def contact(self) -> Contact:
@@ -90,7 +89,7 @@ class Channel(Protocol):
     async def ask(
         self, method: Method[Request, Response], request: Request, timeout_s: float
     ) -> Response:
-        """One answer. Raises the typed error of a call that fails."""
+        """Make a unary call. Raises the typed error of a failed call."""
         ...
 
     def stream(
@@ -100,20 +99,20 @@ class Channel(Protocol):
         timeout_s: float,
         idle_s: float | None,
     ) -> ReadCall[Response]:
-        """Start a call that is answered with many. See `exchange`."""
+        """Start a call with streamed responses. See `exchange`."""
         ...
 
     def exchange(
         self, method: Method[Request, Response], timeout_s: float, idle_s: float | None
     ) -> TwoWayCall[Request, Response]:
-        """Start a call with messages both ways.
+        """Start a bidirectional call.
 
-        `timeout_s` is for the whole call, `idle_s` for each wait of a reader.
+        `timeout_s` bounds the whole call, `idle_s` each wait of a reader.
         """
         ...
 
     def pauser(self) -> Pauser:
-        """For waits between calls; closing the channel ends them."""
+        """Return a pauser for waits between calls. Closing the channel ends its waits."""
         ...
 
     def check_open(self) -> None:
@@ -122,7 +121,7 @@ class Channel(Protocol):
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine over blocking calls, which never suspends."""
+    """Run a coroutine over blocking calls, which never suspends, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -133,20 +132,20 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def closed_by_caller() -> Cancelled:
-    """What reading a cancelled call raises."""
+    """Return the error of reading a cancelled call."""
     return Cancelled("the answer was cancelled by its reader")
 
 
 def client_closed() -> FailedPrecondition:
-    """What the calls of a closed client raise."""
+    """Return the error of calls on a closed client."""
     return FailedPrecondition("the client is closed")
 
 
 def silent(idle_s: float) -> DeadlineExceeded:
-    """What a call is ended with that brings nothing for too long."""
+    """Return the error of a call whose idle timeout expired."""
     return DeadlineExceeded(f"the server has sent nothing for {idle_s:g} s (idle_timeout_s)")
 
 
 def writing_ended() -> FailedPrecondition:
-    """What writing to a call raises that is over, or was told that nothing follows."""
+    """Return the error of writing to a call that is over or finished."""
     return FailedPrecondition("nothing can be sent any more: the call is over")

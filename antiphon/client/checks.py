@@ -1,4 +1,4 @@
-"""What a caller hands to the client, checked where it enters."""
+"""Validation of the SDK's arguments."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from antiphon.errors import InvalidArgument, told
 T = TypeVar("T")
 
 MAX_TIMEOUT_S = 1e9
-"""Thirty years; gRPC cannot count much longer ones."""
+"""Thirty years, about the longest that gRPC supports."""
 MAX_MESSAGE_BYTES = 256 << 20
-"""Room for an hour of audio that is delivered whole."""
+"""Enough for an hour of audio in one message."""
 
 _SECURE_SCHEMES = frozenset({"https", "wss", "grpcs"})
 _URL_SCHEMES = _SECURE_SCHEMES | {"http", "ws", "grpc"}
 _GRPC_SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):(?!\d+$)")
-"""Of a target that gRPC reads itself, such as "dns:///name:1" or "ipv4:10.0.0.1:1,10.0.0.2:1"."""
+"""Prefix of a gRPC target, such as "dns:///name:1" or "ipv4:10.0.0.1:1,10.0.0.2:1"."""
 
 
 def of_type(field: str, value: object, kind: type[T]) -> T:
-    """The value. Raises `InvalidArgument` when it is of another type."""
+    """Return the value. Raises `InvalidArgument` if it has another type."""
     if not isinstance(value, kind):
         raise wrong_type(field, kind.__name__, value)
     return value
 
 
 def listed(field: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
-    """The values. Raises `InvalidArgument` unless they are several things of that type.
+    """Return the values. Raises `InvalidArgument` unless they are a sequence of that type.
 
-    Text is refused: its letters are hardly what was meant.
+    A string is rejected: its letters are hardly what the caller meant.
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise wrong_type(field, f"a sequence of {kind.__name__}", values)
@@ -46,7 +46,7 @@ def listed(field: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
 
 
 def named(field: str, values: Mapping[str, object] | None) -> dict[str, object]:
-    """Values by name; none for None. Raises `InvalidArgument` unless each has text for a name."""
+    """Return the mapping, empty for None. Raises `InvalidArgument` unless its keys are text."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -55,7 +55,7 @@ def named(field: str, values: Mapping[str, object] | None) -> dict[str, object]:
 
 
 def unicode_text(field: str, value: object) -> str:
-    """The text. Raises `InvalidArgument` for what is none, or cannot be encoded."""
+    """Return the text. Raises `InvalidArgument` for another type and for lone surrogates."""
     text = of_type(field, value, str)
     try:
         text.encode()
@@ -65,9 +65,9 @@ def unicode_text(field: str, value: object) -> str:
 
 
 def file_bytes(field: str, file: bytes | str | PathLike[str]) -> bytes:
-    """The bytes, or those of the file at a path.
+    """Return the bytes, or the content of the file at a path.
 
-    Raises `InvalidArgument` for one that cannot be read, or is too large to be sent.
+    Raises `InvalidArgument` for a file that is unreadable or too large to send.
     """
     if isinstance(file, bytes):
         return file
@@ -89,10 +89,10 @@ def file_bytes(field: str, file: bytes | str | PathLike[str]) -> bytes:
 
 
 def timeout(value: object, field: str = "timeout_s") -> float:
-    """Seconds. Raises `InvalidArgument` for what is no finite number above 0."""
+    """Return the seconds. Raises `InvalidArgument` unless they are a finite number above 0."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise wrong_type(field, "a number of seconds", value)
-    # Compared before it is converted: an integer may be larger than any float.
+    # Compare before converting: an integer may exceed any float.
     if not 0 < value <= MAX_TIMEOUT_S:
         raise InvalidArgument(
             f"{field}: must be above 0 and at most {MAX_TIMEOUT_S:g}, is {told(value)}",
@@ -102,12 +102,12 @@ def timeout(value: object, field: str = "timeout_s") -> float:
 
 
 def idle_timeout(value: object) -> float | None:
-    """Seconds, or None. Raises `InvalidArgument` as `timeout` does."""
+    """Return the seconds or None. Raises `InvalidArgument` as `timeout` does."""
     return None if value is None else timeout(value, "idle_timeout_s")
 
 
 def number_between(field: str, value: object, least: float, most: float) -> float:
-    """The number. Raises `InvalidArgument` for what is none, or lies outside."""
+    """Return the number. Raises `InvalidArgument` unless it is within the bounds."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise wrong_type(field, "a number", value)
     if not least <= value <= most:
@@ -118,8 +118,10 @@ def number_between(field: str, value: object, least: float, most: float) -> floa
 
 
 def address(value: object) -> str:
-    """The target of a channel: HOST:PORT, or another form that gRPC knows. Raises
-    `InvalidArgument` for what is none."""
+    """Return the target of a channel: HOST:PORT, or another form that gRPC supports.
+
+    Raises `InvalidArgument` for an invalid one.
+    """
     text = unicode_text("address", value).strip()
     if not text:
         raise InvalidArgument("address: is empty; give HOST:PORT", field="address")
@@ -138,7 +140,7 @@ def address(value: object) -> str:
 
 
 def _check_port(host_and_port: str) -> None:
-    """Raise `InvalidArgument` for a port that gRPC would misread or take for a name to resolve."""
+    """Raise `InvalidArgument` for a port that gRPC would misread or resolve as a name."""
     try:
         ipaddress.IPv6Address(host_and_port)
     except ValueError:
@@ -163,6 +165,6 @@ def _check_port(host_and_port: str) -> None:
 
 
 def wrong_type(field: str, wanted: str, value: object) -> InvalidArgument:
-    """The error for a value of another type."""
+    """Return the error for a value of the wrong type."""
     kind = type(value).__name__
     return InvalidArgument(f"{field}: must be {wanted}, is {kind}: {told(value)}", field=field)

@@ -1,4 +1,4 @@
-"""Where a client connects, how, and who it says it is."""
+"""A client's connection: address, TLS, keepalive and authentication."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from antiphon.client import checks
 from antiphon.client.checks import MAX_MESSAGE_BYTES
 from antiphon.errors import InvalidArgument
 
-# While an answer is awaited, a gateway that is stopped or out of reach is noticed in the sum of
-# the two. The second is also what gRPC goes by, whose own default is a minute.
+# While a call waits, an unreachable gateway is detected within the sum of the two. gRPC also uses
+# the second for other pings, with a default of a minute.
 KEEPALIVE_TIME_MS = 10_000
 PING_TIMEOUT_MS = 10_000
 
-# How often gRPC looks for a gateway that was away: more often than a call is tried again (`Retry`).
-# Its own default goes up to two minutes.
+# Reconnect interval, shorter than the client's retry interval (`Retry`). gRPC's default grows to
+# two minutes.
 FIRST_RECONNECT_MS = 100
 MAX_RECONNECT_MS = 500
-# An address that no longer answers, as that of a pod that is gone, is given up after this time. By
-# default it takes 20 s.
+# Timeout for an address that does not answer, such as that of a deleted pod. The default is 20 s.
 CONNECT_TIMEOUT_MS = 5_000
-# A name is resolved again at most this often; the default of 30 s would hide a new pod's address.
+# Minimum interval between DNS lookups. The default of 30 s would hide a new pod's address.
 RESOLVE_EVERY_MS = 1_000
 
 Options = tuple[tuple[str, int | str], ...]
@@ -45,7 +44,7 @@ CHANNEL_OPTIONS: Options = (
 )
 
 MOST_READ_AHEAD_BYTES = 64 << 20
-# HTTP/2's window of each call, which grpc else widens as the network allows.
+# HTTP/2's flow control window per call, which gRPC otherwise adapts to the network.
 _WINDOW = "grpc.http2.lookahead_bytes"
 
 File = bytes | str | PathLike[str]
@@ -53,12 +52,11 @@ File = bytes | str | PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How the server proves itself, and the client to the server. All files are PEM.
+    """TLS settings of a connection. All files are PEM.
 
-    Each is the file's bytes or its path. Without `root_certificates` those that gRPC comes with
-    hold. `certificate_chain` and `private_key` go together, for servers that ask clients for a
-    certificate. `server_name` is the name in the server's certificate where it is not the
-    address's.
+    Each is given as bytes or a path. `root_certificates` defaults to gRPC's built-in roots.
+    `certificate_chain` and `private_key` are the client's certificate, for servers that require
+    one. `server_name` is the name in the server's certificate, if it differs from the address.
 
     >>> antiphon.Client("speech.example:443", tls=antiphon.Tls(root_certificates="ca.pem"))
     """
@@ -69,7 +67,7 @@ class Tls:
     server_name: str = ""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For a channel. Raises `InvalidArgument` for a file that cannot be read."""
+        """Return channel credentials. Raises `InvalidArgument` for an unreadable file."""
         if (self.certificate_chain is None) != (self.private_key is None):
             raise InvalidArgument(
                 "tls: certificate_chain and private_key go together", field="tls.private_key"
@@ -83,17 +81,17 @@ class Tls:
 
 @dataclass(slots=True)
 class Contact:
-    """Whether a server has ever answered at an address: with a message, or with an error of its
-    own."""
+    """Whether a server at an address has ever answered with a message or a typed error."""
 
     made: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
-    """A server's address, and what a channel to it needs; without credentials it is not secure.
+    """A server's address and the settings of a channel to it. Without credentials it is
+    unencrypted.
 
-    The metadata goes with every call. The channel's calls set `contact`.
+    The metadata is sent with every call. The channel's calls set `contact`.
     """
 
     address: str
@@ -112,7 +110,7 @@ def target(
     read_ahead_bytes: int | None = None,
     options: Options = CHANNEL_OPTIONS,
 ) -> ServerTarget:
-    """What a client connects to. Raises `InvalidArgument` for what cannot be."""
+    """Return the checked target of a client. Raises `InvalidArgument`."""
     where = checks.address(address)
     if not isinstance(tls, bool | Tls):
         raise checks.wrong_type("tls", "True, False or a Tls", tls)
@@ -136,7 +134,7 @@ def target(
 
 
 def is_local(address: str) -> bool:
-    """Whether a gRPC target is this machine, as far as its text tells."""
+    """Return whether a gRPC target is on this machine, judging by its text."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     for scheme in ("dns:///", "dns:", "ipv4:", "ipv6:"):
@@ -153,7 +151,7 @@ def _is_loopback(host_and_port: str) -> bool:
 
 
 def _key(api_key: object) -> str:
-    """The key; it is shown in no error."""
+    """Return the key. It appears in no error."""
     if isinstance(api_key, str) and api_key and api_key.isascii() and api_key.isprintable():
         return api_key
     raise InvalidArgument("api_key: must be printable ASCII text", field="api_key")

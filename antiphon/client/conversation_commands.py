@@ -1,5 +1,4 @@
-"""What a client says in a conversation, as messages. Raises `InvalidArgument` for what cannot be
-sent."""
+"""Messages for a conversation's commands. Raises `InvalidArgument` for invalid arguments."""
 
 from __future__ import annotations
 
@@ -34,26 +33,26 @@ from antiphon.wire.convert import sampling_to_proto
 
 Request = converse_pb2.ConverseRequest
 PIECE_BYTES = 256 << 10
-"""Audio goes in pieces of at most so much, about 5 s at 24 kHz."""
+"""Largest piece of audio in one message, about 5 s at 24 kHz."""
 MOST_RATE_HZ = 48_000
 MOST_TURN_S = 120.0
 MOST_SLICE_S = 86_400.0
-"""The server says how long a recording may be."""
+"""Loose bound: the server limits the length of recordings."""
 
 
 class ConversationOptions(TypedDict, total=False):
-    """Settings of a conversation, or of one response; what is left out stays as it is.
+    """Settings of a conversation, or of one response. Omitted settings are unchanged.
 
-    `instructions` are what the model is told about itself. `spoken` says whether answers are
-    spoken, their text beside; at first they are if the model speaks. `voice` is one of the
-    server's; the one that holds stays for any other. `sampling` is by stage, as in `generate`;
-    under `""` it is that of the stage that reads the messages. `turns` says how the user's turns
-    end: by voice, by the clock, or (None, at first) when the caller commits their audio.
-    `transcripts` asks for what the user says in writing, as far as the model hears; None, at
-    first, for none.
-    `functions` may be called as `function_choice` and `parallel_calls` say, see `generate`; the
-    three are set together.
-    `options` are what the model takes besides, as in `generate`; None removes an option.
+    `instructions` is the system prompt. `spoken` selects spoken answers with their text; the
+    default is true if the model speaks. `voice` is one of the server's; an unknown voice leaves it
+    unchanged. `sampling` is by stage, as in `generate`; the key `""` is the stage that receives the
+    messages. `turns` selects turn detection: by voice activity, by fixed duration, or None (the
+    default) for `commit_audio`. `transcripts` requests transcripts of the user's speech; None (the
+    default) disables them.
+
+    `functions` may be called according to `function_choice` and `parallel_calls`, see `generate`;
+    the three are set together. `options` are the model's options, as in `generate`; None removes
+    one.
     """
 
     instructions: str
@@ -69,7 +68,7 @@ class ConversationOptions(TypedDict, total=False):
 
 
 def open_request(model: str, options: ConversationOptions) -> Request:
-    """The first message."""
+    """Return the first message."""
     opening = converse_pb2.OpenConversation(
         model=unicode_text("model", model), settings=settings_to_proto(options)
     )
@@ -77,13 +76,13 @@ def open_request(model: str, options: ConversationOptions) -> Request:
 
 
 def change_settings(options: ConversationOptions, reference: str) -> Request:
-    """Other settings."""
+    """Return the message that changes settings."""
     changed = converse_pb2.ChangeSettings(settings=settings_to_proto(options))
     return Request(reference=_reference(reference), change_settings=changed)
 
 
 def audio_requests(pcm16: bytes, rate_hz: int, reference: str) -> list[Request]:
-    """More audio, in pieces."""
+    """Return the messages that append audio, in pieces."""
     of_type("pcm16", pcm16, bytes)
     number_between("rate_hz", rate_hz, 0, MOST_RATE_HZ)
     named_as = _reference(reference)
@@ -99,17 +98,17 @@ def audio_requests(pcm16: bytes, rate_hz: int, reference: str) -> list[Request]:
 
 
 def commit_audio(reference: str) -> Request:
-    """The audio so far is a message."""
+    """Return the message that commits the buffered audio."""
     return Request(reference=_reference(reference), commit_audio=converse_pb2.CommitAudio())
 
 
 def clear_audio(reference: str) -> Request:
-    """The audio so far is dropped."""
+    """Return the message that clears the audio buffer."""
     return Request(reference=_reference(reference), clear_audio=converse_pb2.ClearAudio())
 
 
 def create_item(item: str | Item, after: str | None, reference: str) -> Request:
-    """A message; a `str` is the user's."""
+    """Return the message that inserts an item; a `str` is a user message."""
     created = converse_pb2.CreateItem(
         item=item_to_proto("item", item),
         after=None if after is None else unicode_text("after", after),
@@ -118,19 +117,19 @@ def create_item(item: str | Item, after: str | None, reference: str) -> Request:
 
 
 def delete_item(item_id: str, reference: str) -> Request:
-    """Takes an item out."""
+    """Return the message that removes an item."""
     deleted = converse_pb2.DeleteItem(item_id=unicode_text("item_id", item_id))
     return Request(reference=_reference(reference), delete_item=deleted)
 
 
 def retrieve_item(item_id: str, reference: str) -> Request:
-    """Asks for an item."""
+    """Return the message that requests an item."""
     asked = converse_pb2.RetrieveItem(item_id=unicode_text("item_id", item_id))
     return Request(reference=_reference(reference), retrieve_item=asked)
 
 
 def truncate_item(item_id: str, heard_s: float, reference: str) -> Request:
-    """What was heard of an item."""
+    """Return the message that truncates an item to what the user heard."""
     cut = converse_pb2.TruncateItem(
         item_id=unicode_text("item_id", item_id),
         heard_s=number_between("heard_s", heard_s, 0, 86_400),
@@ -146,7 +145,7 @@ def create_response(
     *,
     out_of_band: bool,
 ) -> Request:
-    """Asks for an answer; a `str` among what is given is an item's id."""
+    """Return the message that requests a response; a `str` in `given` is an item's id."""
     if isinstance(given, str | bytes):
         raise wrong_type("given", "a sequence of items and ids", given)
     asked = converse_pb2.CreateResponse(
@@ -162,13 +161,13 @@ def create_response(
 
 
 def cancel_response(response_id: str, reference: str) -> Request:
-    """Ends an answer."""
+    """Return the message that cancels a response."""
     cancelled = converse_pb2.CancelResponse(response_id=unicode_text("response_id", response_id))
     return Request(reference=_reference(reference), cancel_response=cancelled)
 
 
 def settings_to_proto(options: ConversationOptions) -> converse_pb2.ConversationSettings:
-    """The message of those settings that are given."""
+    """Return the message of the given settings."""
     known = ConversationOptions.__annotations__
     if unknown := [name for name in options if name not in known]:
         raise InvalidArgument(
@@ -235,7 +234,7 @@ def _set_turns(settings: converse_pb2.ConversationSettings, turns: object) -> No
 
 
 def item_to_proto(field: str, item: str | Item) -> converse_pb2.ConversationItem:
-    """The message of an item; a `str` is the user's."""
+    """Return the message of an item; a `str` is a user message."""
     if isinstance(item, str):
         item = Item("user", (item,))
     of_type(field, item, Item)

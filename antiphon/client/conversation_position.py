@@ -1,7 +1,7 @@
-"""How far a conversation is, so that another server can go on with it. Pure.
+"""The state of a conversation that lets another server continue it. Pure.
 
-The server tells a token, and how many commands it has the outcome of. Those behind them are held
-here, within a bound, and sent again to the server that goes on.
+The server sends a token and the number of commands that it covers. Later commands are kept here,
+within a bound, and sent again to the server that continues.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from antiphon.v1 import converse_pb2
 
 PCM16_BYTES = 2
 MOST_AUDIO_BYTES = 4 << 20
-"""Of audio that is no message yet; the oldest of more is not sent again."""
+"""Bound on uncommitted audio kept for resending. The oldest is dropped first."""
 MOST_COMMAND_BYTES = 16 << 20
-"""Of other commands that the server has not carried out; with more, nothing can be resumed."""
+"""Bound on other unprocessed commands. Beyond it the conversation cannot be resumed."""
 
 Request = converse_pb2.ConverseRequest
 
@@ -28,7 +28,7 @@ class _Delivered:
 
 
 class ConversationPosition:
-    """Give it every message of one conversation, both ways, over all servers that have it."""
+    """Tracks one conversation. Pass it every message, both ways, over all of its servers."""
 
     def __init__(self) -> None:
         # None before the first one.
@@ -39,24 +39,24 @@ class ConversationPosition:
         self._audio: deque[tuple[int, Request]] = deque()
         self._commands: deque[tuple[int, Request]] = deque()
         self._audio_bytes = self._command_bytes = 0
-        # The last command that was not held.
+        # Number of the last command that was dropped.
         self._missed = 0
         self._done = 0
         self._delivered: dict[str, _Delivered] = {}
-        # Items and responses whose end has come, and that the last token still has as being made.
+        # Items and responses that have ended, but are in progress by the last token.
         self._ended: set[str] = set()
 
     @property
     def resumable(self) -> bool:
-        """Whether another server can go on: with the last token, or from the beginning if the first
-        one was lost before it did anything."""
+        """Whether another server can continue: with the last token, or from the beginning if the
+        first server was lost before any event."""
         if self._token is None:
             return not (self._heard or self._missed)
         return bool(self._token) and self._missed <= self._done
 
     @property
     def resumed(self) -> converse_pb2.ResumedConversation | None:
-        """What another server goes on with; None if that is a new conversation."""
+        """What another server continues from; None for a new conversation."""
         if self._token is None:
             return None
         delivered = [
@@ -70,7 +70,7 @@ class ConversationPosition:
         return converse_pb2.ResumedConversation(token=self._token, delivered=delivered)
 
     def sent(self, request: Request) -> None:
-        """A command is about to be sent."""
+        """Record a command before it is sent."""
         self._sent += 1
         size = request.ByteSize()
         if request.HasField("append_audio"):
@@ -86,7 +86,7 @@ class ConversationPosition:
                 self._command_bytes -= dropped.ByteSize()
 
     def begin_again(self) -> None:
-        """Another server has the conversation now: what is held is sent to it, from the first."""
+        """Renumber the kept commands for a new server, from the first."""
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])
         self._audio.clear()
         self._commands.clear()
@@ -96,12 +96,12 @@ class ConversationPosition:
             self.sent(request)
 
     def held(self, behind: int) -> tuple[int, list[Request]]:
-        """Commands behind that one, and the number of the last one."""
+        """Return the number of the last command, and the kept commands after number `behind`."""
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])
         return self._sent, [request for number, request in held if number > behind]
 
     def note(self, message: converse_pb2.ConverseResponse) -> None:
-        """A message has come."""
+        """Record a received message."""
         event = message.WhichOneof("event")
         self._heard |= event not in ("begun", "saved")
         match event:
@@ -123,10 +123,10 @@ class ConversationPosition:
                 self._ended.add(message.response_ended.response.id)
 
     def is_repeated(self, message: converse_pb2.ConverseResponse) -> bool:
-        """Whether the message is the end of an item or a response that had ended already.
+        """Return whether the message ends an item or a response that had already ended.
 
-        A server that is lost between such an end and the next token leaves it to the one that goes
-        on, which takes the item or the response for lost.
+        A server may be lost between such an end and the next token. The server that continues then
+        ends the item or response as lost.
         """
         match message.WhichOneof("event"):
             case "response_item_ended":

@@ -1,4 +1,4 @@
-"""A conversation with a gateway, from its opening to its end, whichever client has it."""
+"""A conversation with a gateway, from its opening to its end, for both clients."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ CONVERSE = Method(
 )
 DEFAULT_CONVERSATION_S = 3600.0
 OPEN_TIMEOUT_S = 30.0
-"""The longest wait for the first event, which comes before anything is asked of a model."""
+"""Timeout of the first event, which does not involve a model."""
 
 Call = TwoWayCall[converse_pb2.ConverseRequest, converse_pb2.ConverseResponse]
 
 
 class Talk:
-    """One conversation. It is opened again while nothing has come of it, and when its server is
-    lost later, it goes on at another one: what was not carried out yet is sent again."""
+    """One conversation.
+
+    Opening is retried until the first event. When its server is lost later, the conversation
+    continues on another one, and unprocessed commands are sent again.
+    """
 
     def __init__(
         self,
@@ -55,27 +58,27 @@ class Talk:
         self._attempts = attempts
         self._pauser = pauser
         self._call: Call | None = None
-        # The one that is being opened; else the same.
+        # The call being opened, else the current one.
         self._latest: Call | None = None
         self._opened: ConversationOpened | None = None
         self._position = ConversationPosition()
-        # Held for as long as a command is written down, or another call takes the place of one:
-        # threads may send while another one reads.
+        # Held while a command is recorded or the call is replaced: one thread may send while
+        # another reads.
         self._changing = threading.Lock()
         self._finished = False
         self._ended: AntiphonError | None = None
-        # Of the response that answers the conversation: its id, and its item's.
+        # Ids of the response that answers the conversation, and of its item.
         self._response_id = self._item_id = ""
 
     @property
     def opened(self) -> ConversationOpened:
-        """What the server has told first. Raises `FailedPrecondition` before that."""
+        """The server's first event. Raises `FailedPrecondition` before `open`."""
         if self._opened is None:
             raise _not_open()
         return self._opened
 
     async def open(self) -> None:
-        """Begin. Raises what the server refuses it with."""
+        """Open the conversation. Raises the server's error if it is refused."""
         while self._opened is None:
             try:
                 call, first = await self._begin(self._opening)
@@ -89,8 +92,10 @@ class Talk:
             await self._attempts.pause(failure, self._pauser)
 
     async def send(self, requests: Iterable[converse_pb2.ConverseRequest]) -> None:
-        """Say something; waits for room. Where the server is lost meanwhile, who reads sends it to
-        the next one."""
+        """Send commands, waiting while the queue is full.
+
+        If the server is lost meanwhile, the reading side resends them to the next one.
+        """
         self._open_call()
         for request in requests:
             with self._changing:
@@ -107,15 +112,15 @@ class Talk:
                     raise
 
     async def interrupt(self, heard_s: float, reference: str) -> None:
-        """End the answer that is being made, and keep what was heard of the last one.
+        """Cancel the current answer, and truncate the last one to what the user heard.
 
-        The cut goes first: an answer that has ended has been cut.
+        The truncation is sent first: when the answer ends, it is already truncated.
         """
         cut = [commands.truncate_item(self._item_id, heard_s, reference)] if self._item_id else []
         await self.send([*cut, commands.cancel_response("", reference)])
 
     async def next_event(self) -> TalkEvent | None:
-        """The next event; None at the end. Raises what ended the conversation."""
+        """Return the next event; None at the end. Raises the conversation's error."""
         while (message := await self._next_message()) is not None:
             try:
                 event = event_from_proto(message)
@@ -132,13 +137,13 @@ class Talk:
         return None
 
     def finish(self) -> None:
-        """Nothing more will be said."""
+        """End the client's side."""
         with self._changing:
             self._finished = True
             self._open_call().finish()
 
     def cancel(self) -> None:
-        """End it."""
+        """End the conversation."""
         self._pauser.wake()
         for call in (self._call, self._latest):
             if call is not None:
@@ -155,16 +160,16 @@ class Talk:
             try:
                 return await self._resume(error)
             except AntiphonError as ended:
-                # Who sends is told, too.
+                # Sending threads raise it, too.
                 self._ended = ended
                 raise
 
     def _goes_on_after(self, error: AntiphonError) -> bool:
-        """Whether that is the loss of a server, which another one can take the place of."""
+        """Return whether the error is a lost server that another one can replace."""
         return server_is_away(error) and self._position.resumable
 
     async def _resume(self, lost: AntiphonError) -> converse_pb2.ConverseResponse:
-        """Go on at another server; its first message. Raises the loss if none can."""
+        """Continue on another server and return its first message. Raises the loss if none can."""
         error = lost
         while (pause_s := self._attempts.pause_after(error)) is not None:
             await self._pauser.pause(pause_s)
@@ -203,7 +208,7 @@ class Talk:
         return call, first
 
     async def _send_again(self, call: Call) -> None:
-        """Send what the other server has not carried out, and have the call take its place."""
+        """Send the unprocessed commands on `call`, then make it the current one."""
         with self._changing:
             self._position.begin_again()
         sent = 0
@@ -252,7 +257,7 @@ def talk(
     idle_s: float | None,
     retry: Retry,
 ) -> Talk:
-    """A conversation, which begins when it is opened."""
+    """Return a conversation, to be opened."""
     opening.open.resumable = retry.attempts > 1
 
     def start(seconds: float) -> Call:

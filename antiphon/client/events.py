@@ -1,4 +1,4 @@
-"""What a client receives, as values."""
+"""Events and values that a client receives."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _OPTION_TYPES: Mapping[int, OptionType] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelOption:
-    """What a model takes besides messages, under a name in `generate(options=...)`.
+    """An option of a model, set by its name in `generate(options=...)`.
 
-    `kind` is "text", "number" or "audio" (a recording); empty for one that this version does not
-    know. Text is one of `choices`, in any case, or, where there are none, any of at most
-    `max_bytes` of UTF-8; a number is from `least` to `most`; a recording has at most `max_s`
-    seconds. The one that `instructs` says in words how to speak.
+    `kind` is "text", "number" or "audio" (a recording); empty if this version does not know it.
+    Text is one of `choices`, case-insensitive, or, without choices, any text of at most `max_bytes`
+    of UTF-8. A number is from `least` to `most`. A recording has at most `max_s` seconds. An option
+    that `instructs` describes how to speak.
     """
 
     name: str
@@ -47,9 +47,9 @@ class ModelOption:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One model of a server. `sample_rate_hz` is that of produced audio.
+    """One model of a server. `sample_rate_hz` is that of generated audio.
 
-    `sampling_stages` are the keys that `generate(sampling=...)` may have.
+    `sampling_stages` are the keys of `generate(sampling=...)`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server serves; `features` names its optional abilities."""
+    """What a server serves. `features` names its optional features."""
 
     version: str
     models: tuple[ModelInfo, ...]
@@ -73,11 +73,11 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More text, whole characters only. `token_ids` only with `include_ids`.
+    """Next text, in whole characters. `token_ids` requires `include_ids`.
 
-    With `top_logprobs` also `logprobs`, of each token whose text begins here. So it may
-    lag behind `token_ids`: text that may begin a stop string waits, and so do its tokens.
-    The stop id, other ids without text, and what a stop string cut off have no entry.
+    `logprobs` requires `top_logprobs` and has each token whose text begins here. It may lag behind
+    `token_ids`: text that may begin a stop string is held back with its tokens. The stop id, other
+    ids without text and what a stop string cut off have no entry.
     """
 
     text: str
@@ -90,12 +90,12 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class AudioDelta:
-    """More audio: 16-bit little-endian mono samples, from index `first_sample` on.
+    """Next audio: 16-bit little-endian mono samples, starting at index `first_sample`.
 
-    With `include_ids` also `float32` (little-endian samples as decoded) and
-    `codes` (uint16 little-endian codec frames, frame major), for example
-    `numpy.frombuffer(delta.codes, "<u2").reshape(-1, 16)`. A model whose frames are floats has
-    `latents` (float32 little-endian, frame major) instead.
+    `include_ids` adds `float32` (little-endian samples as decoded) and `codes` (uint16
+    little-endian codec frames, frame major), for example `numpy.frombuffer(delta.codes,
+    "<u2").reshape(-1, 16)`. A model with float frames has `latents` (float32 little-endian, frame
+    major) instead.
     """
 
     pcm16: bytes
@@ -110,7 +110,7 @@ class AudioDelta:
 
 @dataclass(frozen=True, slots=True)
 class MadeImage:
-    """An image that the model has made: a PNG, JPEG or WebP file, as `media_type` says."""
+    """A generated image: a PNG, JPEG or WebP file, according to `media_type`."""
 
     file: bytes
     media_type: str
@@ -121,15 +121,17 @@ class MadeImage:
 
 @dataclass(frozen=True, slots=True)
 class ImageDelta:
-    """Whole images."""
+    """Complete images."""
 
     images: tuple[MadeImage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCallPiece:
-    """More of a call's `arguments`, as they are written; it is number `index` of the answer, from
-    0, and `id` and `name` are the same in each piece of it."""
+    """Next part of a call's `arguments`.
+
+    `index` is the call's number in the answer, from 0. `id` and `name` are repeated in each piece.
+    """
 
     index: int
     id: str
@@ -139,11 +141,11 @@ class FunctionCallPiece:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCallDelta:
-    """More of the functions that the answer calls.
+    """Progress of the answer's function calls.
 
-    `pieces` is what was written since the last such event, and `calls` are those that have ended
-    with it, whole. Only these are calls: the answer fails if what has begun proves to be none. The
-    first of the pieces, and of the calls if there are any, is number `first` of the answer, from 0.
+    `pieces` were generated since the last such event, `calls` are complete with it. Only complete
+    calls are valid; the answer fails if a call proves invalid. `first` is the number in the answer,
+    from 0, of the first piece and of the first call.
     """
 
     first: int
@@ -153,10 +155,10 @@ class FunctionCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What a request cost on one stage.
+    """Usage of a request on one stage.
 
-    Times are seconds since the stage opened the segment; 0 when the thing did
-    not happen. `busy_s` is the engine's time on it.
+    Times are seconds since the stage opened the segment; 0 if the event did not occur. `busy_s` is
+    engine time.
     """
 
     input_positions: int
@@ -169,7 +171,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event. `reports` has one entry per stage that took part, by role."""
+    """The last event. `reports` has one entry per participating stage, by role."""
 
     finish_reason: FinishReason
     usage: Usage
@@ -180,7 +182,7 @@ Event = TextDelta | AudioDelta | ImageDelta | FunctionCallDelta | Finished
 
 
 def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInfo:
-    """The value of a `GetServerInfo` answer."""
+    """Return the value of a `GetServerInfo` response."""
     models = tuple(
         ModelInfo(
             name=model.name,
@@ -212,7 +214,7 @@ def _option_from_proto(proto: stage_pb2.OptionDescription) -> ModelOption:
 
 
 def text_from_proto(proto: speech_pb2.TextDelta) -> TextDelta:
-    """The value of a text event."""
+    """Return the value of a text event."""
     logprobs = tuple(map(_logprob_from_proto, proto.logprobs))
     return TextDelta(proto.text, tuple(proto.token_ids), logprobs)
 
@@ -223,23 +225,23 @@ def _logprob_from_proto(proto: speech_pb2.TokenLogprob) -> TokenLogprob:
 
 
 def audio_from_proto(proto: speech_pb2.AudioDelta) -> AudioDelta:
-    """The value of an audio event."""
+    """Return the value of an audio event."""
     return AudioDelta(proto.pcm16, proto.first_sample, proto.float32, proto.codes, proto.latents)
 
 
 def image_from_proto(proto: speech_pb2.ImageDelta) -> ImageDelta:
-    """The value of an image event."""
+    """Return the value of an image event."""
     return ImageDelta(tuple(MadeImage(each.file, each.media_type) for each in proto.images))
 
 
 def calls_from_proto(proto: speech_pb2.FunctionCallDelta) -> FunctionCallDelta:
-    """The value of an event with calls."""
+    """Return the value of a function call event."""
     pieces = (FunctionCallPiece(p.index, p.id, p.name, p.arguments) for p in proto.pieces)
     return FunctionCallDelta(proto.first, tuple(map(call_from_proto, proto.calls)), tuple(pieces))
 
 
 def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
-    """The value of the last event. Raises `DataLoss` for a reason that this version lacks."""
+    """Return the value of the last event. Raises `DataLoss` for an unknown finish reason."""
     reason = finish_reason_from_proto(proto.finish_reason)
     if reason is None:
         raise DataLoss(f"the server ended for an unknown reason ({proto.finish_reason})")
@@ -251,7 +253,7 @@ def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
 
 
 def usage_from_proto(usage: usage_pb2.Usage) -> Usage:
-    """The value of what an answer cost."""
+    """Return the value of a usage message."""
     return Usage(
         prompt_tokens=usage.prompt_tokens,
         prompt_audio_tokens=usage.prompt_audio_tokens,

@@ -1,4 +1,4 @@
-"""What a failed gRPC call means to the client's caller. Pure."""
+"""Converts failed gRPC calls to the SDK's errors. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from antiphon.errors import (
 )
 from antiphon.wire.status import error_from_rpc, is_typed, said_by
 
-# How gRPC reports a first answer that is not HTTP/2, such as that of an HTTP/1 server.
+# gRPC's message for a peer without HTTP/2, such as an HTTP/1 server.
 _NO_HTTP_2 = re.compile(r"http1\.x server|Expected SETTINGS frame as the first frame")
-# The certificates or protocols of the two sides do not fit; another try fails in the same way.
+# A failed TLS handshake; a retry would fail the same way.
 _UNTRUSTED = re.compile(r"TSI_PROTOCOL_FAILURE|verification check failed", re.IGNORECASE)
 _BEFORE_ANY_ANSWER = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.IGNORECASE)
-# How HTTP/2 proxies report that the server behind them has gone in the middle of a call.
+# An HTTP/2 proxy's message for a server lost in mid-call.
 _RESET = re.compile(r"RST_STREAM")
 
 
 def call_error(failure: grpc.RpcError, target: ServerTarget) -> AntiphonError:
-    """The typed error of a failed call. The caller raises it `from` the failure.
+    """Return the typed error of a failed call. The caller raises it `from` the failure.
 
-    Errors that gRPC itself raises name the address. Those that another try cannot mend are not
-    `retryable`: a port without HTTP/2 is `InvalidArgument`, a failed TLS handshake is
-    `FailedPrecondition`.
+    Errors of gRPC itself name the address. Errors that a retry cannot fix are not `retryable`: a
+    port without HTTP/2 is `InvalidArgument`, a failed TLS handshake is `FailedPrecondition`.
     """
     error = error_from_rpc(failure)
     if is_typed(failure):

@@ -1,8 +1,7 @@
-"""One thread that ends the blocking calls whose reader has waited for too long.
+"""A thread that ends blocking calls whose idle timeout expired.
 
-A reader says how long it will wait by one assignment (`due_at`); the thread looks when the
-earliest may be due, and again later if that has moved meanwhile. So entries may be early and are
-never late.
+A reader sets its deadline by one assignment (`due_at`). The thread checks at the earliest possible
+deadline, and again later if it has moved. Entries may be early but never late.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ NEVER = math.inf
 
 
 class Watched(Protocol):
-    """A call that is watched while it has the `idle_s` that it was added with.
+    """A watched call. It is watched while its `idle_s` is the one that it was added with.
 
-    `due_at` is when its reader's wait is over, `NEVER` without one.
+    `due_at` is the deadline of its reader's wait, `NEVER` without one.
     """
 
     due_at: float
@@ -28,16 +27,16 @@ class Watched(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the call has ended."""
         ...
 
     def give_up(self) -> None:
-        """End it."""
+        """End the call."""
         ...
 
 
 class IdleWatch:
-    """See the head of this file. The thread starts with the first call."""
+    """Watches calls; see the module. The thread starts with the first call."""
 
     clock = staticmethod(time.monotonic)
 
@@ -48,7 +47,7 @@ class IdleWatch:
         self._running = self._closed = False
 
     def add(self, call: Watched, idle_s: float) -> None:
-        """Watch a call until it is over, or has another `idle_s`, with which it is added anew."""
+        """Watch a call until it is over or its `idle_s` changes; add it again then."""
         with self._changed:
             self._push(call, idle_s, self.clock() + idle_s)
             if not self._running:

@@ -1,6 +1,6 @@
-"""A stream of events, understood: what may come, what it means, what it adds up to.
+"""Decodes a stream of events and joins it to a reply.
 
-No I/O here; the sync and the async client read the stream and ask this.
+Without I/O; the blocking and the asyncio client share it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ BYTES_PER_SAMPLE = 2
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer. `pcm16` is 16-bit little-endian mono, empty without audio.
+    """A complete answer. `pcm16` is 16-bit little-endian mono, empty without audio.
 
-    `logprobs` are there with `top_logprobs`: one for each token of the text.
+    `logprobs` requires `top_logprobs` and has one entry per text token.
     """
 
     text: str
@@ -59,16 +59,16 @@ class Reply:
 
     @property
     def audio_s(self) -> float:
-        """Length of the audio, seconds."""
+        """Length of the audio in seconds."""
         if not self.pcm16:
             return 0.0
         return len(self.pcm16) / (BYTES_PER_SAMPLE * self.sample_rate_hz)
 
     def save_wav(self, path: str | Path) -> Path:
-        """Write the audio as a WAV file; returns its path.
+        """Write the audio to a WAV file and return its path.
 
-        Raises `FailedPrecondition` when the answer has no audio, `OSError` when
-        the file cannot be written.
+        Raises `FailedPrecondition` if the answer has no audio, `OSError` if the file cannot be
+        written.
         """
         if not self.pcm16:
             raise FailedPrecondition("the answer has no audio to save")
@@ -81,7 +81,7 @@ class Reply:
 
 
 def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
-    """The answer that all events of a stream add up to. Raises `DataLoss` without an end."""
+    """Join all events of a stream to a reply. Raises `DataLoss` if the end is missing."""
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
     audio: list[bytes] = []
@@ -117,7 +117,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
 
 
 class EventReader:
-    """Reads one answer's messages in order; knows where in the answer it is."""
+    """Decodes one answer's messages and checks their order."""
 
     def __init__(self) -> None:
         self.session_id = ""
@@ -128,10 +128,9 @@ class EventReader:
         self._samples = 0
 
     def read(self, message: speech_pb2.GenerateResponse) -> Event | None:
-        """The event that a message carries; None for one that only sets the scene.
+        """Return the event of a message; None for a message without one.
 
-        Raises the error that the message carries, and `DataLoss` for a message
-        out of order.
+        Raises the error in the message, and `DataLoss` for a message out of order.
         """
         kind = message.WhichOneof("event")
         if kind == "error":
@@ -153,7 +152,7 @@ class EventReader:
             raise DataLoss(ENDED_EARLY)
 
     def check_untouched(self) -> None:
-        """Raise `FailedPrecondition` if events were taken already."""
+        """Raise `FailedPrecondition` if events were already read."""
         if self.yielded:
             raise FailedPrecondition("collect() reads the whole answer; events were taken already")
 
@@ -181,7 +180,7 @@ class EventReader:
         return finished
 
     def _read_audio(self, delta: AudioDelta) -> AudioDelta:
-        """The delta, if it follows on the last one: a gap would be heard as a click."""
+        """Return the delta if it is contiguous with the last: a gap would be audible as a click."""
         if delta.first_sample != self._samples:
             raise DataLoss(f"audio: expected sample {self._samples}, got {delta.first_sample}")
         self._samples += len(delta.pcm16) // BYTES_PER_SAMPLE

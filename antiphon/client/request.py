@@ -1,4 +1,4 @@
-"""What a client sends: messages, options, and the request made of them."""
+"""The SDK's requests: messages, options and the resulting proto message."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEFAULT_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture in a message: the bytes of a PNG, JPEG or WebP file, or the path of one."""
+    """An image in a message: a PNG, JPEG or WebP file, as bytes or a path."""
 
     file: bytes | str | PathLike[str]
 
@@ -49,7 +49,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A moving picture in a message: the bytes of an MP4 file, or the path of one."""
+    """A video in a message: an MP4 file, as bytes or a path."""
 
     file: bytes | str | PathLike[str]
 
@@ -58,12 +58,12 @@ class Video:
 
 
 Part = str | bytes | PathLike[str] | Image | Video
-"""A `str` is text; `bytes` are a WAV file; a `Path` is where a WAV file lies."""
+"""A `str` is text; `bytes` or a `Path` are a WAV file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation: who says it, and its parts in order.
+    """One message of a conversation: its role and its parts in order.
 
     >>> Message.user("What is said here?", Path("question.wav"))
     >>> Message.user(Image("cat.jpg"), "What is this?")
@@ -79,43 +79,44 @@ class Message:
 
     @classmethod
     def system(cls, *parts: Part) -> Message:
-        """What the model is told about itself."""
+        """Return a system message: instructions to the model."""
         return cls("system", parts)
 
     @classmethod
     def user(cls, *parts: Part) -> Message:
-        """What the user says."""
+        """Return a user message."""
         return cls("user", parts)
 
     @classmethod
     def assistant(cls, *parts: Part, calls: Sequence[FunctionCall] = ()) -> Message:
-        """What the model said before, and the functions that it called."""
+        """Return an earlier answer of the model, with the functions that it called."""
         return cls("assistant", parts, tuple(calls))
 
     @classmethod
     def tool(cls, call: FunctionCall, *parts: Part) -> Message:
-        """What came of a call."""
+        """Return the result of a function call."""
         return cls("tool", parts, (), call.id)
 
 
 class GenerateOptions(TypedDict, total=False):
-    """The options of `generate`; what is left out takes the server's default.
+    """The options of `generate`. Omitted options take the server's defaults.
 
-    `model` may be left out when the server has one. `modalities` is what to
-    answer with, all that the model makes by default. `temperature` (0: greedy), `top_p`,
-    `max_tokens`, `stop` and `seed` are for the stage that reads the messages; `sampling`
-    is for the others, by the names in `ModelInfo.sampling_stages`: they take `seed` when
-    they have none of their own. Stages with equal seeds draw independently all the same. Under
-    `""` it has the reading stage's further settings.
-    `options` are what the model takes besides, by the names in `ModelInfo.options`: text, a
-    number, or a recording, as the `bytes` of a file or its `Path`.
-    `delivery` and `chunk_policy` say how output is cut. `include_ids` adds token
-    ids, codec frames and float samples to the events. `top_logprobs` (0 to 20) adds how
-    likely each token of the text was, and so many of the likeliest in its place.
-    `functions` may be called by a model whose `ModelInfo.input_kinds` has "tools"; the
-    `function_choice` ("auto" by default) says whether, and without `parallel_calls` the answer
-    ends behind its first call. `chat_template_kwargs` are variables of the model's chat template,
-    for one that asks for some.
+    `model` may be omitted if the server has one. `modalities` selects the outputs, by default all
+    that the model has. `temperature` (0: greedy), `top_p`, `max_tokens`, `stop` and `seed` apply to
+    the stage that receives the messages. `sampling` applies to the others, by the names in
+    `ModelInfo.sampling_stages`; they use `seed` if they have none. Stages with equal seeds still
+    draw independently. The key `""` holds further settings of the receiving stage.
+
+    `options` are the model's options, by the names in `ModelInfo.options`: text, a number, or a
+    recording as a file's `bytes` or `Path`. `delivery` and `chunk_policy` select how output is
+    chunked. `include_ids` adds token ids, codec frames and float samples to the events.
+    `top_logprobs` (0 to 20) adds the log probability of each text token and of that many most
+    likely ones.
+
+    `functions` may be called if the model's `ModelInfo.input_kinds` has "tools". `function_choice`
+    ("auto" by default) selects whether one is called. Without `parallel_calls` the answer ends
+    after its first call. `chat_template_kwargs` are variables of the model's chat template, if it
+    has any.
     """
 
     model: str
@@ -160,10 +161,9 @@ def generate_request(
     parallel_calls: bool = True,
     chat_template_kwargs: Mapping[str, TemplateValue] | None = None,
 ) -> speech_pb2.GenerateRequest:
-    """The message of a `Generate` call; a `str` is one user message.
+    """Return the message of a `Generate` call; a `str` is a single user message.
 
-    Raises `InvalidArgument` for a value out of range or of another type, and for a file
-    that cannot be read.
+    Raises `InvalidArgument` for an invalid value and for an unreadable file.
     """
     stop_strings = (stop,) if isinstance(stop, str) else listed("stop", stop, str)
     own = SamplingRequest(
@@ -197,7 +197,7 @@ def generate_request(
 
 
 def _template_to_json(given: Mapping[str, TemplateValue] | None) -> str:
-    """The variables as the message has them; "" without any."""
+    """Return the variables as JSON; "" if there are none."""
     variables: dict[str, TemplateValue] = {}
     for name, value in named(FIELD, given).items():
         field = f"{FIELD}.{name}"
@@ -214,7 +214,7 @@ def _template_to_json(given: Mapping[str, TemplateValue] | None) -> str:
 def _sampling_to_proto(
     own: SamplingRequest, given: Mapping[str, SamplingRequest] | None
 ) -> dict[str, session_pb2.Sampling]:
-    """The entries that say something. The request's own fields go before those of the mapping."""
+    """Return the non-empty entries. Fields of the request take precedence over the mapping."""
     by_stage = {
         stage: of_type(f"sampling.{stage}".rstrip("."), request, SamplingRequest)
         for stage, request in named("sampling", given).items()
@@ -229,7 +229,7 @@ def _sampling_to_proto(
 
 
 def option_to_proto(field: str, value: object) -> options_pb2.OptionInput:
-    """The message of an option's value. Raises `InvalidArgument` for one of another type."""
+    """Return the message of an option's value. Raises `InvalidArgument` for an invalid type."""
     match value:
         case str():
             return options_pb2.OptionInput(text=unicode_text(field, value))

@@ -1,4 +1,4 @@
-"""How much of an answer has come, so that another server can go on with it. Pure."""
+"""The part of an answer already received, so that another server can continue it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LATENT_BYTES = 4
 
 
 class AnswerPosition:
-    """Give it every message of one answer, over all servers that make it."""
+    """Tracks one answer. Pass it every message, over all of its servers."""
 
     def __init__(self) -> None:
         self._part = speech_pb2.DeliveredPart()
@@ -20,15 +20,15 @@ class AnswerPosition:
 
     @property
     def begun(self) -> bool:
-        """Whether anything of it has come."""
+        """Whether any message was received."""
         return self._begun
 
     @property
     def delivered(self) -> speech_pb2.DeliveredPart | None:
-        """What the next server may leave out; None if no other can go on.
+        """The part that the next server may omit; None if no other server can continue.
 
-        That is so behind a call of a function, which has an id by one server alone, behind the end,
-        and where the server tells no seed.
+        An answer cannot be continued after a function call, whose id is known to one server only,
+        after its end, and if the server does not report its seed.
         """
         if not self._resumable:
             return None
@@ -36,7 +36,7 @@ class AnswerPosition:
         return self._part
 
     def note(self, message: speech_pb2.GenerateResponse) -> None:
-        """A message has come."""
+        """Record a received message."""
         self._begun = True
         part = self._part
         match message.WhichOneof("event"):

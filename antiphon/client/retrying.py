@@ -1,4 +1,4 @@
-"""When a call that failed is made again. Pure but for the clock, the dice and the log."""
+"""Retry policy for failed calls. Pure except for the clock, random numbers and the log."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ _NEVER_ANSWERED = (
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When the client repeats a failed call: before anything of its answer has come, and when
-    another server, or the same one restarted, can continue the answer or the conversation.
+    """When the client repeats a failed call.
 
-    A server that is away (connection refused or broken, name not resolved, shutting down) is tried
-    for `within_s` from the first failure on. A server that has never answered this client is tried
-    for `connect_within_s`: its address may be wrong. An answer with another `retryable` error, such
-    as no free slot or a stage that is down, counts as one of `attempts`; 1 disables every retry.
+    Calls are repeated before any of their answer was received, and when another server, or the same
+    one after a restart, can continue the answer or conversation.
 
-    The first pause is `pause_s`, each later one twice as long, up to `longest_pause_s`. A random
-    part of up to half is taken off, so that clients do not return together. The server's
-    `retry_after_s` is added. No try begins later than `within_s` after the first failure, or after
-    the call's own deadline. Each piece of an answer that arrives resets the counts.
+    A server that is unreachable (connection refused or broken, name not resolved, shutting down) is
+    retried for `within_s` from the first failure. A server that has never answered this client is
+    retried for `connect_within_s`, since its address may be wrong. An answer with another
+    `retryable` error, such as no free slot or a stage that is down, counts as one of `attempts`; 1
+    disables every retry.
+
+    The first pause is `pause_s`; each later one is twice as long, up to `longest_pause_s`. Up to
+    half of it is subtracted at random, so that clients do not return together. The server's
+    `retry_after_s` is added. No attempt starts later than `within_s` after the first failure, or
+    after the call's deadline. Each message received resets the counts.
 
     >>> client = antiphon.Client("localhost:50050", retry=antiphon.Retry(within_s=300.0))
 
-    waits for a server that starts later with `Retry(connect_within_s=300.0, within_s=300.0)`.
+    To wait for a server that starts later, use `Retry(connect_within_s=300.0, within_s=300.0)`.
     """
 
     attempts: int = 3
@@ -63,13 +66,12 @@ class Retry:
 
 
 def server_is_away(error: AntiphonError) -> bool:
-    """Whether the server itself could not be reached or is shutting down, and none of its stages is
-    the cause."""
+    """Return whether the server itself is unreachable or shutting down, as opposed to a stage."""
     return isinstance(error, Unavailable) and not error.stage
 
 
 class Attempts:
-    """The tries of one call: how many failed, and the time that is left."""
+    """The attempts of one call: failures so far and time left."""
 
     def __init__(
         self,
@@ -88,15 +90,15 @@ class Attempts:
 
     @property
     def left_s(self) -> float:
-        """Seconds to the call's deadline."""
+        """Seconds until the call's deadline."""
         return max(0.0, self._ends_at - self._clock())
 
     def succeeded(self) -> None:
-        """Something has come: later failures are counted from the beginning."""
+        """Reset the counts: a message was received."""
         self._failed = self._refused = 0
 
     def pause_after(self, error: AntiphonError) -> float | None:
-        """Seconds to the next try; None if the error is the call's."""
+        """Return the seconds until the next attempt; None if the error is final."""
         retry, now = self._retry, self._clock()
         if not self._failed:
             self._failing_since = now
@@ -110,7 +112,7 @@ class Attempts:
         if not self._contact.made:
             within_s = min(within_s, retry.connect_within_s)
         left_s = self._failing_since + within_s - now
-        # The last try is made when the time is over, and not a pause before that.
+        # The last attempt is made when the time is over, not a pause before.
         pause_s = min(error.retry_after_s + own_s, left_s)
         if left_s <= error.retry_after_s or pause_s >= self._ends_at - now:
             return None
@@ -120,15 +122,17 @@ class Attempts:
         return pause_s
 
     async def pause(self, error: AntiphonError, pauser: Pauser) -> None:
-        """Wait for the next try. Raises the error if there is none."""
+        """Wait for the next attempt. Raises the error if there is none."""
         pause_s = self.pause_after(error)
         if pause_s is None:
             raise self.ended(error) from error.__cause__
         await pauser.pause(pause_s)
 
     def ended(self, error: AntiphonError, last: AntiphonError | None = None) -> AntiphonError:
-        """The error to raise after the `last` try: of a server that is away, with how long it was
-        tried."""
+        """Return the error to raise after the `last` attempt.
+
+        For an unreachable server it includes the number and duration of attempts.
+        """
         if self._failed < 2 or not server_is_away(error):
             return error
         tried_s = self._clock() - self._failing_since
@@ -148,7 +152,7 @@ async def ask(
     timeout_s: float,
     retry: Retry,
 ) -> Response:
-    """One answer to a call that changes nothing, tried again as `retry` says."""
+    """Make a call without side effects, repeated according to `retry`."""
     attempts, pauser = Attempts(retry, timeout_s, channel.contact), channel.pauser()
     while True:
         try:

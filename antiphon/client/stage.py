@@ -1,4 +1,4 @@
-"""One stage, asked directly: for load tests, and to see what it does. Whichever client asks."""
+"""Calls to a single stage, for load tests and debugging. Shared by both clients."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ RUN_SESSION = Method(
 )
 STAGE_OPTIONS: Options = (
     *CHANNEL_OPTIONS,
-    # Hidden rows of a long prompt come in one message; sessions bound what a stage holds.
+    # The hidden rows of a long prompt are one message; stages bound memory by session.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A connection for each client, as stages have.
+    # A separate connection for each client, as between stages.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -35,39 +35,39 @@ Call = TwoWayCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
 
 class ServingStatus(enum.Enum):
-    """What a stage says of itself: whether it takes sessions."""
+    """A stage's health: whether it accepts sessions."""
 
     UNKNOWN = "unknown"
     SERVING = "serving"
     NOT_SERVING = "not_serving"
 
 
-# Of `grpc.health.v1.HealthCheckResponse`, which has one field, of one byte: its package need not
-# be there for a client.
+# Encodings of `grpc.health.v1.HealthCheckResponse`, which has one field of one byte. So the client
+# does not need that package.
 _HEALTH = {
     b"\x08\x01": ServingStatus.SERVING,
     b"\x08\x02": ServingStatus.NOT_SERVING,
 }
 HEALTH = Method(
     "/grpc.health.v1.Health/Check",
-    # Without fields, as a question about the whole process is.
+    # Empty, like a health check of the whole process.
     stage_pb2.DescribeRequest,
     lambda data: _HEALTH.get(data, ServingStatus.UNKNOWN),
 )
 
 
 async def describe(channel: Channel, timeout_s: float, retry: Retry) -> stage_pb2.DescribeResponse:
-    """What the stage is."""
+    """Return the stage's description."""
     return await ask(channel, DESCRIBE, stage_pb2.DescribeRequest(), timeout_s, retry)
 
 
 async def health(channel: Channel, timeout_s: float, retry: Retry) -> ServingStatus:
-    """Whether it takes sessions."""
+    """Return whether the stage accepts sessions."""
     return await ask(channel, HEALTH, stage_pb2.DescribeRequest(), timeout_s, retry)
 
 
 class StageTalk:
-    """One session on one stage. Its life is its call's: a cancelled one frees everything."""
+    """One session on one stage. It lives as long as its call; cancelling frees everything."""
 
     def __init__(
         self,
@@ -93,19 +93,19 @@ class StageTalk:
         await self.send(Request(segment_open=segment))
 
     async def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send input; the session's id is put in."""
+        """Send input. The session's id is filled in."""
         sent = chunk_pb2.Chunk()
         sent.CopyFrom(of_type("chunk", chunk, chunk_pb2.Chunk))
         sent.session_id = self.session_id
         await self.send(Request(chunk=sent))
 
     async def finish_input(self) -> None:
-        """No more input follows for the turn that was opened last."""
+        """Finish the input of the last opened turn."""
         finished = session_pb2.InputFinished(segment=self._segment)
         await self.send(Request(input_finished=finished))
 
     async def cancel_segment(self) -> None:
-        """End the turn that was opened last; a report follows."""
+        """Cancel the last opened turn; a report follows."""
         cancelled = session_pb2.CancelSegment(segment=self._segment)
         await self.send(Request(cancel_segment=cancelled))
 
@@ -114,7 +114,7 @@ class StageTalk:
         await self._open_call().write(of_type("request", request, Request))
 
     async def next_response(self) -> session_pb2.SessionResponse | None:
-        """The next message; None at the end. Raises what the session failed with."""
+        """Return the next message; None at the end. Raises the session's error."""
         call = self._open_call()
         response = await call.read()
         if response is not None and response.HasField("error"):
@@ -123,7 +123,7 @@ class StageTalk:
         return response
 
     def finish(self) -> None:
-        """Nothing more will be sent; the stage ends the session when its turn is complete."""
+        """End the client's side. The stage ends the session when its turn is complete."""
         self._open_call().finish()
 
     def cancel(self) -> None:
@@ -144,7 +144,7 @@ def stage_talk(
     timeout_s: float,
     idle_s: float | None,
 ) -> StageTalk:
-    """A session, which begins when it is opened."""
+    """Return a session, to be opened."""
     return StageTalk(lambda: channel.exchange(RUN_SESSION, timeout_s, idle_s), edges, session_id)
 
 

@@ -25,7 +25,7 @@ from antiphon.client.sync_conversation import ConversationCall
 
 
 class Generation(Iterator[Event]):
-    """An answer on its way: an iterator of `TextDelta`, `AudioDelta`, `Finished`.
+    """A streamed answer: an iterator of `TextDelta`, `AudioDelta`, `Finished`.
 
     >>> with client.generate("Tell me a story.") as generation:
     ...     for event in generation:
@@ -35,10 +35,9 @@ class Generation(Iterator[Event]):
     ...             case antiphon.AudioDelta(pcm16=pcm16):
     ...                 speaker.write(pcm16)
 
-    Iterating raises an `AntiphonError` when the request fails, whatever was
-    delivered before. Leaving the `with` block early cancels the request and frees
-    all stages. `session_id`, `model` and `sample_rate_hz` are known from the first
-    event on.
+    Iterating raises an `AntiphonError` when the request fails, even after some events. Leaving the
+    `with` block early cancels the request and frees all stages. `session_id`, `model` and
+    `sample_rate_hz` are set from the first event on.
     """
 
     def __init__(self, answer: answering.PendingAnswer) -> None:
@@ -46,29 +45,29 @@ class Generation(Iterator[Event]):
 
     @property
     def session_id(self) -> str:
-        """The session's id on all stages; empty before the first event."""
+        """The session's id on all stages. Empty before the first event."""
         return self._answer.reader.session_id
 
     @property
     def model(self) -> str:
-        """The model that answers; empty before the first event."""
+        """The answering model. Empty before the first event."""
         return self._answer.reader.model
 
     @property
     def sample_rate_hz(self) -> int:
-        """Of the audio; 0 before the first event and without audio."""
+        """Sample rate of the audio. 0 before the first event and without audio."""
         return self._answer.reader.sample_rate_hz
 
     def cancel(self) -> None:
-        """Stop the answer, from any thread; reading it further raises `Cancelled`."""
+        """Cancel the answer, from any thread. Reading it further raises `Cancelled`."""
         self._answer.cancel()
 
     def collect(self) -> Reply:
-        """Read to the end; the whole answer. Instead of iterating, not after it."""
+        """Read the whole answer and return it. Raises `FailedPrecondition` after iterating."""
         return now(self._answer.collect())
 
     def __next__(self) -> Event:
-        """The next event; waits for it, at most to the call's deadline."""
+        """Return the next event. Waits at most until the call's deadline."""
         event = now(self._answer.next_event())
         if event is None:
             raise StopIteration
@@ -87,24 +86,26 @@ class Generation(Iterator[Event]):
 
 
 class Client:
-    """Talks to a server's gRPC endpoint and blocks while it does.
+    """A blocking client of a server's gRPC endpoint.
 
     >>> with antiphon.Client("localhost:50050") as client:
     ...     reply = client.generate("Say hello.", temperature=0.0).collect()
     ...     print(reply.text)
     ...     reply.save_wav("hello.wav")
 
-    One client serves many threads and many requests at a time. Every failure is
-    an `antiphon.AntiphonError` whose `__cause__` is the `grpc.RpcError`, if there
-    was one; its `retryable` tells whether the same request may succeed later.
+    One client serves many threads and concurrent requests. Every failure is an
+    `antiphon.AntiphonError`. Its `__cause__` is the `grpc.RpcError`, if there was one. Its
+    `retryable` is true if the same request may succeed later.
 
-    `tls` is True for a server with a certificate of a public authority, a `Tls` for another or
-    for a certificate of the client's own. `api_key` goes with every call; a server that is not
-    on this machine must have TLS then, or `key_in_clear` must say that the network may read it.
-    `read_ahead_bytes` bounds how much of an answer comes before it is read: what a listener who
-    pauses does not take, the stages do not make then. Unset, grpc reads ahead as it finds best.
-    `retry` says when a failed call is repeated; see `Retry`. By default a server that is away is
-    tried for a minute. `Retry(attempts=1)` disables it.
+    `tls` is True for a server with a certificate of a public CA, or a `Tls` for a private CA or a
+    client certificate. `api_key` is sent with every call. For a server on another machine it
+    requires TLS, or `key_in_clear=True` to send it unencrypted.
+
+    `read_ahead_bytes` bounds how much of an answer is buffered before it is read. When the reader
+    pauses, the stages then stop generating. By default gRPC chooses.
+
+    `retry` configures the repetition of failed calls; see `Retry`. By default an unreachable server
+    is retried for a minute. `Retry(attempts=1)` disables retries.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Client:
         self._channel = BlockingChannel(where)
 
     def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
-        """What the server serves."""
+        """Return the served models and the server's features."""
         self._channel.check_open()
         seconds = checks.timeout(timeout_s)
         return now(answering.server_info(self._channel, seconds, self._retry))
@@ -137,13 +138,13 @@ class Client:
         idle_timeout_s: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Generation:
-        """Answer a conversation; a `str` is one user message.
+        """Answer a conversation; a `str` is a single user message.
 
-        Returns at once, the request runs while its events are read. `timeout_s`
-        is for the whole answer, retries included; `idle_timeout_s` for the wait for each of
-        its messages. None leaves that to the server, which bounds its stages' silence: an answer
-        delivered whole is silent until it is there. Options: see `GenerateOptions`. Raises
-        `InvalidArgument` for a message or an option that cannot be sent.
+        Returns immediately; the request runs while its events are read. `timeout_s` bounds the
+        whole answer including retries, `idle_timeout_s` the wait for each message. By default the
+        server bounds the wait: an answer that is delivered whole sends nothing until it is
+        complete. For options see `GenerateOptions`. Raises `InvalidArgument` for an invalid message
+        or option.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
@@ -158,11 +159,11 @@ class Client:
         idle_timeout_s: float | None = None,
         **options: Unpack[ConversationOptions],
     ) -> ConversationCall:
-        """A conversation of several turns: enter its context to open it.
+        """Return a conversation of several turns. Enter its context to open it.
 
-        `timeout_s` is for the whole conversation, an hour unless it is given; the server bounds
-        it too. `idle_timeout_s` is for the wait for each event: None waits for as long as the
-        user is silent. Settings: see `ConversationOptions`.
+        `timeout_s` bounds the whole conversation, by default to an hour; the server has a bound
+        too. `idle_timeout_s` bounds the wait for each event. None waits for as long as the user is
+        silent. For settings see `ConversationOptions`.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
@@ -170,7 +171,7 @@ class Client:
         return ConversationCall(talk(self._channel, opening, seconds, idle_s, self._retry))
 
     def close(self) -> None:
-        """Cancel what runs and close the connection."""
+        """Cancel running calls and close the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:

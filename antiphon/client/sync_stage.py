@@ -1,4 +1,4 @@
-"""The blocking client of one stage."""
+"""The blocking client of a single stage."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 
 
 class StageSession(Iterator[session_pb2.SessionResponse]):
-    """A session on one stage: an iterator of what the stage sends, as `session.proto` has it.
+    """A session on one stage: an iterator of the stage's messages, as defined in `session.proto`.
 
-    Entering the context registers it, and leaving it ends it and frees everything. A session
-    that fails is raised as an `AntiphonError`. Chunks may be sent from another thread than the
-    one that reads.
+    Entering the context registers the session; leaving it ends the session and frees everything. A
+    failure is raised as an `AntiphonError`. Chunks may be sent from a different thread than the
+    reading one.
     """
 
     def __init__(self, talk: StageTalk) -> None:
@@ -33,31 +33,31 @@ class StageSession(Iterator[session_pb2.SessionResponse]):
         return self._talk.session_id
 
     def open_segment(self, segment: session_pb2.SegmentOpen) -> None:
-        """Open a turn: `segment_opened` says when it has its slot."""
+        """Open a turn. `segment_opened` is received when it has its slot."""
         now(self._talk.open_segment(segment))
 
     def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send input; the session's id is put in."""
+        """Send input. The session's id is filled in."""
         now(self._talk.send_chunk(chunk))
 
     def finish_input(self) -> None:
-        """No more input follows for the turn that was opened last."""
+        """Finish the input of the last opened turn."""
         now(self._talk.finish_input())
 
     def cancel_segment(self) -> None:
-        """End the turn that was opened last; a `report` follows."""
+        """Cancel the last opened turn; a `report` follows."""
         now(self._talk.cancel_segment())
 
     def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send any message, such as credit for an edge that has a window."""
+        """Send any message, such as credit for an edge with a window."""
         now(self._talk.send(request))
 
     def finish(self) -> None:
-        """Nothing more will be sent; what the stage sends ends when its turn is complete."""
+        """End the client's side. The session ends when its turn is complete."""
         self._talk.finish()
 
     def __next__(self) -> session_pb2.SessionResponse:
-        """The next message; waits for it."""
+        """Wait for the next message and return it."""
         response = now(self._talk.next_response())
         if response is None:
             raise StopIteration
@@ -77,7 +77,7 @@ class StageSession(Iterator[session_pb2.SessionResponse]):
 
 
 class StageClient:
-    """Talks to one stage directly, as its gateway does: for load tests, and to look closely.
+    """A client of a single stage, with the gateway's interface to it. For load tests and debugging.
 
     >>> with antiphon.StageClient("localhost:50051") as stage:
     ...     print(stage.describe().role, stage.health())
@@ -88,8 +88,8 @@ class StageClient:
     ...             if response.HasField("chunk"):
     ...                 tensors = chunk_from_proto(response.chunk).tensors
 
-    Messages are those of `antiphon.v1`. What edges carry are chunks of tensors, which
-    `antiphon.wire.chunks` makes and reads; that needs the extra `wire`.
+    Messages are those of `antiphon.v1`. Edges carry chunks of tensors, which `antiphon.wire.chunks`
+    encodes and decodes; that requires the extra `wire`.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class StageClient:
         self._channel = BlockingChannel(where)
 
     def describe(self, *, timeout_s: float = 10.0) -> stage_pb2.DescribeResponse:
-        """What the stage is, and how it is now."""
+        """Return the stage's description and current load."""
         self._channel.check_open()
         return now(stage.describe(self._channel, checks.timeout(timeout_s), self._retry))
 
     def health(self, *, timeout_s: float = 10.0) -> ServingStatus:
-        """Whether it takes sessions."""
+        """Return whether the stage accepts sessions."""
         self._channel.check_open()
         return now(stage.health(self._channel, checks.timeout(timeout_s), self._retry))
 
@@ -121,18 +121,18 @@ class StageClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         idle_timeout_s: float | None = None,
     ) -> StageSession:
-        """A session: enter its context to register it.
+        """Return a session. Enter its context to register it.
 
-        `edges` are the output edges that are wanted; each comes back here, and goes to the stages
-        at the addresses that are listed for it. `timeout_s` is for the whole session,
-        `idle_timeout_s` for the wait for each message.
+        `edges` are the requested output edges. Each is sent to this client and to the stages whose
+        addresses are listed for it. `timeout_s` bounds the whole session, `idle_timeout_s` the wait
+        for each message.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
         return StageSession(stage.stage_talk(self._channel, edges, session_id, seconds, idle_s))
 
     def close(self) -> None:
-        """Cancel what runs and close the connection."""
+        """Cancel running calls and close the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:

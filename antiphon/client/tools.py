@@ -1,4 +1,4 @@
-"""Functions that a model may call, and its calls."""
+"""Functions that a model may call, and their calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antiphon.values.answer import FunctionCall
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that the model may call; `parameters` is a JSON schema of its arguments.
+    """A function that the model may call. `parameters` is a JSON schema of its arguments.
 
     >>> Function(
     ...     "set_light",
@@ -30,11 +30,11 @@ class Function:
 
 
 FunctionChoice = Literal["auto", "none", "required"] | Function
-"""Whether a function is called: as the model likes, none, some one, or this one."""
+"""Whether a function is called: model's choice, none, any, or this one."""
 
 
 def function_to_proto(field: str, function: Function) -> str:
-    """The JSON of a function. Raises `InvalidArgument`."""
+    """Return the JSON of a function. Raises `InvalidArgument`."""
     described: dict[str, Any] = {"name": unicode_text(f"{field}.name", function.name)}
     if function.description:
         described["description"] = unicode_text(f"{field}.description", function.description)
@@ -49,7 +49,7 @@ def function_to_proto(field: str, function: Function) -> str:
 
 
 def functions_to_proto(functions: Sequence[Function]) -> list[str]:
-    """The JSON of each function."""
+    """Return the JSON of each function."""
     return [
         function_to_proto(f"functions[{index}]", each)
         for index, each in enumerate(listed("functions", functions, Function))
@@ -57,7 +57,7 @@ def functions_to_proto(functions: Sequence[Function]) -> list[str]:
 
 
 def choice_to_proto(choice: FunctionChoice, *, parallel: bool) -> functions_pb2.FunctionChoice:
-    """How functions are to be called."""
+    """Return the message of the function choice."""
     alone = not of_type("parallel_calls", parallel, bool)
     if isinstance(choice, Function):
         name = unicode_text("function_choice", choice.name)
@@ -68,7 +68,7 @@ def choice_to_proto(choice: FunctionChoice, *, parallel: bool) -> functions_pb2.
 
 
 def call_to_proto(field: str, call: FunctionCall) -> functions_pb2.FunctionCall:
-    """A call that an earlier answer made."""
+    """Return the message of a call in an earlier answer."""
     return functions_pb2.FunctionCall(
         id=unicode_text(f"{field}.id", call.id),
         name=unicode_text(f"{field}.name", call.name),
@@ -77,5 +77,5 @@ def call_to_proto(field: str, call: FunctionCall) -> functions_pb2.FunctionCall:
 
 
 def call_from_proto(proto: functions_pb2.FunctionCall) -> FunctionCall:
-    """The value of a call."""
+    """Return the value of a call."""
     return FunctionCall(proto.id, proto.name, proto.arguments)
