@@ -1,1 +1,1 @@
-"""Model families, one file each: the only place where two stages share model knowledge."""
+"""Model families, one file each. Only here do two stages share knowledge of a model."""

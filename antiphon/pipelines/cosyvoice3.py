@@ -1,12 +1,11 @@
 """CosyVoice3 (`FunAudioLLM/Fun-CosyVoice3-0.5B-2512`): talker -> code2wav.
 
-What its two stages must agree on and nothing else. Reference: the vendor's repository,
-FunAudioLLM/CosyVoice, with `stream=False`. The talker reads the text itself, so there is no
-thinker and no output of text. A voice is one of the checkpoint's, or is cloned from a reference
-recording.
+The contract between its two stages. Reference: the vendor's repository, FunAudioLLM/CosyVoice, with
+`stream=False`. The talker reads the text itself, so there is no thinker and no text output. A voice
+is one of the checkpoint's, or is cloned from a reference recording.
 
-A long text is spoken in several utterances, each of which has a flow of its own: see `FIRST`. One
-that is sent to the talker in pieces is a single utterance: see `PIECE`.
+A long text is spoken in several utterances, each with a separate flow: see `FIRST`. A text that is
+sent to the talker in pieces is a single utterance: see `PIECE`.
 """
 
 from __future__ import annotations
@@ -33,25 +32,27 @@ TALKER, CODE2WAV = "talker", "code2wav"
 INPUT, VOICE, CODES, AUDIO = "input", "speaker_prompt", "codes", "audio"
 
 PIECE = "utf8"
-"""The tensor of `input` that has a piece of the text, in the place of `messages`: any bytes of its
-UTF-8. The chunks of a segment are the text, which ends with the one that is `segment_finished`. The
-codes are the same however the text is cut, and the first of them may leave before it ends."""
+"""Tensor of `input` with a piece of the text, instead of `messages`: any bytes of its UTF-8.
+
+The chunks of a segment make up the text, up to the one that is `segment_finished`. The codes do not
+depend on how the text is cut, and the first ones may be sent before the text ends."""
 
 MODEL_FILE = "cosyvoice3.yaml"
 
 SAMPLE_RATE_HZ = 24_000
-"""Of reference recordings and of the audio that is made."""
+"""Sample rate of reference recordings and of generated audio."""
 
 MOST_REFERENCE_S = 30.0
 
 CODE_RATE_HZ = 25.0
 SPEECH_IDS = 6561
 FIRST = SPEECH_IDS
-"""Is added to the first code of an utterance that is not the segment's first. Codes therefore lie
-below twice `SPEECH_IDS`."""
+"""Added to the first code of every utterance after the segment's first.
+
+Codes are therefore below twice `SPEECH_IDS`."""
 
 MOST_CODES = 7500
-"""Of an utterance and its voice's recording, 300 s: the vendor's noise is no longer."""
+"""Most codes of an utterance with its reference recording: 300 s, the length of the noise."""
 
 MEL_BINS = 80
 FRAMES_PER_CODE = 2
@@ -59,7 +60,7 @@ SPEAKER_WIDTH = 192
 
 LEAST_CODES = "least_codes_per_token"
 MOST_LEAST_CODES = 10.0
-"""Half of the codes that end an utterance in any case."""
+"""Half of the number of codes at which an utterance ends in any case."""
 
 OPTIONS = (
     Option(
@@ -91,10 +92,9 @@ OPTIONS = (
 
 
 def code2wav_example(settings: ExampleSettings) -> MadeUp:
-    """A random voice with a second of prompt, at once, and random codes of one utterance."""
-    told = settings.description
-    one_utterance = type(told)()
-    one_utterance.CopyFrom(told)
+    """Return a random voice with a second of prompt, and random codes of one utterance."""
+    one_utterance = type(settings.description)()
+    one_utterance.CopyFrom(settings.description)
     one_utterance.code_entries = SPEECH_IDS
     codes = random_codes(CODES)(replace(settings, description=one_utterance))
     count = round(CODE_RATE_HZ)
@@ -116,7 +116,7 @@ def code2wav_example(settings: ExampleSettings) -> MadeUp:
 
 
 def input_edge() -> Edge:
-    """The conversation of one text, or its pieces."""
+    """Return the edge of a conversation with one text, or its pieces."""
     edge = conversation_edge(TALKER)
     piece = TensorSpec(PIECE, "uint8", (VARIES,), optional=True)
     return replace(edge, tensors=(*edge.tensors, piece))
@@ -134,7 +134,7 @@ PIPELINE = Pipeline(
             options=OPTIONS,
             example=conversation(INPUT),
         ),
-        # In float32 alone, as the reference's CPU path does.
+        # Only in float32, like the reference's CPU path.
         StageSpec(CODE2WAV, example=code2wav_example, dtype="float32"),
     ),
     edges=(

@@ -1,21 +1,21 @@
-"""Edges that pipelines have alike."""
+"""Edges that several pipelines share."""
 
 from __future__ import annotations
 
 from antiphon.pipelines.graph import CLIENT, SAMPLE, VARIES, Edge, TensorSpec
 
-# A message costs a tenth of a millisecond at each end, whatever it carries, and text passes the
-# gateway: a stage that makes tokens faster than this lets them share one. 25 times a second is as
-# often as a film changes its picture, and the first token never waits.
+# A message costs 0.1 ms at each end whatever its size, and text passes through the gateway. A stage
+# that generates tokens faster than this sends several per message. 25 messages per second match the
+# frame rate of a film. The first token is never delayed.
 TEXT_PACE_S = 0.040
 
 
 def conversation_edge(consumer: str) -> Edge:
-    """`input`, what the client says: see antiphon/values/conversation.py.
+    """Return `input`, the client's conversation: see antiphon/values/conversation.py.
 
-    One chunk carries `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings;
-    `tools` and `template` (JSON) if there are any. In a live segment the last of the recordings is
-    still being made, and `samples` of it follow.
+    One chunk has `messages` (JSON), the recordings as `audio.0`, `audio.1`, ..., and `tools` and
+    `template` (JSON) if there are any. In a live segment the last recording is still in progress,
+    and its `samples` follow.
     """
     return Edge(
         "input",
@@ -33,7 +33,7 @@ def conversation_edge(consumer: str) -> Edge:
 
 
 def text_edge(producer: str) -> Edge:
-    """`text`, the answer's tokens, and how likely they were if that is asked for."""
+    """Return `text`: the answer's tokens, with their log probabilities if requested."""
     return Edge(
         "text",
         producer,
@@ -42,8 +42,8 @@ def text_edge(producer: str) -> Edge:
         (
             TensorSpec("ids", "int32", (VARIES,)),
             TensorSpec("utf8", "uint8", (VARIES,)),
-            # See antiphon/wire/logprobs.py. Of the tokens whose text begins in this chunk,
-            # which need not be those of `ids`.
+            # See antiphon/wire/logprobs.py. For the tokens whose text begins in this chunk, which
+            # may differ from `ids`.
             TensorSpec("logprob_ids", "int32", (VARIES, VARIES), optional=True),
             TensorSpec("logprobs", "float32", (VARIES, VARIES), optional=True),
             TensorSpec("logprob_sizes", "int32", (VARIES, VARIES), optional=True),
@@ -55,10 +55,10 @@ def text_edge(producer: str) -> Edge:
 
 
 def tool_calls_edge(producer: str) -> Edge:
-    """`tool_calls`, the functions that the answer calls: see antiphon/wire/tool_calls.py.
+    """Return `tool_calls`, the answer's function calls: see antiphon/wire/tool_calls.py.
 
-    They leave as they are written; the last piece of each when it is known to be a call of one that
-    there is.
+    Pieces are sent as they are generated. The last piece of a call is sent once the call is known
+    to be valid.
     """
     return Edge(
         "tool_calls",
@@ -84,8 +84,10 @@ def frames_edge(
     primed: bool = False,
     dtype: str = "uint16",
 ) -> Edge:
-    """Codec frames, of so many codes each, or of floats if `dtype` says so: grouped by the chunk
-    policy, and governed by credit."""
+    """Return an edge of codec frames, grouped by the chunk policy and governed by credit.
+
+    A frame has `groups` codes, or floats if `dtype` is a float type.
+    """
     return Edge(
         name,
         producer,
@@ -101,7 +103,7 @@ def frames_edge(
 
 
 def audio_edge(producer: str, frames: str, dtype: str = "uint16") -> Edge:
-    """`audio`, the samples with the codec frames that they were decoded from."""
+    """Return `audio`: the samples, with the codec frames that they were decoded from."""
     return Edge(
         "audio",
         producer,

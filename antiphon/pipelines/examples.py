@@ -1,7 +1,7 @@
-"""Makes up what a stage is fed where nobody feeds it: for load tests of one stage alone.
+"""Generates input for a single stage, for load tests.
 
-A declaration names an `Example` for each stage; one without can be loaded with recorded
-input only.
+A declaration names an `Example` for each stage. A stage without one can be load-tested only with
+recorded input.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from antiphon.values.segment import ChunkPolicy, FinishReason
 
 @dataclass(frozen=True, slots=True)
 class ExampleSettings:
-    """What the examples of a run have in common.
+    """Settings shared by the examples of a run.
 
-    `prompt` is what request number n says; a prompt that is made of tokens has
-    `prompt_length` of them. `tokens` and `frames` (codec frames) are the lengths of what is
-    streamed; 0: not said. `rate_hz` is its positions per second, and `groups` how many go
-    into a chunk. `model_dir` is None when only the stage's own `description` is known.
+    `prompt` returns the text of a request by number. A prompt of tokens has `prompt_length` of
+    them. `tokens` and `frames` (codec frames) are the lengths of streamed input; 0 means unset.
+    `rate_hz` is its positions per second, `groups` the chunk policy. `model_dir` is None if only
+    the stage's `description` is known.
     """
 
     prompt: Callable[[int], str]
@@ -44,31 +44,31 @@ class ExampleSettings:
 
 @dataclass(frozen=True, slots=True)
 class TimedChunk:
-    """A chunk without a session's id, and when it is due, seconds since the session's start."""
+    """A chunk without session id, and when it is due, in seconds from the session's start."""
 
     at_s: float
     chunk: Chunk
 
 
 MadeUp = Callable[[int], Sequence[TimedChunk]]
-"""All chunks of a stage's input edges for request number n, always the same for the same n.
+"""Returns all chunks of a stage's input edges for a request number, deterministically.
 
-They come in order, and the last one of each edge ends its segment.
+They are in order, and the last one of each edge ends its segment.
 """
 
 
 class Example(Protocol):
-    """Makes up a stage's input."""
+    """Generates a stage's input."""
 
     def __call__(self, settings: ExampleSettings) -> MadeUp:
-        """What the requests of a run are fed.
+        """Return the generator of a run's requests.
 
         Raises `FailedPrecondition` if a setting is missing.
         """
 
 
 def conversation(edge: str) -> Example:
-    """A conversation of one message, for a stage that reads the client's input."""
+    """Return a conversation of one message, for a stage that receives the client's input."""
 
     def example(settings: ExampleSettings) -> MadeUp:
         def made_up(number: int) -> Sequence[TimedChunk]:
@@ -82,7 +82,7 @@ def conversation(edge: str) -> Example:
 
 
 def random_codes(edge: str, tensor: str = "") -> Example:
-    """Random codec frames; see `timed_frames`. Without a name the tensor has the edge's."""
+    """Return random codec frames; see `timed_frames`. The tensor's name defaults to the edge's."""
 
     def draw(chance: np.random.Generator, count: int, told: stage_pb2.DescribeResponse) -> Tensor:
         return chance.integers(told.code_entries, size=(count, told.code_groups), dtype=np.uint16)
@@ -91,7 +91,7 @@ def random_codes(edge: str, tensor: str = "") -> Example:
 
 
 def random_floats(edge: str) -> Example:
-    """Random frames of floats; see `timed_frames`. The tensor has the edge's name."""
+    """Return random float frames; see `timed_frames`. The tensor has the edge's name."""
 
     def draw(chance: np.random.Generator, count: int, told: stage_pb2.DescribeResponse) -> Tensor:
         return chance.standard_normal((count, told.code_groups), np.float32)
@@ -121,9 +121,9 @@ def _drawn_frames(
 def timed_frames(
     edge: str, tensor: str, frames: Tensor, settings: ExampleSettings
 ) -> Sequence[TimedChunk]:
-    """These frames in chunks of `settings.groups`; the last one ends the segment.
+    """Return the frames in chunks of `settings.groups`. The last one ends the segment.
 
-    The first chunk is due at once, each later one when its last frame would have been made.
+    The first chunk is due at once, each later one when its last frame would have been generated.
     """
     count, chunks = len(frames), list[TimedChunk]()
     first = min(settings.groups.first, count)
@@ -136,12 +136,12 @@ def timed_frames(
 
 
 def ending(chunk: Chunk) -> Chunk:
-    """The chunk as the last one of its edge's segment."""
+    """Return the chunk as the last one of its edge's segment."""
     return structs.replace(chunk, segment_finished=True, finish_reason=FinishReason.STOP)
 
 
 def _groups(policy: ChunkPolicy, frames: int) -> Iterator[tuple[int, int]]:
-    """Where each chunk starts and stops."""
+    """Yield the start and stop of each chunk."""
     start = 0
     for size in chain((policy.first, *policy.ramp), repeat(policy.steady)):
         if start >= frames:

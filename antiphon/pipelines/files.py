@@ -1,4 +1,4 @@
-"""Reads a checkpoint's small files; what is wrong with one is a sentence that names it."""
+"""Reads a checkpoint's small files. Errors name the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_REASON = 300
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file's JSON object. Raises `FailedPrecondition` if it is missing or holds none."""
+    """Return a file's JSON object. Raises `FailedPrecondition` if it is missing or invalid."""
     require_file(path)
     with reading(path):
         content = json.loads(path.read_bytes())
@@ -26,19 +26,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:
-    """The checkpoint's `config.json`. Raises `FailedPrecondition` if it cannot be read."""
+    """Return the checkpoint's `config.json`. Raises `FailedPrecondition` if it cannot be read."""
     return read_json(model_dir / CONFIG_FILE)
 
 
 def require_file(path: Path) -> None:
-    """Raise `FailedPrecondition` unless the file is there."""
+    """Raise `FailedPrecondition` unless the file exists."""
     if not path.is_file():
         raise FailedPrecondition(f"{path.parent}: {path.name} is missing; {REMEDY}")
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever a library raises inside, at what the file says, becomes `FailedPrecondition`."""
+    """Convert any library error about the file's content to `FailedPrecondition`."""
     try:
         yield
     except AntiphonError:

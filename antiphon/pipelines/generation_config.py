@@ -1,4 +1,4 @@
-"""How a checkpoint wants its stages to sample, as its `generation_config.json` says."""
+"""A checkpoint's default sampling, from its `generation_config.json`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SETTINGS = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-"""Hugging Face's names of the settings, which stand after the role, and ours for them."""
+"""Hugging Face's names of the settings, which follow the role, and antiphon's names."""
 
 GREEDY = ("do_sample", "dosample")
-"""Names of the setting that is false where nothing is drawn."""
+"""Names of the setting that is false for greedy decoding."""
 
 
 def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Sampling:
-    """A stage's default settings: the checkpoint's `<role>_<setting>`, `otherwise` for the rest.
+    """Return a stage's defaults: the checkpoint's `<role>_<setting>`, else those of `otherwise`.
 
-    The settings are the keys of `SETTINGS` and `GREEDY`, by themselves if `role` is empty; all are
-    optional, and so is the file. Raises `FailedPrecondition` for a value that is none.
+    The settings are the keys of `SETTINGS` and `GREEDY`, without prefix if `role` is empty. All are
+    optional, and so is the file. Raises `FailedPrecondition` for an invalid value.
     """
     path = model_dir / FILE
     found = read_json(path) if path.exists() else {}

@@ -1,7 +1,7 @@
-"""What a model family declares: its stages, the edges between them, and how to recognise it.
+"""The declaration of a model family: its stages, their edges, and how to recognize a checkpoint.
 
-A declaration is a frozen value named `PIPELINE`; `registry.py` finds it. Each stage's code is
-the function `load` of the module `<package>.<role>.load`. Nothing else lists architectures.
+A declaration is a frozen value named `PIPELINE`, which `registry.py` finds. Each stage's code is
+the function `load` of the module `<package>.<role>.load`. Architectures are listed nowhere else.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from antiphon.values.options import Option, OptionKind
 from antiphon.values.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
-"""The producer or consumer of an edge when it is the client and not a stage."""
+"""The client as producer or consumer of an edge."""
 
 SAMPLE = "sample"
-"""The unit of edges that carry audio as it is heard, at the rate that their stage tells."""
+"""The unit of edges with playable audio, at their stage's sample rate."""
 
 VARIES = -1
 
-# A steeper ramp costs the decoder no less, but leaves the listener short of audio where a
-# frame takes long (benchmarks/RESULTS.md).
+# A steeper ramp does not save decoder time, but causes underruns where frames are slow
+# (benchmarks/RESULTS.md).
 DEFAULT_CHUNK_POLICY = ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
 
 
 @lru_cache
 def _name_of(dtype: np.dtype) -> str:
-    """numpy makes the name anew each time, and chunks are checked as they come."""
+    """Return the dtype's name, cached: numpy computes it on each access, for every chunk."""
     return dtype.name
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A named tensor of an edge; `VARIES` in `shape` differs from chunk to chunk.
+    """A named tensor of an edge. `VARIES` in `shape` may differ between chunks.
 
-    `dtype` is numpy's name or "bfloat16"; empty when the checkpoint decides.
+    `dtype` is numpy's name or "bfloat16"; empty if the checkpoint determines it.
     """
 
     name: str
@@ -52,7 +52,8 @@ class TensorSpec:
     optional: bool = False
 
     def admits(self, tensor: Tensor) -> bool:
-        """Whether a tensor has the declared dtype and shape. One without elements has no rows."""
+        """Return whether a tensor has the declared dtype and shape. An empty one must have no
+        rows."""
         if tensor.ndim != len(self.shape) or self.dtype not in ("", _name_of(tensor.dtype)):
             return False
         for size, declared in zip(tensor.shape, self.shape, strict=True):
@@ -63,19 +64,20 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A named output of one stage (or of the client) that others consume.
+    """A named output of one stage, or of the client, with its consumers.
 
-    `unit` is what positions count. `counted_by` names the tensor whose length
-    along axis 0 is the number of positions. `grouped` edges follow the segment's
-    chunk policy, others send what is there; their tensors all have a row for each position, and
-    what has not primes the consumer. Of a `governed` edge only so much is
-    made as its consumer has given credit for; its producer's engine must heed `held`. Chunks
-    of a segment leave an edge with a pace, neither grouped nor governed, at least `pace_s`
-    seconds apart: what is made sooner goes with the next. `rate_hz` is how many positions a
-    second of audio takes; 0: the edge carries none, or the checkpoint decides. The consumer of a
-    `primed` edge can be primed: see `Emitted.prime`. Where a consumer must see `look_ahead`
-    positions beyond what it makes, every chunk of a grouped edge ends so many later, and the
-    consumer makes whole groups.
+    `unit` is what positions count. `counted_by` names the tensor whose length along axis 0 is the
+    number of positions.
+
+    `grouped` edges follow the segment's chunk policy; others send output as it arrives. All tensors
+    of a grouped edge have one row per position; others belong into priming output. On a `governed`
+    edge, output is limited by the consumer's credit, and the producer's engine must respect `held`.
+    `pace_s` is the minimum interval between chunks of a segment, for edges that are neither grouped
+    nor governed; earlier output joins the next chunk. `rate_hz` is positions per second of audio; 0
+    if the edge carries none or the checkpoint determines it. The consumer of a `primed` edge can be
+    primed: see `Emitted.prime`. `look_ahead` is how many positions a consumer needs beyond those it
+    decodes: every chunk of a grouped edge ends that much later, and the consumer decodes whole
+    groups.
     """
 
     name: str
@@ -99,7 +101,7 @@ class Edge:
             raise FailedPrecondition(f"{self.name}: a client cannot be primed")
 
     def check(self, tensors: Tensors) -> None:
-        """Raise `DataLoss` for a declared tensor of another dtype or shape."""
+        """Raise `DataLoss` for a declared tensor with another dtype or shape."""
         for spec in self.tensors:
             tensor = tensors.get(spec.name)
             if tensor is not None and not spec.admits(tensor):
@@ -112,11 +114,11 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A stage: whether it samples, so that requests may say how, and the options it reads.
+    """A stage: whether it samples, so that requests may set its sampling, and its options.
 
-    One that reads the client's input and `reads_aloud` speaks one user message as it is,
-    instead of answering a conversation. `example` makes up its input for load tests. `dtype` is
-    the only one that it computes in; empty: the deployment chooses.
+    A stage that receives the client's input and `reads_aloud` speaks one user message verbatim
+    instead of answering a conversation. `example` generates input for load tests. `dtype` is the
+    only one supported; empty if the deployment may choose.
     """
 
     role: str
@@ -127,9 +129,9 @@ class StageSpec:
     dtype: str = ""
 
     def with_options(self, options: Iterable[Option]) -> StageSpec:
-        """The stage with these in the place of those of their names.
+        """Return the stage with options replaced by name.
 
-        Raises `FailedPrecondition` for one that is not declared: no gateway would know it.
+        Raises `FailedPrecondition` for an undeclared option, which no gateway would know.
         """
         better = {option.name: option for option in options}
         if unknown := sorted(better.keys() - {option.name for option in self.options}):
@@ -142,8 +144,10 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A checkpoint of the family that has these `roles` alone: `field` of its `config.json` is
-    false. `lacks` says what it cannot do."""
+    """A kind of checkpoint that has only these `roles`: `field` of its `config.json` is false.
+
+    `lacks` describes the missing feature.
+    """
 
     field: str
     roles: tuple[str, ...]
@@ -152,18 +156,18 @@ class Variant:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A model family. `architectures` are values of the checkpoint's `config.json`. Some of its
-    checkpoints may be of a `variant` with fewer stages.
+    """A model family. `architectures` are values in the checkpoint's `config.json`.
 
-    Checkpoints of a family that does not use `config.json` are known by their file `marker`.
-    Raises `InvalidArgument` that names the field when the parts do not fit together.
+    Some of its checkpoints may be of a `variant` with fewer stages. Checkpoints without
+    `config.json` are recognized by the file `marker`. Raises `InvalidArgument` with the field if
+    the declaration is inconsistent.
     """
 
     name: str
     architectures: tuple[str, ...]
     stages: tuple[StageSpec, ...]
     edges: tuple[Edge, ...]
-    # Where the stages' code is; empty: `services.<name>`.
+    # Package of the stages' code; empty: `antiphon_services.<name>`.
     folder: str = ""
     chunk_policy: ChunkPolicy = DEFAULT_CHUNK_POLICY
     marker: str = ""
@@ -179,17 +183,17 @@ class Pipeline:
         return tuple(stage.role for stage in self.stages)
 
     def stage(self, role: str) -> StageSpec:
-        """The stage of that role."""
+        """Return the stage of a role."""
         return next(stage for stage in self.stages if stage.role == role)
 
     def with_options(self, role: str, options: Iterable[Option]) -> Pipeline:
-        """The pipeline with these options of one stage: see `StageSpec.with_options`."""
+        """Return the pipeline with options of one stage replaced: see `StageSpec.with_options`."""
         described = self.stage(role).with_options(options)
         stages = tuple(described if each.role == role else each for each in self.stages)
         return replace(self, stages=stages)
 
     def of_checkpoint(self, config: Mapping[str, object]) -> Pipeline:
-        """The stages that a checkpoint with this `config.json` has, and the edges between them."""
+        """Return the stages of a checkpoint with this `config.json`, and their edges."""
         variant = self.variant
         if variant is None or config.get(variant.field) is not False:
             return self
@@ -206,7 +210,7 @@ class Pipeline:
         )
 
     def check_role(self, role: str, model: str) -> None:
-        """Raise `InvalidArgument` for a stage that the family does not have, or this `model`."""
+        """Raise `InvalidArgument` if the family, or this `model`, has no such stage."""
         if role in self.roles:
             return
         lacks = ""
@@ -218,7 +222,7 @@ class Pipeline:
 
     @property
     def package(self) -> str:
-        """The package with a subpackage for each stage."""
+        """The package with one subpackage per stage."""
         return self.folder or f"antiphon_services.{self.name}"
 
     @cached_property
@@ -226,7 +230,7 @@ class Pipeline:
         return {edge.name: edge for edge in self.edges}
 
     def edge(self, name: str) -> Edge:
-        """The edge of that name. Raises `NotFound`."""
+        """Return the edge of that name. Raises `NotFound`."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -234,11 +238,11 @@ class Pipeline:
             raise NotFound(f"pipeline {self.name} has no edge {name!r}; it has {known}") from None
 
     def inputs(self, role: str) -> tuple[Edge, ...]:
-        """The edges that a stage consumes."""
+        """Return the edges that a stage consumes."""
         return tuple(edge for edge in self.edges if role in edge.consumers)
 
     def steps_to_client(self, role: str) -> int:
-        """Edges from a stage to the client, on the longest way."""
+        """Return the number of edges from a stage to the client, on the longest path."""
         return 1 + max(
             0 if consumer == CLIENT else self.steps_to_client(consumer)
             for edge in self.outputs(role)
@@ -246,12 +250,12 @@ class Pipeline:
         )
 
     def outputs(self, role: str) -> tuple[Edge, ...]:
-        """The edges that a stage produces."""
+        """Return the edges that a stage produces."""
         return tuple(edge for edge in self.edges if edge.producer == role)
 
 
 def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """What does not fit together in a declaration: fields, each with a sentence."""
+    """Yield the inconsistencies of a declaration: fields, each with a sentence."""
     for role in _repeated(pipeline.roles):
         yield "stages", f"two have the role {role}; give each stage a role of its own"
     for name in _repeated(edge.name for edge in pipeline.edges):
@@ -276,7 +280,7 @@ def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             yield f"stages.{stage.role}.options.{name}", "two have this name; remove one"
         for option in stage.options:
             first = options.setdefault(option.name, option)
-            # Their bounds may differ: a checkpoint may know those of one stage better.
+            # Bounds may differ: a checkpoint may define those of one stage more precisely.
             if _meaning(option) != _meaning(first):
                 yield (
                     f"stages.{stage.role}.options.{option.name}",
@@ -313,7 +317,7 @@ def _repeated(names: Iterable[str]) -> list[str]:
 
 
 def _circle(pipeline: Pipeline) -> list[str]:
-    """The roles along a circle of edges, producers first, if there is one."""
+    """Return the roles on a cycle of edges, producers first, if there is one."""
     producers = {
         role: {edge.producer for edge in pipeline.inputs(role)} - {CLIENT}
         for role in pipeline.roles

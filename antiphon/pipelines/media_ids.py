@@ -1,4 +1,4 @@
-"""Which ids of a prompt stand for positions that are heard or seen."""
+"""Placeholder ids of audio, images and videos in a prompt."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy.typing as npt
 
 
 class MediaIds(Protocol):
-    """The ids that stand for such positions, one for each kind of media."""
+    """Placeholder ids by kind of media."""
 
     @property
     def audio(self) -> int:
-        """Of recordings."""
+        """Placeholder of audio positions."""
 
     @property
     def image(self) -> int:
-        """Of images."""
+        """Placeholder of image positions."""
 
     @property
     def video(self) -> int:
-        """Of videos."""
+        """Placeholder of video positions."""
 
 
 def is_media(ids: npt.NDArray[np.int32], special: MediaIds) -> npt.NDArray[np.bool_]:
-    """Which ids [n] stand for positions that are heard or seen: bool [n]."""
-    # `np.isin` takes five times as long for a short prompt.
+    """Return which ids [n] are placeholders of media: bool [n]."""
+    # `np.isin` is five times slower for a short prompt.
     found: npt.NDArray[np.bool_] = ids == special.audio
     found |= (ids == special.image) | (ids == special.video)
     return found

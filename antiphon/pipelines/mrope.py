@@ -1,4 +1,4 @@
-"""Positions in rotary attention where a prompt has images or videos (M-RoPE)."""
+"""Positions of rotary attention for prompts with images or videos (M-RoPE)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def rotary_positions(
     *,
     edge: str,
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """Positions [n, 3] (time, height, width) of ids in rotary attention, and the next one.
+    """Return the positions [n, 3] (time, height, width) of ids, and the next position.
 
-    `seen` are the ids that stand for images and videos. Each run of one of these is one of
-    `grids` [m, 3] in order: times, rows and columns, with times `steps` [m] positions apart.
-    Behind a run positions go on from its largest. Mirrors Hugging Face's `get_rope_index`.
-    Raises `DataLoss` about the `edge` that they came by if runs and grids do not fit.
+    `seen` are the placeholder ids of images and videos. Each run of one of them corresponds to one
+    of `grids` [m, 3], in order: times, rows and columns, with times `steps` [m] positions apart.
+    After a run, positions continue from its largest. Mirrors Hugging Face's `get_rope_index`.
+    Raises `DataLoss` for the `edge` if runs and grids do not match.
     """
     at = np.isin(ids, tuple(seen))
     edges = np.flatnonzero(np.diff(np.where(at, ids, -1), prepend=-1, append=-1))

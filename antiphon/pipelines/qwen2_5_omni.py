@@ -1,14 +1,14 @@
 """Qwen2.5-Omni: thinker -> talker -> token2wav.
 
-What two of its stages must agree on and nothing else: the edges, the ids and the voices.
-Reference: `transformers.Qwen2_5OmniForConditionalGeneration.generate` (5.19), with the attention
-mask that its talker's generation loses put back.
+The contract between its stages: the edges, the ids and the voices. Reference:
+`transformers.Qwen2_5OmniForConditionalGeneration.generate` (5.19), with the attention mask restored
+that its talker's generation loses.
 
-The talker needs a row of the thinker for every position of prompt and reply: the last hidden
-state, behind the final norm, plus the word embedding, which counts as zero at positions of
-audio, images and videos. So all rows cross the wire, and a reply's row exists one step after
-its id. Token2wav makes audio in blocks of codes from noise, which the seed of its sampling keys:
-see `noise_source`.
+The talker needs a row of the thinker for every position of prompt and reply: the last hidden state,
+after the final norm, plus the word embedding, which is zero at positions of audio, images and
+videos. So all rows are transmitted, and a reply's row exists one step after its id. Token2wav
+generates audio in blocks of codes from noise, which is keyed by the seed of its sampling: see
+`noise_source`.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ THINKER, TALKER, TOKEN2WAV = "thinker", "talker", "token2wav"
 PROMPT, TOKENS, CODES, AUDIO = "prompt", "tokens", "codes", "audio"
 
 VOICES_FILE = "spk_dict.pt"
-"""Of each voice `bos_token`, an id in the thinker's table, is the talker's, `cond` and `ref_mel`
-are token2wav's."""
+"""For each voice: `bos_token` (for the talker, an id in the thinker's table), and `cond` and
+`ref_mel` (for token2wav)."""
 
 DEFAULT_VOICE = "chelsie"
-"""The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
+"""Default voice if the checkpoint has it, as in the reference."""
 
 CODE_RATE_HZ = 50.0
 TOKEN_PACE_S = 0.018
-"""Between two chunks of `tokens`: a frame takes one, and lasts longer."""
+"""Interval between chunks of `tokens`. A frame needs one token and lasts longer."""
 BLOCK_CODES = 12
 
 Voice = TypeVar("Voice")
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
-    """A prompt of random ids and rows, at once, and then as many rows of a reply, one by one."""
+    """Return a prompt of random ids and rows, at once, then as many reply rows, one by one."""
     if settings.model_dir is None:
         raise FailedPrecondition(
             "a prompt for the talker needs the width of the checkpoint's rows: name the directory "
@@ -68,7 +68,7 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
         )
     config = read_config(settings.model_dir)
     placeholders = PlaceholderIds.from_config(config)
-    # Ids below these are words (or pieces of words) and nothing else.
+    # Ids below these are text tokens only.
     words = min(placeholders.audio, placeholders.image, placeholders.video)
     try:
         width = int(config["talker_config"]["embedding_size"])
@@ -93,20 +93,20 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
 
 PIPELINE = Pipeline(
     name="qwen2_5_omni",
-    # The released checkpoints name the first, those that transformers saves the second.
+    # Released checkpoints use the first name, those saved by transformers the second.
     architectures=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
     stages=(
         StageSpec(THINKER, samples=True, example=conversation("input")),
         StageSpec(TALKER, samples=True, example=talker_example),
-        # In float32 alone, as the reference does.
+        # Only in float32, like the reference.
         StageSpec(TOKEN2WAV, example=random_codes(CODES), dtype="float32"),
     ),
     edges=(
         conversation_edge(THINKER),
         text_edge(THINKER),
         tool_calls_edge(THINKER),
-        # First chunk: all prompt ids, and what `rotary_positions` needs of the images and videos
-        # among them, in their order. Later chunks: the rows, in order, as prefill makes them.
+        # First chunk: all prompt ids, and the inputs of `rotary_positions` for the images and
+        # videos among them, in order. Later chunks: the rows, in order, as prefill produces them.
         Edge(
             PROMPT,
             THINKER,
@@ -120,8 +120,8 @@ PIPELINE = Pipeline(
             ),
             counted_by="rows",
         ),
-        # The rows of reply ids, each a step after its id: of all but the last one, which never
-        # has a row, be it a stop id or the one that a length limit ended on.
+        # The rows of reply ids, each one step after its id. The last id never has a row, whether it
+        # is a stop id or the id at a length limit.
         Edge(
             TOKENS,
             THINKER,
@@ -134,14 +134,14 @@ PIPELINE = Pipeline(
         frames_edge(CODES, TALKER, TOKEN2WAV, rate_hz=CODE_RATE_HZ, groups=1),
         audio_edge(TOKEN2WAV, CODES),
     ),
-    # A part of a block makes no audio.
+    # An incomplete block yields no audio.
     chunk_policy=ChunkPolicy(first=BLOCK_CODES, ramp=(), steady=BLOCK_CODES),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderIds:
-    """Ids of the thinker's vocabulary that stand for positions that are heard or seen."""
+    """Placeholder ids of audio, images and videos in the thinker's vocabulary."""
 
     audio: int
     image: int
@@ -149,7 +149,7 @@ class PlaceholderIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PlaceholderIds:
-        """Read the ids of a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        """Read the ids from a checkpoint's `config.json`. Raises `FailedPrecondition`."""
         thinker = config.get("thinker_config", {})
         found = {}
         for name in ("audio", "image", "video"):
@@ -160,29 +160,31 @@ class PlaceholderIds:
 
     @property
     def seen(self) -> tuple[int, int]:
-        """Those of images and videos."""
+        """The ids of images and videos."""
         return self.image, self.video
 
 
 def code_entries(config: dict[str, Any]) -> int:
-    """How many codes token2wav has rows for. Raises `FailedPrecondition`."""
+    """Return the number of codes that token2wav supports. Raises `FailedPrecondition`."""
     try:
-        # Its table has one row more than the configuration says.
+        # Its table has one row more than configured.
         return int(config["token2wav_config"]["dit_config"]["num_embeds"]) + 1
     except (KeyError, TypeError, ValueError) as error:
         raise _unusable("token2wav_config.dit_config.num_embeds") from error
 
 
 def noise_source(key: int) -> np.random.Generator:
-    """The generator of token2wav's noise for one answer, by the seed of its sampling as the engine
-    has it. The noise is its standard normals in float32, in the order of mel frames."""
+    """Return the generator of token2wav's noise for one answer, from its keyed sampling seed.
+
+    The noise is its standard normals in float32, in the order of mel frames.
+    """
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def voices_by_name(told: Mapping[str, Voice]) -> dict[str, Voice]:
-    """Voices by their names in lower case, the default first.
+    """Return voices by lower-case name, the default first.
 
-    Raises `FailedPrecondition` for two that differ by case alone.
+    Raises `FailedPrecondition` for two names that differ only by case.
     """
     named = {name.lower(): voice for name, voice in told.items()}
     if len(named) < len(told):

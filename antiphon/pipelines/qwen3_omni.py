@@ -1,12 +1,11 @@
 """Qwen3-Omni-MoE: thinker -> talker -> code2wav.
 
-What two of its stages must agree on and nothing else: the edges, the special
-ids, and which prompt positions the talker reads. Reference:
-`transformers.Qwen3OmniMoeForConditionalGeneration.generate` (5.19).
+The contract between its stages: the edges, the special ids, and the prompt positions that the
+talker reads. Reference: `transformers.Qwen3OmniMoeForConditionalGeneration.generate` (5.19).
 
-The talker needs the thinker's word embedding at text positions, which is a table
-look-up by id, and hidden rows only at audio, image and video positions of user
-turns. So `prompt` carries all ids at once and rows as prefill makes them.
+At text positions the talker needs the thinker's word embedding, which is a table lookup by id. It
+needs hidden rows only at audio, image and video positions of user turns. So `prompt` carries all
+ids at once, and rows as prefill produces them.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from antiphon.values.chunk import Chunk
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 
 DEFAULT_VOICE = "ethan"
-"""The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
+"""Default voice if the checkpoint has it, as in the reference."""
 
 AUDIO_CHUNK_POSITIONS = 13
-"""Prompt positions of a whole chunk of the audio tower: of `2 * n_window` mel frames."""
+"""Prompt positions of a full audio tower chunk of `2 * n_window` mel frames."""
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
-    """A prompt of random text ids, at once, and then as many reply ids, one by one."""
+    """Return a prompt of random text ids, at once, then as many reply ids, one by one."""
     if settings.model_dir is None:
         raise FailedPrecondition(
             "a prompt for the talker needs the checkpoint's special ids: name the directory where "
@@ -58,7 +57,7 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
             field="model",
         )
     special = SpecialIds.from_config(read_config(settings.model_dir))
-    # Ids below every special one are words (or pieces of words) and nothing else.
+    # Ids below every special one are text tokens only.
     words = min(special.im_start, special.im_end, special.tts_bos, special.audio, special.image)
 
     def made_up(number: int) -> Sequence[TimedChunk]:
@@ -92,12 +91,11 @@ PIPELINE = Pipeline(
         conversation_edge(THINKER),
         text_edge(THINKER),
         tool_calls_edge(THINKER),
-        # First chunk: all prompt ids, and what `rotary_positions` needs of the images and
-        # videos among them, in their order. Later chunks: `rows[i]` is the tapped
-        # hidden state at prompt position `row_positions[i]`; together they cover
-        # `talker_row_positions(ids)` in ascending order. Of a live segment the ids come in
-        # pieces, all but the last with `more_ids`; and where what was said changes what was
-        # heard before, rows come again, from some position on.
+        # First chunk: all prompt ids, and the inputs of `rotary_positions` for the images and
+        # videos among them, in order. Later chunks: `rows[i]` is the tapped hidden state at prompt
+        # position `row_positions[i]`; together they cover `talker_row_positions(ids)` in ascending
+        # order. In a live segment the ids arrive in pieces, all but the last with `more_ids`. If
+        # new audio changes the encoding of earlier audio, rows are repeated from some position on.
         Edge(
             "prompt",
             THINKER,
@@ -113,8 +111,8 @@ PIPELINE = Pipeline(
             ),
             counted_by="ids",
         ),
-        # Reply ids that are to be spoken: never a stop id, never the token that
-        # a length limit ended on. A frame of 80 ms takes one, so they may wait as text does.
+        # Reply ids to be spoken, without stop ids and without the token at a length limit. A frame
+        # of 80 ms needs one token, so they are paced like text.
         Edge(
             "tokens",
             THINKER,
@@ -134,7 +132,7 @@ PIPELINE = Pipeline(
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Ids of the thinker's vocabulary that shape a prompt, read from `config.json`."""
+    """Ids of the thinker's vocabulary that structure a prompt, read from `config.json`."""
 
     im_start: int
     im_end: int
@@ -149,7 +147,7 @@ class SpecialIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> SpecialIds:
-        """Read the ids of a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        """Read the ids from a checkpoint's `config.json`. Raises `FailedPrecondition`."""
         thinker = config.get("thinker_config", {})
         try:
             return cls(
@@ -176,17 +174,19 @@ class SpecialIds:
 
 
 def window_positions(n_window: int, n_window_infer: int) -> int:
-    """Prompt positions of a whole window of the audio tower, which encodes it alone as in its
-    recording; 0 where a window is no whole number of chunks, and none can be encoded alone."""
+    """Return the prompt positions of an audio tower window, which is encoded independently.
+
+    0 if a window is not a whole number of chunks; then no window can be encoded separately.
+    """
     chunks, rest = divmod(n_window_infer, 2 * n_window)
     return 0 if rest else chunks * AUDIO_CHUNK_POSITIONS
 
 
 def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
-    """Prompt positions of all user segments, ascending.
+    """Return the prompt positions of all user segments, ascending.
 
-    A segment runs from one im_start up to, not including, the next; the id after
-    im_start is its role. Positions before the first im_start belong to nothing.
+    A segment extends from one im_start to the next, exclusive. The id after im_start is its role.
+    Positions before the first im_start belong to no segment.
     """
     starts = np.flatnonzero(ids == special.im_start)
     ends = np.append(starts[1:], len(ids))
@@ -199,7 +199,7 @@ def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArr
 
 
 def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
-    """Prompt positions whose hidden row the talker needs, ascending."""
+    """Return the prompt positions whose hidden rows the talker needs, ascending."""
     media = is_media(ids, special)
     if not media.any():
         return np.empty(0, dtype=np.intp)
@@ -208,7 +208,7 @@ def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt
 
 
 def assistant_start(ids: npt.NDArray[np.int32], special: SpecialIds) -> int:
-    """Position of the last assistant header's im_start. Raises `FailedPrecondition`."""
+    """Return the position of the last assistant header's im_start. Raises `FailedPrecondition`."""
     heads = np.flatnonzero((ids[:-1] == special.im_start) & (ids[1:] == special.assistant))
     if not len(heads):
         raise FailedPrecondition("the prompt has no assistant header; check the chat template")

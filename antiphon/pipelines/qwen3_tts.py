@@ -1,10 +1,9 @@
 """Qwen3-TTS with the 12 Hz codec: talker -> code2wav.
 
-What its two stages must agree on and nothing else. Reference: `qwen-tts` 0.1.1, the vendor's
-package. The talker reads the text itself, so there is no thinker and no output of text. A
-voice comes from the checkpoint, or is cloned from a reference recording: by the speaker's
-vector, or, where the request has the recording's text too, by its codec frames as well, which
-then prime code2wav.
+The contract between its two stages. Reference: `qwen-tts` 0.1.1, the vendor's package. The talker
+reads the text itself, so there is no thinker and no text output. A voice is one of the
+checkpoint's, or is cloned from a reference recording by its speaker vector. If the request also has
+the recording's text, its codec frames are used too, and prime code2wav.
 """
 
 from __future__ import annotations
@@ -17,16 +16,17 @@ from antiphon.values.options import Option, OptionKind
 TALKER, CODE2WAV = "talker", "code2wav"
 
 CODEC_FOLDER = "speech_tokenizer"
-"""Where in a checkpoint the codec is: its decoder for code2wav, its encoder for the talker."""
+"""The codec's folder in a checkpoint: decoder for code2wav, encoder for the talker."""
 
 SAMPLE_RATE_HZ = 24_000
-"""Of reference recordings and of the audio that is made."""
+"""Sample rate of reference recordings and of generated audio."""
 
 FRAME_RATE_HZ = 12.5
 
 TEXT_MODES = WHOLE_TEXT, STREAMED_TEXT = "whole", "stream"
-"""Whether all text comes before the first frame, or some with each frame: two prompts, other
-codes."""
+"""Whether all text precedes the first frame, or some is added with each frame.
+
+The prompts and codes differ."""
 
 OPTIONS = (
     Option("language", OptionKind.TEXT, "What the text is in; not given: nothing is said of it."),
@@ -63,7 +63,7 @@ PIPELINE = Pipeline(
     ),
     edges=(
         conversation_edge(TALKER),
-        # Those of a reference recording come first, to prime.
+        # Frames of a reference recording come first, as priming.
         frames_edge("codes", TALKER, CODE2WAV, rate_hz=FRAME_RATE_HZ, primed=True),
         audio_edge(CODE2WAV, frames="codes"),
     ),

@@ -1,13 +1,13 @@
-"""Finds the pipelines that there are: this package's, and those of other distributions.
+"""Finds pipelines: those of this package, and those of other distributions.
 
-A family that lives elsewhere gives its declaration as an entry point of the group
-`antiphon.pipelines` under the pipeline's name, here in its `pyproject.toml`:
+A family in another distribution publishes its declaration as an entry point of the group
+`antiphon.pipelines` under the pipeline's name, in its `pyproject.toml`:
 
     [project.entry-points."antiphon.pipelines"]
     band = "band.pipeline:PIPELINE"
 
-and its stages' package as `Pipeline.folder`. An entry point that cannot be used, or two
-pipelines that claim the same thing, are an error for those alone who ask for them.
+and its stages' package as `Pipeline.folder`. An unusable entry point, or two pipelines with the
+same name or architecture, raise an error only when they are requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUP = "antiphon.pipelines"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A pipeline by its name, and who declares it; `fault` says why it cannot be used."""
+    """A pipeline by name, and its source. `fault` is why it cannot be used."""
 
     name: str
     source: str | EntryPoint
@@ -38,14 +38,14 @@ class Declaration:
 
     @property
     def origin(self) -> str:
-        """The module, or the distribution with its entry point, as an error names it."""
+        """The module, or the distribution with its entry point, for error messages."""
         if isinstance(self.source, str):
             return self.source
-        told = self.source.value
-        return f"{self.source.dist.name} ({told})" if self.source.dist else told
+        value = self.source.value
+        return f"{self.source.dist.name} ({value})" if self.source.dist else value
 
     def require(self) -> Pipeline:
-        """The pipeline. Raises `FailedPrecondition` if it cannot be used."""
+        """Return the pipeline. Raises `FailedPrecondition` if it cannot be used."""
         if self.pipeline is None:
             raise FailedPrecondition(
                 f"pipeline {self.name}: {self.origin} cannot be used: {self.fault}; "
@@ -55,15 +55,15 @@ class Declaration:
 
 
 def own_pipelines() -> dict[str, Pipeline]:
-    """The pipelines that this package declares, by name."""
+    """Return the pipelines of this package, by name."""
     return {each.name: each.require() for each in _own_declarations()}
 
 
 def pipeline_named(name: str) -> Pipeline:
-    """The pipeline of that name.
+    """Return the pipeline of that name.
 
-    Raises `NotFound` with the known names, `FailedPrecondition` if it cannot be used or
-    there are two.
+    Raises `NotFound` with the known names, `FailedPrecondition` if it cannot be used or is
+    ambiguous.
     """
     declarations = _declarations()
     named = [each for each in declarations if each.name == name]
@@ -78,8 +78,10 @@ def pipeline_named(name: str) -> Pipeline:
 
 
 def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
-    """The pipeline of that name, or else the one that serves the checkpoint directory, with the
-    stages that the checkpoint has. Raises what `pipeline_named` and `pipeline_of` do."""
+    """Return the pipeline of that name, or else the checkpoint's, with the checkpoint's stages.
+
+    Raises as `pipeline_named` and `pipeline_of` do.
+    """
     if not name:
         return pipeline_of(model_dir)
     pipeline = pipeline_named(name)
@@ -88,11 +90,11 @@ def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
 
 
 def pipeline_of(model_dir: Path) -> Pipeline:
-    """The pipeline that serves a checkpoint directory, with the stages that the checkpoint has: the
-    one whose `marker` it holds, or the one that knows an architecture of its `config.json`.
+    """Return the pipeline of a checkpoint directory, with the checkpoint's stages.
 
-    Raises `NotFound` without either file, `FailedPrecondition` unless exactly one pipeline serves
-    the checkpoint.
+    It is the one whose `marker` the directory holds, or the one with an architecture of its
+    `config.json`. Raises `NotFound` without either file, `FailedPrecondition` unless exactly one
+    pipeline matches.
     """
     declarations = _declarations()
     marked = [
@@ -117,14 +119,14 @@ def pipeline_of(model_dir: Path) -> Pipeline:
     if not claims:
         raise FailedPrecondition(
             f"{model_dir}: no pipeline serves the architectures {architectures}; "
-            f"{_told_architectures(declarations)}"
+            f"{_known_architectures(declarations)}"
         )
     claim = _only(claims, model_dir, f"the architectures {architectures}")
     return claim.require().of_checkpoint(config)
 
 
 def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declaration:
-    """The one that claims a checkpoint. Raises `FailedPrecondition` if there are two."""
+    """Return the only match of a checkpoint. Raises `FailedPrecondition` if there are two."""
     if len(claims) > 1:
         raise FailedPrecondition(
             f"{model_dir}: two pipelines serve {what}: "
@@ -134,8 +136,8 @@ def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declarat
     return claims[0]
 
 
-def _told_architectures(declarations: Sequence[Declaration]) -> str:
-    """Which architectures are known, and whose are not because a declaration cannot be used."""
+def _known_architectures(declarations: Sequence[Declaration]) -> str:
+    """List the known architectures, and the declarations that cannot be used."""
     known = sorted(
         name for each in declarations if each.pipeline for name in each.pipeline.architectures
     )
@@ -161,7 +163,7 @@ def _own_declarations() -> Iterator[Declaration]:
 
 
 def _elsewhere(entry: EntryPoint) -> Declaration:
-    """What an entry point declares; whatever its module raises is told to those who ask for it."""
+    """Load an entry point's declaration. Any exception of its module becomes its fault."""
     try:
         pipeline = entry.load()
     except AntiphonError as error:
