@@ -12,9 +12,9 @@ How it works:
 2. The producer sends a chunk only if `Credit.covers` it. Otherwise `OutputEdge` holds the chunk,
    and its `limit` stops the engine (`EngineRounds`) at the end of the chunk being filled, so that
    one chunk is ready when credit arrives. A held segment costs no engine steps.
-3. The consumer adds each chunk to its `Intake`. When its engine has consumed everything and its
-   own output is not held, `LiveSession._grant_inputs` sends a `Grant`. Back-pressure thus
-   propagates from the client to the first stage.
+3. The consumer adds each chunk to its `Intake`. When its engine has consumed everything and its own
+   output is not held, `LiveSession._grant_inputs` sends a `Grant`. Back-pressure thus propagates
+   from the client to the first stage.
 4. A grant is a total counted from the start of the segment, not an increment. Duplicated or
    reordered grants have no effect.
 
@@ -22,8 +22,8 @@ Two rules prevent deadlock:
 
 * A chunk may exceed the window if the consumer has taken everything before it. Otherwise a chunk
   larger than the window could never be sent.
-* The consumer grants all that it took, at once. A retained remainder could be exactly what the
-  next chunk lacks.
+* The consumer grants all that it took, at once. A retained remainder could be exactly what the next
+  chunk lacks.
 
 A credit stall is not an input stall: clocks for missing input stop while output is held.
 """

@@ -1,1 +1,1 @@
-"""What every autoregressive stage on torch is made of: decoder, KV cache, sampling, graphs."""
+"""Components of autoregressive stages on torch: decoder, KV cache, sampling and CUDA graphs."""

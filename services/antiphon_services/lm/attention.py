@@ -1,21 +1,20 @@
-"""Attention of a flat batch whose rows belong to many sequences.
+"""Attention over a flat batch whose rows belong to many sequences.
 
-A sequence that brings several rows (a part of its prompt) has a call of its own. On a CPU short
-prompts that begin share a call, padded to the longest, if their lengths are within a power of
-two: there the call itself costs more than their arithmetic. A batch-invariant plan does not.
+A sequence with several rows (a part of its prompt) gets a separate call. On a CPU, new short
+prompts share a call, padded to the longest, if their lengths are within a power of two: there a
+call costs more than its arithmetic. A batch-invariant plan does not share these.
 
-Those that bring one row share calls, as far as their lengths are within a power of two,
-so that a long sequence does not make others pay for its length; a mask hides what is
-behind a row's own position. Slots side by side are read in place, others are copied
-together. On a CPU, where such a copy costs more than the call, long ones go alone
-instead (measured: above 256 KB of keys and values per layer).
+Sequences with one row share calls if their lengths are within a power of two, so that a long
+sequence does not make others pay for its length. A mask hides positions after a row's own. Adjacent
+slots are read in place; others are gathered. On a CPU, where a gather costs more than a call, long
+sequences get separate calls instead (measured: above 256 KB of keys and values per layer).
 
-A batch-invariant plan reads, for each such row, the positions up to the next power of two,
-so that how its attention is computed depends on its own position alone, never on the
-company, and neither do its digits. Any other reads up to the longest of the call; on a GPU that
-length is rounded up to a multiple of `GPU_LENGTHS`, so that steps in a row ask for the same shapes.
+For each such row, a batch-invariant plan reads the positions up to the next power of two. Its
+arithmetic, and so every digit, then depends on the row's position alone and not on the batch. Other
+plans read up to the longest of the call. On a GPU that length is rounded up to a multiple of
+`GPU_LENGTHS`, so that consecutive steps have the same shapes.
 
-Which kernel a call is for: see `antiphon_services.lm.attention_calls`.
+For the kernel of each call see `antiphon_services.lm.attention_calls`.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from antiphon.transport.device_edge import together_on_device
 from antiphon_services.lm.attention_calls import Beginnings, Call, additive_mask, flash_takes
 from antiphon_services.lm.kv_cache import KVCache
 
-# Rows share a call up to so many positions, whatever their lengths. A batch-invariant
-# plan reads as many at least.
+# Rows up to this length share a call whatever their lengths. A batch-invariant plan reads at least
+# this much.
 LEAST_SHARED = 256
 LEAST_READ = 64
 CPU_GATHER_BYTES = 256 * 1024
 GPU_LENGTHS = 64
 
-# Prompts that begin share a call if they have up to so many positions, whatever their lengths, and
-# up to so many bytes of keys and values each: above, sharing saves less than 5 % (measured).
+# New prompts share a call if they have up to this many positions, whatever their lengths, and up to
+# this many bytes of keys and values each. Above, sharing saves less than 5 % (measured).
 LEAST_FILLED = 32
 CPU_FILLED_BYTES = 32 * 1024
 
@@ -52,7 +51,7 @@ Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The next `count` positions of the sequence in `slot`, from `start` on."""
+    """The next `count` positions of the sequence in `slot`, starting at `start`."""
 
     slot: int
     start: int
@@ -60,17 +59,17 @@ class Span:
 
     @property
     def end(self) -> int:
-        """The sequence's length with these positions."""
+        """The sequence's length including these positions."""
         return self.start + self.count
 
 
 class AttentionPlan:
-    """Who attends to what in one forward; the same for all layers.
+    """Which rows attend to which positions in one forward; the same for all layers.
 
-    The batch has the spans' rows one after another, `count` of them. `positions` int64 [n]
-    are those of its rows. There must be room in `cache` for all spans. Rows behind these
-    get what the last one does, and are not remembered. What goes to the device for the step goes
-    in one copy, and with it what others have for it: `beside`, int64 or float64.
+    The batch has the spans' rows one after another, `count` in total, with `positions` int64 [n].
+    `cache` must have room for all spans. Additional rows in a batch are padding: they get the last
+    row's output and are not written to the cache. The step's data is copied to the device once,
+    together with arrays of other components: `beside`, int64 or float64.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class AttentionPlan:
         batch_invariant: bool,
         beside: Sequence[Numbers] = (),
     ) -> None:
-        """Spans in the order of `span_order` share most calls."""
+        """Spans in the order of `span_order` share the most calls."""
         self._cache, self._invariant = cache, batch_invariant
         slots = [each.slot for each in spans for _ in range(each.count)]
         positions = [at for each in spans for at in range(each.start, each.end)]
@@ -92,15 +91,18 @@ class AttentionPlan:
         self._calls = list(self._make_calls(spans))
 
     def split(self) -> tuple[AttentionPlan, AttentionPlan] | None:
-        """The same for two forwards, one after the other: of the rows up to the last span of
-        several, and of those behind. None where either has none."""
+        """Return plans for two consecutive forwards: rows up to the last multi-row span, and the
+        rest.
+
+        None if either is empty.
+        """
         long = [call.rows.stop for call in self._calls if call.prompt]
         if not long or long[-1] == self.count:
             return None
         return self._part(0, long[-1]), self._part(long[-1], self.count)
 
     def _part(self, first: int, stop: int) -> AttentionPlan:
-        """Of these rows, which no call of others has."""
+        """Return the plan of these rows. They share no call with others."""
         part = copy(self)
         part._slots, part.positions = self._slots[first:stop], self.positions[first:stop]
         part.count = stop - first
@@ -112,16 +114,16 @@ class AttentionPlan:
         return part
 
     def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
-        """Remember the rows' keys and values, and mix; see `antiphon_services.lm.layer.Attend`."""
+        """Write the rows' keys and values, then attend; see `antiphon_services.lm.layer.Attend`."""
         self.remember(layer, memory)
         return self._mixed(layer, queries, memory)
 
     def remember(self, layer: int, memory: Tensor) -> None:
-        """Write the rows' keys and values to their slots."""
+        """Write the rows' keys and values to the cache."""
         self._cache.layer(layer)[self._slots, self.positions] = memory[: self.count]
 
     def look(self, layer: int, queries: Tensor) -> Tensor:
-        """As `attend`, for rows whose keys and values another plan has remembered."""
+        """Like `attend`, for rows whose keys and values another plan has written."""
         return self._mixed(layer, queries, queries)
 
     def _mixed(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
@@ -149,7 +151,7 @@ class AttentionPlan:
             row += sum(each.count for each in group)
 
     def _make_beginnings(self, group: Sequence[Span], row: int) -> Beginnings:
-        """Prompts that begin: one call for all."""
+        """Return one call for new prompts."""
         counts = np.array([each.count for each in group])
         length = int(counts.max())
         rows = slice(row, row + int(counts.sum()))
@@ -163,7 +165,7 @@ class AttentionPlan:
         )
 
     def _make_long(self, group: Sequence[Span], row: int) -> Iterator[Call]:
-        """Spans of several rows: a call for each."""
+        """Yield a call for each span of several rows."""
         masked = not flash_takes(self._cache.shape)
         for span in group:
             rows, slots = slice(row, row + span.count), slice(span.slot, span.slot + 1)
@@ -173,7 +175,7 @@ class AttentionPlan:
             row = rows.stop
 
     def _make_short(self, group: Sequence[Span], row: int) -> Iterator[Call]:
-        """Spans of one row: a call for all of them or, for each, one of its own."""
+        """Yield one call for all spans of one row, or one each."""
         length = max(each.end for each in group)
         if self._invariant:
             length = min(_power_of_two(length, LEAST_READ), self._cache.capacity)
@@ -193,7 +195,7 @@ class AttentionPlan:
         yield Call(rows, slots, length, mask)
 
     def _alike(self, span: Span) -> _Alike | None:
-        """Equal for spans that may share a call; None for those that share none."""
+        """Return a key equal for spans that may share a call; None for spans that share none."""
         if span.count == 1:
             least = LEAST_READ if self._invariant else LEAST_SHARED
             return _Alike(_power_of_two(span.end, least))
@@ -205,34 +207,37 @@ class AttentionPlan:
 
     @property
     def _most_gathered(self) -> int:
-        """How many bytes of one sequence's keys and values may be copied to share a call."""
+        """Largest size of a sequence's keys and values that are gathered to share a call, in
+        bytes."""
         return CPU_GATHER_BYTES if self._cache.shape.device.type == "cpu" else sys.maxsize
 
     def _mask(self, rows: slice, length: int, *, of_each: bool = False) -> Tensor:
-        """[rows, length], or [rows, 1, 1, length] `of_each` sequence: 0 up to a row's own position,
-        -inf behind."""
+        """Return a mask [rows, length], or [rows, 1, 1, length] if `of_each` sequence.
+
+        It is 0 up to a row's own position and -inf after it.
+        """
         shape = self._cache.shape
         later = torch.arange(length, device=shape.device) > self.positions[rows, None]
         mask = additive_mask(later, shape.dtype)
         if not of_each:
             return mask
-        # `unsqueeze` would give a dimension of one a stride of `length`, which kernels refuse.
+        # `unsqueeze` would give a size-one dimension a stride of `length`, which kernels reject.
         stride = mask.stride(0)
         return mask.as_strided((len(mask), 1, 1, length), (stride, stride, stride, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """Spans of one row, or prompts that `begin`, by their length rounded up."""
+    """Key of spans of one row, or of new prompts (`begin`), by their length rounded up."""
 
     length: int
     begin: bool = False
 
 
 def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:
-    """Sort by this, and spans that may share a call stand side by side, by slot.
+    """Sort key that makes spans that may share a call adjacent, by slot.
 
-    Spans of several rows come first, and of these the ones that begin.
+    Spans of several rows come first, and new prompts first among these.
     """
     if span.count > 1:
         return (0 if span.start else -_power_of_two(span.count, LEAST_FILLED)), span.slot
@@ -240,5 +245,5 @@ def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:
 
 
 def _power_of_two(length: int, least: int) -> int:
-    """The next from `length` on, `least` at least."""
+    """Return the next power of two from `length`, at least `least`."""
     return max(1 << (length - 1).bit_length(), least)

@@ -1,21 +1,20 @@
-"""The calls of attention that a plan makes, asked for so that a fused kernel takes them.
+"""Attention calls, arranged so that a fused kernel accepts them.
 
-On a CPU torch has one kernel for all. On a GPU the fast one, flash, takes key heads that several
-query heads share and makes rows causal itself, but takes no mask and no float32; the next one,
-memory-efficient attention, takes both and wants as many key heads as query heads; what neither
-takes is computed in pieces, with all scores in memory. So
+On a CPU, torch has one kernel for everything. On a GPU there are three. Flash, the fast one,
+supports grouped-query attention and causal rows, but no mask and no float32. Memory-efficient
+attention supports masks and float32, but needs as many key heads as query heads. Otherwise
+attention is computed in pieces, with all scores in memory. Therefore:
 
-- rows of different sequences, one each, are a product for each key head, whose query heads are its
-  rows; only several sequences need a mask. A lone one has none, for flash divides what is seen by
-  one row among the processors, and the other kernel gives a key head to one of them;
-- rows of a prompt go to flash where it runs, without a mask;
-- where it does not, as in float32, each key head is a sequence of its own, whose keys its query
-  heads share by a view; rows behind others of their prompt have a mask;
-- a mask is additive, with rows that begin where the kernel can read them: torch converts a boolean
-  mask, and copies one with other strides, in every layer;
-- cuDNN's attention is switched off. On Hopper and Blackwell torch prefers it, but it plans each new
-  combination of shapes and strides on the host, for tens of milliseconds, and a sequence that
-  grows brings a new one with every frame.
+- Single rows of different sequences form one product per key head, with the query heads as its
+  rows. Only several sequences need a mask. A single sequence has none, because flash then splits
+  the length across processors, whereas the other kernel uses one processor per key head.
+- Rows of a prompt use flash where it is available, without a mask.
+- Elsewhere, as in float32, each key head is treated as a sequence whose keys its query heads share
+  by a view. Rows after the first part of a prompt have a mask.
+- Masks are additive and aligned. torch converts boolean masks and copies others, in every layer.
+- cuDNN's attention is disabled. On Hopper and Blackwell torch prefers it, but it plans each new
+  combination of shapes and strides on the host for tens of milliseconds, and a growing sequence has
+  a new one with every frame.
 """
 
 from __future__ import annotations
@@ -29,20 +28,21 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from antiphon_services.lm.kv_cache import CacheShape
 
-# Flash's own: heads of so many values at most, and of a multiple of so many.
+# Limits of flash: largest head size, and its multiple.
 FLASH_WIDTH, FLASH_MULTIPLE = 256, 8
 FLASH_CAPABILITY = (8, 0)
 MASK_STRIDE = 8
-"""Elements: memory-efficient attention reads a mask in place if its rows begin at multiples."""
+"""In elements; memory-efficient attention reads a mask in place if its rows are so aligned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Rows that attend together: those of one part of a prompt, or one of each of several slots.
+    """Rows that attend together: those of one part of a prompt, or one row of each of several
+    slots.
 
-    They see the first `length` positions of `slots`. `mask` adds 0 or -inf: [n, length] of a
-    prompt's n rows, [n, 1, 1, length] of one row each. None where all is seen, and where
-    attention of a prompt's rows is causal `from_start` or made so by flash.
+    They see the first `length` positions of `slots`. `mask` adds 0 or -inf: [n, length] for n rows
+    of a prompt, [n, 1, 1, length] for single rows. It is None if everything is visible, and if a
+    prompt's attention is causal, `from_start` or by flash.
     """
 
     rows: slice
@@ -53,11 +53,12 @@ class Call:
     from_start: bool = False
 
     def mix(self, queries: Tensor, memory: Tensor, shape: CacheShape) -> Tensor:
-        """What its rows [n, heads, head_dim] saw of a layer's memory, of the same shape."""
+        """Return the attention output of its rows [n, heads, head_dim] over a layer's memory, same
+        shape."""
         seen = memory[:, : self.length][self.slots].transpose(1, 2)
         keys, values = seen.chunk(2, dim=1)
         if not self.prompt:
-            # Query heads that share a key head are rows of one product: it is read once.
+            # Query heads that share a key head are rows of one product, so it is read once.
             asked = queries.view(len(queries), shape.key_heads, -1, shape.head_dim)
             mixed = scaled_dot_product_attention(
                 asked, keys, values, attn_mask=self.mask, scale=shape.scale
@@ -68,7 +69,7 @@ class Call:
         return self._spread(queries, keys, values, shape)
 
     def _grouped(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """A prompt's rows, where the kernel takes key heads that query heads share."""
+        """Attention of a prompt's rows with a kernel for grouped-query attention."""
         asked = queries.transpose(0, 1)[None]
         if self.mask is not None or self.from_start:
             mixed = scaled_dot_product_attention(
@@ -76,15 +77,15 @@ class Call:
                 enable_gqa=True,
             )  # fmt: skip
         else:
-            # The last row sees all. torch's `causal_lower_right` asks for the same, by an object
-            # for each call; its other function takes `is_causal` for the first row sees one.
+            # The last row sees everything. torch's `causal_lower_right` means the same but needs an
+            # object per call; `is_causal` of the other function would align to the first row.
             mixed = torch.ops.aten._scaled_dot_product_flash_attention(
                 asked, keys, values, is_causal=True, scale=scale
             )[0]
         return mixed[0].transpose(0, 1)
 
     def _spread(self, queries: Tensor, keys: Tensor, values: Tensor, shape: CacheShape) -> Tensor:
-        """A prompt's rows, where it does not."""
+        """Attention of a prompt's rows with a kernel that needs equal numbers of heads."""
         by_key_head = queries.view(len(queries), shape.key_heads, -1, shape.head_dim)
         asked = by_key_head.permute(1, 2, 0, 3)
         keys, values = (
@@ -103,11 +104,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """The rows of `sequences` prompts that begin and attend together, padded to `length` each.
+    """Rows of `sequences` new prompts that attend together, padded to `length` each.
 
-    A prompt that begins sees its own rows alone, so nothing is read from the slots. Where lengths
-    differ, `filled` int64 [sequences * length] says which row stands at each padded place, the
-    last one of a prompt at those behind it, and `own` int64 [n] where the rows are among these.
+    A new prompt sees only its own rows, so nothing is read from the cache. If lengths differ,
+    `filled` int64 [sequences * length] is the row at each padded place, with a prompt's last row
+    repeated, and `own` int64 [n] is the place of each row.
     """
 
     rows: slice
@@ -122,7 +123,8 @@ class Beginnings:
         return True
 
     def mix(self, queries: Tensor, memory: Tensor, shape: CacheShape) -> Tensor:
-        """What the rows saw of `memory`, their own keys and values [n, 2 * key heads, head_dim]."""
+        """Return the attention output over `memory`, the rows' keys and values [n, 2 * key heads,
+        head_dim]."""
         if self.filled is not None:
             queries, memory = (each.index_select(0, self.filled) for each in (queries, memory))
         asked, seen = (
@@ -130,7 +132,7 @@ class Beginnings:
             for each in (queries, memory)
         )
         keys, values = seen.chunk(2, dim=1)
-        # Padding comes after a prompt's own rows, so causal attention hides it from them.
+        # Padding follows a prompt's own rows, so causal attention hides it from them.
         mixed = scaled_dot_product_attention(
             asked, keys, values, is_causal=True, scale=shape.scale, enable_gqa=True
         )
@@ -139,7 +141,7 @@ class Beginnings:
 
 
 def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask for all layers of a forward: -inf where `hidden` bool [..., keys], else 0.
+    """Return a mask for all layers of a forward: -inf where `hidden` bool [..., keys], else 0.
 
     On a GPU all strides but the last are multiples of `MASK_STRIDE`, so kernels read it in place.
     """
@@ -154,17 +156,17 @@ def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def disable_cudnn_attention() -> None:
-    """Let no attention call of this process go to cuDNN; see above."""
+    """Disable cuDNN's attention in this process; see the module."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def groups_heads(shape: CacheShape) -> bool:
-    """Whether the kernel for a prompt's rows takes key heads that query heads share."""
+    """Return whether the kernel for a prompt's rows supports grouped-query attention."""
     return shape.device.type == "cpu" or flash_takes(shape)
 
 
 def flash_takes(shape: CacheShape) -> bool:
-    """Whether torch has a flash kernel for these heads, and its device runs it."""
+    """Return whether torch's flash kernel supports these heads on this device."""
     fits = shape.head_dim <= FLASH_WIDTH and shape.head_dim % FLASH_MULTIPLE == 0
     return (
         fits

@@ -1,14 +1,14 @@
-"""The residual codes of frames: the code predictor and its tables.
+"""Residual codes of frames: the code predictor and its tables.
 
-Mirrors how Qwen's models of speech use their code predictor's `generate`: a sequence starts with
-the model's last hidden state (after its final norm) and the embedding of the first code, then
-one position per drawn code; each group has its own head and its own table. Tables are as wide as
-the model, and where the predictor is narrower a linear layer leads to it.
+Mirrors how Qwen's speech models use their code predictor's `generate`. A sequence starts with the
+model's last hidden state (after its final norm) and the embedding of the first code, then has one
+position per drawn code. Each group has a separate head and table. Tables are as wide as the model;
+a linear layer projects to a narrower predictor.
 
-All sessions of a step go through in lockstep: their sequences have the same length at
-every moment and end with the frame: see `antiphon_services.lm.lockstep`. Ids stay on the device
-until the end. Nothing between a frame's first code and its last depends on a value that is on the
-device, so that it can be one graph for each number of rows: see `antiphon_services.lm.graphs`.
+All sessions of a step run in lockstep: their sequences always have the same length and end with the
+frame, see `antiphon_services.lm.lockstep`. Ids stay on the device until the end. Nothing between a
+frame's first and last code depends on a device value, so it can be one CUDA graph per number of
+rows: see `antiphon_services.lm.graphs`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from antiphon_services.lm.sampler import SamplingRows, choose_each
 
 
 def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
-    """The code predictor's settings: `own`, but greedy when the first codes are, and their seed."""
+    """Return the code predictor's settings: `own`, but greedy if the first codes are, and their
+    seed."""
     return replace(
         first,
         temperature=0.0 if first.greedy else own.temperature,
@@ -45,9 +46,9 @@ def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
 class CodePredictor:
     """Draws groups 1..G-1 of at most `sessions` frames at a time.
 
-    `module` is HF's code predictor for conditional generation, `sampling` its own settings
-    where first codes are not greedy. With `bucketing`, frames are drawn by it, at least
-    `LEAST_ROWS` rows at a time; with `kernels`, by these.
+    `module` is HF's code predictor for conditional generation. `sampling` applies to it unless
+    first codes are greedy. With `bucketing`, frames are drawn in buckets of at least `LEAST_ROWS`
+    rows. `kernels` fuses operations.
     """
 
     def __init__(
@@ -83,13 +84,12 @@ class CodePredictor:
         settings: SamplingRows,
         numbers: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes int64 [n, G], the sums of their embeddings [n, hidden], and decided [n].
+        """Return codes int64 [n, G], the sums of their embeddings [n, hidden], and `decided` [n].
 
-        `hidden` [n, hidden] are the model's last states, `first` int64 [n] the first
-        codes and `embedding` their rows. Of `settings`, those of the first codes, it counts who is
-        greedy. `numbers` float64 [n, G] are the draws' (the first is not used). `decided`
-        is False where logits left nothing to choose from. All are good until the next
-        frames.
+        `hidden` [n, hidden] are the model's last states, `first` int64 [n] the first codes and
+        `embedding` their rows. Of `settings`, those of the first codes, only greediness is used.
+        `numbers` float64 [n, G] are the random numbers; the first is unused. `decided` is False
+        where the logits left nothing to choose from. Results are valid until the next call.
         """
         if self._in_buckets is not None:
             given = hidden, first, embedding, settings.greedy, numbers
@@ -99,19 +99,21 @@ class CodePredictor:
             settings.greedy, any_greedy=settings.any_greedy, all_greedy=settings.all_greedy
         )
         codes, rows, decided = self._draw(hidden, first, embedding, own, numbers)
-        # On a CPU asking is free. What is not finite spreads to all positions behind it.
+        # On a CPU reading values is free. Non-finite values propagate to all later positions.
         if self._lockstep.reads_ahead and bool(decided.all()):
             self._lockstep.found_finite()
         return codes, rows, decided
 
     def embedded(self, codes: Tensor, embedding: Tensor) -> Tensor:
-        """Of frames int64 [n, G] whose first codes have these embeddings [n, hidden]: the sums of
-        all codes' embeddings, as `frames` has them."""
+        """Return the sums of all codes' embeddings, as in `frames`.
+
+        Frames are int64 [n, G], and `embedding` [n, hidden] has the rows of their first codes.
+        """
         later = [look_up(codes[:, g], table) for g, table in enumerate(self._tables, 1)]
         return torch.stack([embedding, *later], 1).sum(1)
 
     def _bucketed(self, sessions: int, bucketing: Bucketing) -> RowFunction:
-        """`frames` by bucket, whoever is greedy."""
+        """Return `frames` in buckets, for any mix of greedy rows."""
         shape, width = self._lockstep, self._tables[0].shape[1]
         buffers = (
             torch.zeros(sessions, width, dtype=shape.dtype, device=shape.device),
@@ -152,5 +154,5 @@ class CodePredictor:
         return torch.stack(codes, 1), torch.stack(rows, 1).sum(1), decided
 
     def _entering(self, rows: Tensor) -> Tensor:
-        """Rows of the model as the predictor takes them."""
+        """Project rows of the model to the predictor's width."""
         return rows if self._project is None else self._project(rows)

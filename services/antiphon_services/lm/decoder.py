@@ -21,15 +21,14 @@ from antiphon_services.lm.rotary import Rotation
 
 
 class Decoder:
-    """A stack with final norm; positions are whole numbers below `max_positions`.
+    """A stack with final norm, for positions below `max_positions`.
 
-    `model` has `layers`, `norm` and `rotary_emb`, as Qwen's text models in transformers do.
-    Of a `batch_invariant` one, each row's digits are the same in any company, in float32
-    on a CPU with one thread: it fills lone rows up to `LEAST_ROWS` and reads more
-    positions than there are. `exact_norms` round as Hugging Face's do; without, norms take
-    fewer operations on a CPU. With `bucketing`, up to `most_rows` rows of slots go through
-    by it, where they can, and by `kernels` if there are any; prompts that make a step larger have a
-    forward of their own before it.
+    `model` has `layers`, `norm` and `rotary_emb`, like Qwen's text models in transformers. With
+    `batch_invariant`, each row's digits are independent of the batch, in float32 on a CPU with one
+    thread: single rows are padded to `LEAST_ROWS` and more positions are read. `exact_norms` round
+    like Hugging Face's; other norms need fewer operations on a CPU. With `bucketing`, up to
+    `most_rows` rows run in buckets where possible, fused by `kernels` if given. Prompts that make a
+    step larger get a separate forward before it.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Decoder:
         kernels: Kernels | None = None,
     ) -> None:
         weight: Tensor = model.norm.weight
-        # What a row reads costs on a GPU, where it buys nothing.
+        # Reading more positions costs on a GPU and buys nothing there.
         self._invariant = batch_invariant and weight.device.type == "cpu"
         self.least_rows = LEAST_ROWS if batch_invariant else 1
         rules = {"batch_invariant": batch_invariant, "exact_norms": exact_norms}
@@ -65,7 +64,7 @@ class Decoder:
             device=weight.device,
         )
         self.asks_device = any(layer.asks_device for layer in self._layers)
-        # On a CPU asking is free.
+        # On a CPU reading values is free.
         fit = weight.device.type == "cpu" or not self.asks_device
         self._pieces = self._cut(len(weight), most_rows, bucketing) if bucketing and fit else None
 
@@ -84,20 +83,25 @@ class Decoder:
     def last_rows(
         self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool], *, tapped_layer: int
     ) -> LastRows | None:
-        """For `append_last`: the last row of each span that is `asked` for. None where `append` is
-        to be used: it saves nothing, costs a GPU operations, or all rows are needed."""
+        """Return the last row of each span in `asked`, for `append_last`. None if `append` must be
+        used.
+
+        `append_last` saves nothing without long spans, costs operations on a GPU, and cannot return
+        the tap of the last layer.
+        """
         plain = self.shape.device.type == "cpu" and self._pieces is None and self.least_rows == 1
         saves = any(each.count > 1 for each in spans) and tapped_layer < len(self._layers)
         return LastRows(cache, spans, asked) if plain and saves else None
 
     def order(self, span: Span) -> tuple[int, int]:
-        """What spans should be sorted by: see `span_order`."""
+        """Return the sort key of a span: see `span_order`."""
         return span_order(span, batch_invariant=self._invariant)
 
     def plan(
         self, cache: KVCache, spans: Sequence[Span], beside: Sequence[Numbers] = ()
     ) -> AttentionPlan:
-        """Attention of these spans' rows, which there must be room for; `beside` goes with it."""
+        """Return the attention plan of these spans, for which there must be room; see
+        `AttentionPlan`."""
         return AttentionPlan(cache, spans, batch_invariant=self._invariant, beside=beside)
 
     def append_last(
@@ -109,8 +113,8 @@ class Decoder:
         *,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """`append` with the states of the `last` rows alone, in the order of their spans; see
-        `last_rows`."""
+        """Like `append`, but return the states of the `last` rows only, in the order of their
+        spans."""
         positions = plan.positions if turned is None else turned
         rotation = self._rotation_at(positions)
         number = len(self._layers) - 1
@@ -118,7 +122,7 @@ class Decoder:
         return self._norm(last.through(number, self._layers[-1], states, rotation, plan)), tapped
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: AttendInLayer) -> Tensor:
-        """States [n, hidden] after the final norm of `rows` [n, hidden]."""
+        """Return the states [n, hidden] of `rows` [n, hidden] after the final norm."""
         return self._forward(rows, rotation, attend, 0)[0]
 
     def append(
@@ -129,14 +133,13 @@ class Decoder:
         *,
         tapped_layer: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Append rows [n, hidden] to the sequences of slots; their states, and those tapped.
+        """Append rows [n, hidden] to the sequences of slots. Return their states and the tapped
+        ones.
 
-        `turned` are the positions that turn them where these are not their places in the
-        slot: int64 [n], or [n, 3] where a row's axes differ. `tapped_layer` is numbered as
-        Hugging Face's `hidden_states`: 0 is the rows as they came, n the output of layer n,
-        and the last one the normed output.
-        Fewer than `least_rows` are filled up for the time being. States are good until the
-        next call.
+        `turned` are the rotary positions if they differ from the places in the slot: int64 [n], or
+        [n, 3] where a row's axes differ. `tapped_layer` is numbered like Hugging Face's
+        `hidden_states`: 0 is the input, n the output of layer n, and the last one the normed
+        output. Fewer than `least_rows` rows are padded. States are valid until the next call.
         """
         graphs = self._pieces
         if graphs is not None and len(rows) > graphs.most and (parts := plan.split()) is not None:
@@ -144,7 +147,7 @@ class Decoder:
         missing = max(len(rows), self.least_rows) - plan.count
         positions = plan.positions if turned is None else turned
         if missing:
-            # Like the last one: what is alike takes the same experts.
+            # Pad with the last row: equal rows use the same experts.
             rows = _filled(rows, plan.count + missing)
             positions = _filled(positions, plan.count + missing)
         plain = positions.ndim == 1
@@ -162,14 +165,15 @@ class Decoder:
         turned: Tensor | None,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """`append` in two forwards: what does not fit into graphs does not keep the rest out."""
+        """`append` in two forwards, so that a long prompt does not keep other rows out of
+        graphs."""
         prompts, rest = parts
         made = []
         for part, taken in ((prompts, slice(prompts.count)), (rest, slice(prompts.count, None))):
             given = rows[taken]
             places = None if turned is None else turned[taken]
             states, tapped = self.append(given, part, places, tapped_layer=tapped_layer)
-            # A graph's outputs are good until the next forward.
+            # A graph's outputs are valid until the next forward.
             made.append((states[: len(given)].clone(), tapped[: len(given)].clone()))
         (first, first_tapped), (second, second_tapped) = made
         return torch.cat((first, second)), torch.cat((first_tapped, second_tapped))
@@ -191,7 +195,8 @@ class Decoder:
         layers: int,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """The outputs of the first `layers` layers, and of the tapped one if it is among them."""
+        """Return the outputs of the first `layers` layers, and of the tapped one if it is among
+        them."""
         tapped = rows
         for index, layer in enumerate(self._layers[:layers]):
             rows = layer.forward(rows, rotation, partial(attend, index))
@@ -201,7 +206,7 @@ class Decoder:
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:
-    """`count` rows: the last one again and again."""
+    """Return `count` rows by repeating the last one."""
     if len(rows) == count:
         return rows
     return torch.cat((rows, rows[-1:].expand(count - len(rows), *rows.shape[1:])))

@@ -1,9 +1,9 @@
-"""A draw as one kernel in Triton: what `lm.sampler.choose_each` does in about twenty.
+"""A draw as one Triton kernel instead of the twenty of `lm.sampler.choose_each`.
 
-One program takes one row of logits. It sorts keys that order ids by score and, where scores are
-equal, by id: so what top_k and top_p keep are all keys from one on. Then it draws among the kept
-ids, in their order. Weights and their sums are in float64, as in the sampler, so that both give the
-same id but where a draw falls between sums that differ in their last digit.
+One program processes one row of logits. It sorts keys that order ids by score and then by id, so
+top_k and top_p keep all keys from one on. It then draws among the kept ids, in order. Weights and
+sums are in float64, as in the sampler. Both return the same id, except where a draw falls between
+sums that differ in their last digit.
 
 `TRITON_INTERPRET=1` in the environment runs the kernel on a CPU, slowly.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from antiphon_services.lm.sampler import SamplingRows, choose_each
 
-# A program holds a whole row. Larger vocabularies go to the sampler.
+# A program holds a whole row. Larger vocabularies use the sampler.
 MOST_IDS = 8192
 WARPS = 8
 
@@ -59,13 +59,13 @@ def _draw_kernel(
         hidden = tl.load(suppressed + row * suppressed_stride + ids, mask=there, other=0) != 0
         scores = tl.where(hidden, -float("inf"), scores)
     valid = scores == scores
-    # Minus zero is no lower than zero.
+    # -0.0 must equal 0.0.
     scores = tl.where(there & valid, scores, -float("inf")) + 0.0
     best = tl.max(scores, axis=0)
     likeliest = tl.min(tl.where((scores == best) & there, ids, ROOM), axis=0)
     broken = tl.max(tl.where(there & (valid == 0), 1, 0), axis=0)
     tl.store(highest + row, tl.where(broken > 0, float("nan"), best))
-    # A row without a finite best score is reported by that score, and draws any id.
+    # A row without a finite best score is reported by that score. Its id is arbitrary.
     usable = (tl.abs(best) < float("inf")) & (broken == 0)
     scores = tl.where(usable, scores, 0.0)
     best = tl.where(usable, best, 0.0)
@@ -73,16 +73,16 @@ def _draw_kernel(
     temperature = tl.load(temperatures + row)
     scores = tl.div_rn(scores, temperature)
     largest = tl.div_rn(best, temperature)
-    # As whole numbers floats sort by their bits, negative ones the other way about.
+    # Floats sort by their bits as integers, negative ones in reverse.
     bits = scores.to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     keys = (ordered.to(tl.int64) << 32) | ids.to(tl.int64)
-    # What is not there comes first.
+    # Padding sorts first.
     keys = tl.where(there, keys, -(1 << 62) - (1 << 61))
     ascending = tl.sort(keys, dim=0)
     top_k = tl.minimum(tl.load(top_ks + row), size)
     lowest = tl.sum(tl.where(ids == ROOM - top_k, ascending, 0), axis=0)
-    # All that are as likely as the last one.
+    # Keep ties with the last one.
     lowest = (lowest >> 32) << 32
     back = (ascending >> 32).to(tl.int32)
     back = tl.where(back < 0, back ^ 0x7FFFFFFF, back)
@@ -112,7 +112,7 @@ def choose_fused(
     seen: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`lm.sampler.choose_each`, for rows of up to `MOST_IDS` ids as one kernel."""
+    """`lm.sampler.choose_each` as one kernel, for rows of up to `MOST_IDS` ids."""
     count, size = logits.shape
     if size > MOST_IDS:
         return choose_each(logits, settings, numbers, seen=seen, suppressed=suppressed)

@@ -1,8 +1,8 @@
-"""The MLPs of a decoder layer: a dense one, and experts of which each row takes a few.
+"""The MLPs of a decoder layer: dense, or a mixture of experts.
 
-Experts are one grouped product over rows sorted by expert, which needs neither a loop nor
-a look at the device's choices. Where each row's digits must be the same in any company, a
-CPU runs them one after the other instead: see `LEAST_ROWS`.
+Experts are one grouped product over rows sorted by expert, without a loop and without reading the
+routing back from the device. If each row's digits must be independent of the batch, a CPU runs the
+experts one after the other instead: see `LEAST_ROWS`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from antiphon.errors import FailedPrecondition
 from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.products import Product
 
-# A matrix product of fewer rows takes another path through the CPU's library, with
-# other digits. From this number on each row's digits are the same in any company, so
-# every product of a batch-invariant decoder has so many rows at least.
+# The CPU's library computes products of fewer rows by another path with different digits. From this
+# number on, each row's digits are independent of the batch, so every product of a batch-invariant
+# decoder has at least this many rows.
 LEAST_ROWS = 4
 
 
 SILU_CLASSES = frozenset({"SiLU", "SiLUActivation"})
-"""torch's and transformers', by name: to import the latter's costs what `lm.modules` says."""
+"""torch's and transformers', by name: importing the latter is expensive, see `lm.modules`."""
 
 
 class Dense:
@@ -39,15 +39,15 @@ class Dense:
         self._activate: Callable[[Tensor], Tensor] = module.act_fn.forward
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[n, hidden] to the same."""
+        """Map [n, hidden] to [n, hidden]."""
         return self._out(self._inner(rows))
 
     def plus(self, rows: Tensor, other: Tensor) -> Tensor:
-        """The sum with `other` [n, hidden]."""
+        """Return the output plus `other` [n, hidden]."""
         return self._out.plus(self._inner(rows), other)
 
     def fused(self, rows: Tensor, kernels: Kernels) -> Tensor:
-        """The same by fused kernels."""
+        """Map [n, hidden] to [n, hidden] with fused kernels."""
         return self._out(kernels.gate(self._in(rows)))
 
     def _inner(self, rows: Tensor) -> Tensor:
@@ -56,10 +56,10 @@ class Dense:
 
 
 class Sparse:
-    """Experts, with a shared one that sees every row if the module has it.
+    """A mixture of experts, with a shared expert for every row if the module has one.
 
-    `by_loop` keeps digits the same in any company on a CPU, for `LEAST_ROWS` or more. One that
-    is `exact` sums as Hugging Face does there.
+    With `by_loop`, digits are independent of the batch on a CPU, for at least `LEAST_ROWS` rows.
+    With `exact`, sums are ordered as Hugging Face's.
     """
 
     def __init__(self, module: Any, *, by_loop: bool = False, exact: bool = False) -> None:
@@ -76,17 +76,17 @@ class Sparse:
             # One product for the router and the shared expert's gate.
             gates = torch.cat((router.weight, module.shared_expert_gate.weight))
         self._gates = Product(gates)
-        # Of the experts.
+        # Ids of the experts.
         self._numbers = torch.arange(self._count, device=self._in.device)
         self._exact = exact and self._in.device.type == "cpu"
         self._by_loop = by_loop and self._in.device.type == "cpu"
 
     @property
     def asks_device(self) -> bool:
-        """Whether a call waits for a value that the device knows, which no graph can do.
+        """Whether a call waits for a device value, which a CUDA graph cannot do.
 
-        On a GPU torch's grouped product does not where it has a kernel: `_grouped_mm_cuda`
-        has one for bfloat16 on these; else it loops over the experts, as on a CPU.
+        On a GPU, torch's grouped product does not if it has a kernel: `_grouped_mm_cuda` supports
+        bfloat16 on these capabilities. Otherwise it loops over the experts, as on a CPU.
         """
         weight = self._in
         if weight.device.type == "cpu" or weight.dtype != torch.bfloat16:
@@ -94,7 +94,7 @@ class Sparse:
         return torch.cuda.get_device_capability(weight.device)[0] not in (9, 10)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[n, hidden] to the same."""
+        """Map [n, hidden] to [n, hidden]."""
         gates = self._gates(rows)
         shares, taken = self._choose(gates[:, : self._count])
         mixed = self._mix(rows, taken, shares.to(rows.dtype))
@@ -103,11 +103,12 @@ class Sparse:
         return mixed + gates[:, -1:].sigmoid() * self._shared(rows)
 
     def plus(self, rows: Tensor, other: Tensor) -> Tensor:
-        """The sum with `other` [n, hidden]."""
+        """Return the output plus `other` [n, hidden]."""
         return other + self(rows)
 
     def fused(self, rows: Tensor, kernels: Kernels) -> Tensor:
-        """The same by fused kernels, with a grouped product on any device."""
+        """Map [n, hidden] to [n, hidden] with fused kernels, and a grouped product on any
+        device."""
         gates = self._gates(rows)
         logits = gates[:, : self._count]
         if self._normalised:
@@ -128,21 +129,22 @@ class Sparse:
         return mixed
 
     def _choose(self, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares float32 [n, k] of experts [n, k]."""
+        """Return shares float32 [n, k] of experts [n, k]."""
         if self._exact or not self._normalised:
             shares, taken = gates.softmax(-1, dtype=torch.float32).topk(self._taken)
             if self._normalised:
                 shares = shares / shares.sum(-1, keepdim=True)
             return shares, taken
-        # Those of all experts, over their sum, are those of the taken ones.
+        # Normalized shares equal a softmax over the selected experts.
         highest, taken = gates.topk(self._taken)
         return highest.softmax(-1, dtype=torch.float32), taken
 
     def _mix(self, rows: Tensor, taken: Tensor, shares: Tensor) -> Tensor:
-        """The shares [n, k] of experts `taken` [n, k], summed: [n, hidden].
+        """Return the outputs of experts `taken` [n, k], weighted by shares [n, k] and summed: [n,
+        hidden].
 
-        Rows are sorted by expert, and what becomes of them goes back to where the k of each row
-        stand side by side, so sums have one order on a GPU, too.
+        Rows are sorted by expert. Outputs are put back where the k of each row are adjacent, so
+        that sums have a fixed order on a GPU, too.
         """
         by_expert, order = taken.flatten().sort(stable=True)
         owners = order // self._taken
@@ -155,19 +157,19 @@ class Sparse:
         return by_row.view(len(rows), self._taken, -1).mul_(shares[:, :, None]).sum(1)
 
     def _grouped(self, given: Tensor, by_expert: Tensor) -> Tensor:
-        """What experts make of rows that are sorted by them."""
+        """Return the experts' outputs for rows sorted by expert."""
         ends = torch.searchsorted(by_expert, self._numbers, right=True, out_int32=True)
         gate, up = grouped_mm(given, self._in.transpose(1, 2), offs=ends).chunk(2, dim=-1)
         return grouped_mm(self._activate(gate).mul_(up), self._out.transpose(1, 2), offs=ends)
 
     def _loop(self, given: Tensor, by_expert: Tensor) -> Tensor:
-        """As `_grouped`."""
+        """Like `_grouped`, expert by expert."""
         made = torch.empty_like(given)
         start = 0
         for index, count in enumerate(by_expert.bincount().tolist()):
             if count == 0:
                 continue
-            # Neighbours, whose outputs are dropped, make up the least number of rows.
+            # Neighbouring rows pad to the least number; their outputs are dropped.
             first = min(start, max(len(given) - LEAST_ROWS, 0))
             stop = max(start + count, first + LEAST_ROWS)
             gate, up = linear(given[first:stop], self._in[index]).chunk(2, dim=-1)
@@ -178,7 +180,7 @@ class Sparse:
 
 
 def require_silu(activate: Any) -> None:
-    """Raise `FailedPrecondition` for an MLP that fused kernels do not compute."""
+    """Raise `FailedPrecondition` for an activation without a fused kernel."""
     if type(activate).__name__ not in SILU_CLASSES:
         raise FailedPrecondition(
             f"fused: the MLP's hidden_act is a {type(activate).__name__}, and kernels compute "

@@ -1,4 +1,4 @@
-"""The decoder of an engine that draws codes: its cache, its slots, and the rows of one forward."""
+"""The decoder of an engine that draws codes: its cache, its slots and the rows of one forward."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True, slots=True)
 class Arranged(Generic[Text]):
-    """The rows of one forward: parts of prompts as they are, behind them those of `draws`, in the
-    order in which `plan` attends. `filled` has the last draw several times where there are few:
-    products over the draws' rows alone need as many as others."""
+    """The rows of one forward: parts of prompts, then those of `draws`, in the order of `plan`.
+
+    `filled` repeats the last draw up to `LEAST_ROWS`, since products over the draws' rows need the
+    padding, too.
+    """
 
     draws: list[FrameDraw[Text]]
     filled: list[FrameDraw[Text]]
     plan: AttentionPlan
 
     def rows_of(self, draws: Sequence[FrameDraw[Text]]) -> list[int]:
-        """Which of the rows behind the parts is that of each draw."""
+        """Return the index of each draw's row among the rows after the parts."""
         row_of = {draw.slot: row for row, draw in enumerate(self.draws)}
         return [row_of[draw.slot] for draw in draws]
 
 
 class FrameDecoder:
-    """What computes for a `FrameEngine`; a subclass knows what rows and draws are made of.
+    """The computing part of a `FrameEngine`. Subclasses define rows and draws.
 
-    Raises `InvalidArgument` where there is no memory for `slots` segments of `context_limit`
+    Raises `InvalidArgument` if memory is insufficient for `slots` segments of `context_limit`
     positions.
     """
 
@@ -49,8 +51,9 @@ class FrameDecoder:
         self.kept = KeptParts()
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """A slot for a new segment of a session, which `returns` if another one is expected: that
-        of its last one, if it can be. Raises `ResourceExhausted`.
+        """Return a slot for a new segment of a session, if possible that of its last one.
+
+        `returns` means that a further segment is expected. Raises `ResourceExhausted`.
         """
         slot = self.kept.choose(session, self._slots.free_slots)
         if slot is None:
@@ -60,7 +63,7 @@ class FrameDecoder:
         return slot
 
     def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """The slot's segment is gone; these positions may hold what is not finite."""
+        """Free the slot of an ended segment. `doubtful` positions may hold non-finite values."""
         if doubtful:
             self.cache.clear(slot, doubtful.start, doubtful.stop)
             self.kept.drop(slot, doubtful.start)
@@ -71,7 +74,7 @@ class FrameDecoder:
         parts: Sequence[PromptPart[Any] | KnownPart[Any]],
         draws: Sequence[FrameDraw[Text]],
     ) -> Arranged[Text]:
-        """One forward of all of these."""
+        """Arrange all of these in one forward."""
         ordered = sorted(draws, key=lambda draw: self._decoder.order(draw.span))
         spans = [*(each.span for each in parts), *(each.span for each in ordered)]
         plan = self._decoder.plan(self.cache, spans)

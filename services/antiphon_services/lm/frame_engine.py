@@ -1,10 +1,31 @@
-"""An engine that draws codes: all but what a step is made of. See `antiphon_services.lm.frames`.
+"""The engine loop of models that draw codes. Subclasses define a step; see `lm.frames` for
+segments.
 
-With `launch_ahead` the device never waits for the host between two steps. The engine launches a
-step for all segments that can go on as far as the host knows, and reads the draws of the step
-before only then. The host can be wrong about one thing: that a segment goes on. The draw of a
-segment that has ended is dropped. A step is read as soon as its own copy is complete, while its
-successor still runs. New input, a text or a session, joins a step later.
+Launch-ahead. A step ends with a draw that the host must read: to send the frame, and to know
+whether the segment continues. If the host launched the next step only after reading, the device
+would be idle for that round trip and for the host's own work, at every frame. With `launch_ahead`
+the order is:
+
+    step n runs       host launches step n + 1, then reads the draws of step n
+    step n + 1 runs   host sends the frames of step n, launches step n + 2, ...
+
+This is possible because step n + 1 needs nothing from the host that depends on step n. The drawn
+codes stay on the device, where the next row is built from them (`GroupedFrameDecoder`). The host
+contributes only text and positions, which it knows.
+
+What the host does not know is whether a segment ends with step n. It launches a row for it anyway.
+The draw of a segment that has ended is dropped (`PendingStep`), and the slot's doubtful positions
+are cleared. So a mistake costs one row, and never a wrong frame.
+
+Consequences:
+
+* New input, a text or a session, joins one step later.
+* A draw of a held segment waits in the segment and blocks no other one.
+* A step is read as soon as its own copy to the host is complete, while its successor still runs.
+  The copy uses another stream, so its source must not be overwritten (`lm.readback`).
+* Non-finite logits are detected one step late. Positions not yet known to be finite are cleared
+  when
+  the slot is freed (`FrameSegment.doubtful`).
 """
 
 from __future__ import annotations
@@ -36,29 +57,32 @@ Segment = TypeVar("Segment", bound=FrameSegment[Any])
 
 
 class FrameModel(Protocol):
-    """What computes for an engine: it has a slot for each segment that runs."""
+    """The computing part of an engine. It has a slot for each running segment."""
 
     @property
     def code_sizes(self) -> Sequence[int]:
-        """Below which the codes of each group are that can be drawn."""
+        """Upper bounds of the codes of each group that can be drawn."""
 
     kept: KeptParts
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """A slot for a new segment of a session, which `returns` if another one is expected.
+        """Return a slot for a new segment of a session. `returns` means that a further one is
+        expected.
 
         Raises `ResourceExhausted`.
         """
 
     def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """The slot's segment is gone; these positions may hold what is not finite."""
+        """Free the slot of an ended segment. `doubtful` positions may hold non-finite values."""
 
 
 class FrameEngine(ABC, Generic[Segment]):
-    """Implements `antiphon.runtime.engine.Engine` for the stage `role` with the one output edge
-    `edge`. Positions are bounded by `context_limit`, and prompt rows in a step by
-    `prefill_rows`, which is a part of a prompt at least. With `launch_ahead` a step is launched
-    before the draws of the one before are read."""
+    """Implements `antiphon.runtime.engine.Engine` for the stage `role` with the output edge `edge`.
+
+    `context_limit` bounds positions. `prefill_rows` bounds prompt rows per step; it is at least one
+    part of a prompt. With `launch_ahead` a step is launched before the draws of the previous one
+    are read.
+    """
 
     role: str
     edge: str
@@ -80,31 +104,31 @@ class FrameEngine(ABC, Generic[Segment]):
 
     @abstractmethod
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Segment:
-        """A segment that nothing has come for. Raises `InvalidArgument` for its settings."""
+        """Return a segment without input. Raises `InvalidArgument` for its settings."""
 
     def wait_for_input(self, segments: Sequence[Segment]) -> None:
-        """Wait if none of these can go on before something that the engine makes is there.
+        """Wait if none of these segments can continue before something prepared by the engine is
+        ready.
 
-        Called when no step is pending. Here nothing is made.
+        Called when no step is pending. The default prepares nothing.
         """
 
     @abstractmethod
     def launch(self, segments: Sequence[Segment], events: list[EngineEvent]) -> PendingStep | None:
-        """Start a step of those that can go on; None when it draws nothing.
+        """Start a step of the segments that can continue; None if it draws nothing.
 
-        What is known without its draws goes into `events`.
+        Events that do not depend on its draws are added to `events`.
         """
 
     @abstractmethod
     def take_drawn(self, segment: Segment, drawn: Any) -> Sequence[EngineEvent]:
-        """The events of the segment's next draw, as it was read, in order; the segment may end
-        with it."""
+        """Return the events of the segment's next draw, in order. The segment may end with it."""
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Prefill a part, or make a draw, of every segment that can go on and is not `held`.
+        """Prefill a part, or make a draw, of every segment that can continue and is not `held`.
 
-        With `launch_ahead`, a later step hands on what this one launches.
+        With `launch_ahead`, a later call returns the draws that this one launches.
         """
         free = self.going(held)
         if self._pending is None:
@@ -112,7 +136,7 @@ class FrameEngine(ABC, Generic[Segment]):
         events = self._end_silent(free)
         events += self._hand_on(free)
         pending, self._pending = self._pending, None
-        # A launch takes a while: a step that is complete already is read first.
+        # Launching takes time: first read a step that is already complete.
         if pending is None or not pending.ready:
             self._pending = self.launch([each for each in free if not each.ended], events)
         if not self._launch_ahead:
@@ -123,7 +147,8 @@ class FrameEngine(ABC, Generic[Segment]):
         return events
 
     def _end_silent(self, segments: Sequence[Segment]) -> list[EngineEvent]:
-        """The last events of segments with nothing to say. Input comes between steps alone."""
+        """Return the last events of segments without anything to say. Input arrives between steps
+        only."""
         events: list[EngineEvent] = []
         for segment in segments:
             if segment.prompt.silent:
@@ -131,7 +156,7 @@ class FrameEngine(ABC, Generic[Segment]):
         return events
 
     def _hand_on(self, segments: Sequence[Segment]) -> list[EngineEvent]:
-        """The events of draws that were read, of segments that are not held."""
+        """Return the events of draws that were read, for segments that are not held."""
         events: list[EngineEvent] = []
         for segment in segments:
             if segment.waiting is not None and not segment.ended:
@@ -140,13 +165,13 @@ class FrameEngine(ABC, Generic[Segment]):
         return events
 
     def undecided(self, segment: Segment) -> list[EngineEvent]:
-        """The segment ends because the logits of its next draw are not finite."""
+        """End the segment because the logits of its next draw are not finite."""
         segment.ended = True
         reason = f"draw {segment.handed_on}: the logits are not finite"
         return [Failed(segment.key, Internal(reason))]
 
     def take_frame(self, segment: Segment, drawn: Drawn, stop_code: int) -> Sequence[EngineEvent]:
-        """`take_drawn` where each draw is a frame, but `stop_code` and the last one allowed."""
+        """`take_drawn` for draws that are frames, except `stop_code` and the last one allowed."""
         step = segment.frames
         if not drawn.decided:
             return self.undecided(segment)
@@ -159,7 +184,7 @@ class FrameEngine(ABC, Generic[Segment]):
         return [Emitted(segment.key, self.edge, step, {self.edge: drawn.codes})]
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for settings that `new_segment` refuses, another output, or a
+        """Raises `InvalidArgument` for settings that `new_segment` rejects, another output, or a
         history of frames that cannot be drawn."""
         if settings.outputs != {self.edge}:
             raise InvalidArgument(
@@ -169,12 +194,12 @@ class FrameEngine(ABC, Generic[Segment]):
         known = known_frames(settings.history, self._frame_model.code_sizes)
         segment = self._segments[key] = self.new_segment(key, settings)
         segment.known = known
-        # Most sessions have one segment: a first one is expected to be the only one.
+        # Most sessions have one segment, so no further one is expected after the first.
         segment.returns = key.segment > 0 or settings.live
 
     @torch.inference_mode()
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Give the segment's prompt the chunk. The first one takes a slot.
+        """Pass the chunk to the segment's prompt. The first one takes a slot.
 
         Raises `InvalidArgument` over the limit and `ResourceExhausted` without a slot.
         """
@@ -196,23 +221,23 @@ class FrameEngine(ABC, Generic[Segment]):
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment and give its slot back, whatever is in flight."""
+        """Forget the segment and free its slot, whatever is in flight."""
         segment = self._segments.pop(key)
         if segment.slot is not None:
             self._frame_model.give_slot_back(segment.slot, segment.doubtful)
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the segment's counts so far."""
         return _cost(self._segments[key], FinishReason.CANCELLED)
 
     def going(self, held: Collection[SegmentKey]) -> list[Segment]:
-        """Those that have not ended and are not held."""
+        """Return the segments that have not ended and are not held."""
         return [each for each in self._segments.values() if not each.ended and each.key not in held]
 
     def take_known(
         self, segments: Collection[Segment], parts: Sequence[PromptPart[Any]]
     ) -> list[KnownPart[Any]]:
-        """The next known frames' rows, within what `parts` leave of the budget."""
+        """Return the next rows of known frames, within what `parts` leave of the budget."""
         budget = self.left_of_budget(parts)
         taken = []
         for segment in segments:
@@ -222,27 +247,29 @@ class FrameEngine(ABC, Generic[Segment]):
         return taken
 
     def left_of_budget(self, parts: Sequence[PromptPart[Any]]) -> int:
-        """How many rows beside these may go in with a step."""
+        """Return how many more rows fit the step."""
         return self._prefill_rows - sum(part.stop - part.start for part in parts)
 
     def tell_known(self, parts: Sequence[KnownPart[Any]]) -> list[EngineEvent]:
-        """Let the frames of rows that went in leave, as if they had been drawn; their tensor is
-        called what the edge is."""
+        """Return events for the frames of prefilled rows, as if they had been drawn.
+
+        Their tensor has the edge's name.
+        """
         return [Emitted(each.key, self.edge, each.step, {self.edge: each.frames}) for each in parts]
 
     def take_parts(self, segments: Collection[Segment]) -> list[PromptPart[Any]]:
-        """The next parts of prompts that are to be computed, all of which will be."""
+        """Return the next parts of prompts to compute. All of them will be computed."""
         kept = self._frame_model.kept
         for segment in segments:
             segment.pass_kept(kept)
         parts = next_parts(segments, self._prefill_rows)
         for part in parts:
-            # What is drawn goes behind the last part, which has no name.
+            # Draws follow the last part, which has no name.
             kept.put(part.slot, part.start, part.stop, part.prompt.part_name(part.start, part.stop))
         return parts
 
     def finish(self, segment: Segment, reason: FinishReason) -> list[EngineEvent]:
-        """The segment's last events."""
+        """Return the segment's last events."""
         segment.ended = True
         return [
             Emitted(segment.key, self.edge, segment.frames, finish_reason=reason),
@@ -251,7 +278,7 @@ class FrameEngine(ABC, Generic[Segment]):
 
 
 def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
-    """What a segment took and gave."""
+    """Return the counts of a segment."""
     rows = segment.prompt.prompt_rows or 0
     return Completed(
         segment.key, reason, rows, segment.frames, input_cached_positions=segment.reused
@@ -259,12 +286,12 @@ def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
 
 
 def next_parts(segments: Collection[FrameSegment[Prompt]], budget: int) -> list[PromptPart[Prompt]]:
-    """The next parts of prompts, within the budget of rows; whoever has had least comes first.
+    """Return the next parts of prompts within the budget of rows, shortest-served first.
 
-    So a short prompt is not behind a long one that came before it, and a long one goes
-    on, since those before it are soon done. There are none in a step that makes the first
-    frame of a segment: its listener hears nothing yet, and later frames have some lead. Each
-    segment has one such step, so prompts are delayed by a step for each that begins.
+    So a short prompt does not wait for a long one that arrived earlier, and a long one continues,
+    since those before it soon finish. A step with the first frame of a segment contains none: its
+    listener hears nothing yet, whereas later frames have some lead. Each segment has one such step,
+    so each new segment delays prompts by one step.
     """
     parts: list[PromptPart[Prompt]] = []
     if any(segment.can_draw and not segment.launched for segment in segments):

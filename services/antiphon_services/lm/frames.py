@@ -1,14 +1,14 @@
-"""The frame of an engine that draws codes behind a prompt of rows, for many segments at a time.
+"""Segments of an engine that draws codes after a prompt of rows.
 
-A segment's prompt goes in by parts, in forwards that it shares with the parts and draws of others;
-after that each step is one row and one draw. The prompt's last row is the first draw's. What an
-engine adds is what a row is made of, and what becomes of a draw.
+A segment's prompt is prefilled in parts, in forwards shared with the parts and draws of other
+segments. After that, each step is one row and one draw. The prompt's last row is that of the first
+draw. Engines define the content of a row and the use of a draw.
 
-Parts wait until all of their rows can be computed, and where one ends depends on the rows before
-that alone. So how a prompt is cut up depends on the prompt alone, not on when it came or who else
-is served, and neither do the digits of its keys and values; and two prompts that begin alike are
-cut alike as far as that goes. What a slot still holds of its session's last prompt is not computed
-again: see `antiphon_services.lm.kept_parts`.
+A part waits until all of its rows can be computed, and its end depends only on the rows before it.
+So the partition of a prompt depends on the prompt alone, not on arrival times or other sessions,
+and so do the digits of its keys and values. Prompts with a common prefix are partitioned alike over
+it. What a slot still holds of its session's last prompt is not computed again: see
+`antiphon_services.lm.kept_parts`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from antiphon_services.lm.known_frames import Frames, KnownPart, check_count, no
 PART_ROWS = 128
 """Most rows of a part."""
 LEAST_PART_ROWS = 32
-"""Fewest rows for which a prompt is cut where a piece of it ends: a part has calls of its own."""
+"""Shortest part that ends at a cut of the prompt, since each part needs separate calls."""
 
 
 class FramePrompt(Protocol):
-    """What has come of a segment's prompt, and of what is to be said behind it.
+    """A segment's prompt and its text, as far as received.
 
     A prompt may grow until its length is known.
     """
 
     @property
     def prompt_rows(self) -> int | None:
-        """Length of the prompt, with the first draw's row; None until it is known."""
+        """Length of the prompt, including the first draw's row; None until known."""
 
     @property
     def ready_rows(self) -> int:
@@ -50,21 +50,24 @@ class FramePrompt(Protocol):
 
     @property
     def silent(self) -> bool:
-        """Whether it is certain that there is nothing to say."""
+        """Whether there is certainly nothing to say."""
 
     def accept(self, chunk: InputChunk) -> None:
-        """Take a chunk in. Raises `AntiphonError`."""
+        """Add a chunk. Raises `AntiphonError`."""
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """Where pieces of the prompt end, ascending, such as a turn: it may be cut there. They are
-        known when the rows before them are ready, and stay."""
+        """Where pieces of the prompt end, such as turns, ascending: a part may end there.
+
+        Cuts are known when the rows before them are ready, and do not change.
+        """
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """The same for ready rows that are the same; None if no later prompt has them there."""
+        """Return a name of ready rows, equal for equal rows; None if no later prompt has them
+        there."""
 
     def pass_part(self, start: int, stop: int) -> None:
-        """These ready rows are in the slot: they need not be handed over."""
+        """Skip ready rows that the slot already holds."""
 
 
 Prompt = TypeVar("Prompt", bound=FramePrompt)
@@ -73,7 +76,7 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True, slots=True)
 class PromptPart(Generic[Prompt]):
-    """Rows `start` to `stop` of the prompt of the segment in `slot`, all of which are ready."""
+    """Rows `start` to `stop` of the prompt of the segment in `slot`, all ready."""
 
     slot: int
     start: int
@@ -83,13 +86,13 @@ class PromptPart(Generic[Prompt]):
 
     @property
     def span(self) -> Span:
-        """Where the rows go."""
+        """The span of the rows in the slot."""
         return Span(self.slot, self.start, self.stop - self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameDraw(Generic[Text]):
-    """Draw `step` of the segment in `slot`, after a row at `position` that goes with `text`."""
+    """Draw `step` of the segment in `slot`, after a row at `position` that contains `text`."""
 
     slot: int
     position: int
@@ -99,18 +102,20 @@ class FrameDraw(Generic[Text]):
 
     @property
     def span(self) -> Span:
-        """Where the row goes."""
+        """The span of the row in the slot."""
         return Span(self.slot, self.position)
 
 
 @dataclass(slots=True)
 class FrameSegment(ABC, Generic[Prompt]):
-    """`slot` is None until the first chunk; `prefilled` counts prompt rows that are in, of which
-    the first `reused` were there before, `launched` draws that the device was asked for and
-    `frames` what has left of them. The first draws, whose frames are `known`, are not made. After
-    `shown` draws finite logits have shown that all the segment kept was finite. It `returns` if
-    its session is expected to have another one. `waiting` is a draw that has been read and not
-    handed on."""
+    """State of one segment.
+
+    `slot` is None until the first chunk. `prefilled` counts prompt rows in the slot; the first
+    `reused` of them were there before. `launched` counts draws requested from the device, `frames`
+    those sent. The first draws, whose frames are `known`, are not made. After `shown` draws, finite
+    logits have proved that everything in the slot up to then is finite. `returns` means that the
+    session is expected to have a further segment. `waiting` is a draw that was read and not sent.
+    """
 
     key: SegmentKey
     voice: str
@@ -129,36 +134,36 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @abstractmethod
     def has_row(self, step: int) -> bool:
-        """Whether all of draw number `step`'s row has come."""
+        """Return whether all input of draw `step`'s row was received."""
 
     @abstractmethod
     def take_text(self, step: int) -> Any:
-        """What goes with the codes in that row, which has come; asked for once, in order."""
+        """Return the text in that row. Called once per row, in order, after it was received."""
 
     @property
     @abstractmethod
     def missing_edge(self) -> str:
-        """The edge that brings what the next row, or part of the prompt, lacks."""
+        """The edge whose input the next row, or part of the prompt, needs."""
 
     @property
     def in_flight(self) -> bool:
-        """Whether a draw was launched and not handed on."""
+        """Whether a draw was launched and not sent."""
         return self.launched > self.handed_on
 
     @property
     def handed_on(self) -> int:
-        """How many draws have been handed on, with those that were known."""
+        """Number of draws sent, including known ones."""
         return self.frames
 
     @property
     def doubtful(self) -> range:
-        """Which positions of its slot may hold what is not finite."""
+        """Positions of its slot that may hold non-finite values."""
         first = self.prefilled + self.shown if self.shown else self.reused
         return range(first, self.prefilled + self.launched)
 
     @property
     def prompt_complete(self) -> bool:
-        """Whether the next row is a draw's and no longer the prompt's."""
+        """Whether the next row is that of a draw."""
         total = self.prompt.prompt_rows
         return total is not None and self.prefilled == total - 1
 
@@ -170,7 +175,7 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def awaited_edge(self) -> str | None:
-        """The edge without which the segment cannot go on; None while a draw is in flight."""
+        """The edge without which the segment cannot continue; None while a draw is in flight."""
         if self.ended or self.in_flight or self.prompt.silent:
             return None
         ready = self._has_next if self.prompt_complete else self.next_part_end
@@ -178,14 +183,14 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def _has_next(self) -> bool:
-        """Whether the next row behind the prompt has come, or all of the next part of them."""
+        """Whether the next row after the prompt, or all of the next known part, was received."""
         if self.frames < len(self.known):
             return self.next_known_end is not None
         return self.has_row(self.launched)
 
     @property
     def next_part_end(self) -> int | None:
-        """Where the part from `prefilled` on ends; None when it is not ready or there is none."""
+        """End of the part that starts at `prefilled`; None if it is not ready or there is none."""
         total, start = self.prompt.prompt_rows, self.prefilled
         if start + 1 == total:
             return None
@@ -196,21 +201,21 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def next_known_end(self) -> int | None:
-        """Where the next part of the known frames ends; None when a row of it has not come, or
-        there is none."""
+        """End of the next part of the known frames; None if a row of it is missing or there is
+        none."""
         if not self.prompt_complete or self.frames >= len(self.known):
             return None
         stop = min(self.frames - self.frames % PART_ROWS + PART_ROWS, len(self.known))
         return stop if self.has_row(self.launched + stop - self.frames - 1) else None
 
     def take_known(self, stop: int) -> KnownPart[Prompt]:
-        """The part of the known frames that ends there, which goes in now."""
+        """Return the part of the known frames up to `stop`, and count it as prefilled."""
         part = self.known_part(stop)
         self.launched, self.frames = self.launched + len(part.frames), stop
         return part
 
     def known_part(self, stop: int) -> KnownPart[Prompt]:
-        """The part of the known frames that ends there."""
+        """Return the part of the known frames up to `stop`."""
         assert self.slot is not None
         start, step = self.frames, self.launched
         return KnownPart(
@@ -226,25 +231,25 @@ class FrameSegment(ABC, Generic[Prompt]):
         )
 
     def _part_end(self, start: int) -> int:
-        """Where the part from `start` on ends, unless the prompt ends before."""
+        """Return the end of the part that starts at `start`, regardless of the prompt's end."""
         cuts, stop = self.prompt.cuts, start + PART_ROWS
         at = int(np.searchsorted(cuts, start + self.least_part_rows(start)))
         return min(stop, int(cuts[at])) if at < len(cuts) else stop
 
     def least_part_rows(self, start: int) -> int:
-        """Fewest rows of a part from `start` on that ends at a cut of the prompt."""
+        """Return the shortest length of a part that ends at a cut of the prompt."""
         return LEAST_PART_ROWS
 
     def launch(self, text: Text) -> FrameDraw[Text]:
-        """The next draw, which is launched now; `text` is that of its row. The segment can."""
+        """Count the next draw as launched and return it. `text` is that of its row."""
         assert self.slot is not None
         step, self.launched = self.launched, self.launched + 1
         return FrameDraw(self.slot, self.prefilled + step, text, self.sampling, step)
 
     def change(self, row: int) -> None:
-        """Rows of the prompt have come again from this one on: they are to go in anew.
+        """Prefill again from `row` on: rows of the prompt were replaced.
 
-        Raises `DataLoss` when something was drawn behind them.
+        Raises `DataLoss` if a draw depends on them.
         """
         if self.launched:
             raise DataLoss(f"row {row} of the prompt came again after the first draw")
@@ -255,7 +260,7 @@ class FrameSegment(ABC, Generic[Prompt]):
         self.reused = min(self.reused, self.prefilled)
 
     def pass_kept(self, kept: KeptParts) -> None:
-        """Go on behind the parts of the prompt that its slot holds."""
+        """Skip the parts of the prompt that the slot already holds."""
         while self.slot is not None and kept.holds(self.slot, self.prefilled):
             start, stop = self.prefilled, self.next_part_end
             if stop is None:
@@ -268,9 +273,9 @@ class FrameSegment(ABC, Generic[Prompt]):
             self.prefilled = self.reused = stop
 
     def bound(self, context_limit: int) -> None:
-        """Let the draws end where the context does; the prompt must be known.
+        """Limit the draws to the context; the prompt must be known.
 
-        Raises `InvalidArgument` for frames behind that.
+        Raises `InvalidArgument` for known frames beyond it.
         """
         room = context_limit - (self.prompt.prompt_rows or 0) + 1
         if self.sampling.max_tokens > room:
@@ -280,5 +285,5 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def most_frames(self) -> int:
-        """Out of all draws that it may have, of which the last one is no frame."""
+        """Most frames of the segment: the last allowed draw is not a frame."""
         return self.sampling.max_tokens - 1

@@ -1,9 +1,8 @@
-"""The code predictor's stack of `lm.lockstep` with fused kernels, for captured graphs.
+"""The code predictor's stack of `lm.lockstep` with fused kernels, for CUDA graphs.
 
-Nine kernels a layer and position: four products, attention, and between them
-`antiphon_services.lm.kernels`. By layer the cache holds positions, sequences and heads. Queries,
-keys and values stand side by side, so that one kernel norms and rotates them on their way from the
-product.
+A layer and position take nine kernels: four products, attention, and `antiphon_services.lm.kernels`
+in between. By layer, the cache is laid out by position, sequence and head. Queries, keys and values
+are adjacent, so that one kernel norms and rotates them while copying them from the product.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from antiphon_services.lm.rotary import Rotation
 
 
 class FusedLockstep:
-    """`antiphon_services.lm.lockstep.Lockstep`, by `kernels`."""
+    """`antiphon_services.lm.lockstep.Lockstep` with `kernels`."""
 
     reads_ahead = False
     output_scale: Tensor | None = None
@@ -39,19 +38,22 @@ class FusedLockstep:
         self._cache = torch.zeros(size, dtype=self.dtype, device=self.device)
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """States [n, width] of the second of the two positions that n sequences begin with."""
+        """Return states [n, width] of the second of the two positions that n sequences begin
+        with."""
         return self._through(torch.cat((first, second)), 0, len(first))[len(first) :]
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """States of one more position of all sequences, `given` [n, width]."""
+        """Return states of the next position of all sequences, from `given` [n, width]."""
         return self._through(given, position, len(given))
 
     def found_finite(self) -> None:
-        """Nothing is read before it is written."""
+        """Do nothing: no position is read before it is written."""
 
     def _through(self, rows: Tensor, start: int, count: int) -> Tensor:
-        """The normed states of `rows`, those of `count` sequences at a position from `start` on, of
-        each before those at the next."""
+        """Return the normed states of `rows`: `count` sequences at positions from `start` on.
+
+        All sequences of one position precede those of the next.
+        """
         stop = start + len(rows) // count
         normed = self._layers[0].norm(rows)
         following = [each.first_norm for each in self._layers[1:]]
@@ -64,7 +66,7 @@ class FusedLockstep:
 
 
 class _FusedStep:
-    """One layer, from the weights of Hugging Face's."""
+    """One layer with Hugging Face's weights."""
 
     def __init__(self, module: Any, kernels: Kernels, rotation: Rotation) -> None:
         attention, mlp = module.self_attn, module.mlp
@@ -89,12 +91,12 @@ class _FusedStep:
             self._epsilon = float(attention.q_norm.variance_epsilon)
 
     def norm(self, rows: Tensor) -> Tensor:
-        """The first norm alone."""
+        """Apply the first norm."""
         weight, epsilon = self.first_norm
         return weight * torch.nn.functional.rms_norm(rows, rows.shape[-1:], eps=epsilon)
 
     def attend(self, normed: Tensor, cache: Tensor, start: int, stop: int, count: int) -> Tensor:
-        """What the rows of positions `start` to `stop` see: [n, heads * head_dim]."""
+        """Return the attention output of positions `start` to `stop`: [n, heads * head_dim]."""
         made = self._in(normed).view(stop - start, count, self.heads, self.head_dim)
         new = cache[start:stop, :count]
         turns = self._turns[start:stop, None]
@@ -104,19 +106,19 @@ class _FusedStep:
         mixed = self._mix(cache[:stop, :count], new[-1])
         if stop - start == 1:
             return mixed
-        # Position 0 sees itself alone.
+        # Position 0 sees only itself.
         values = new[0, :, self._queries + self._key_heads :]
         share = self._queries // self._key_heads
         alone = values[:, :, None].expand(-1, -1, share, -1).reshape(count, -1)
         return torch.cat((alone, mixed))
 
     def leave(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows with attention's part, and what the MLP adds to them."""
+        """Return the rows with attention's output added, and the MLP's output to add to them."""
         rows, normed = self._kernels.add_norm(rows, self._out(mixed), *self._second_norm)
         return rows, self._down(self._kernels.gate(self._up(normed)))
 
     def _mix(self, seen: Tensor, last: Tensor) -> Tensor:
-        """What the last position of each sequence sees."""
+        """Return the attention output of each sequence's last position."""
         count, first_key = len(last), self._queries
         asked = last[:, :first_key].view(count, self._key_heads, -1, self.head_dim)
         by_head = seen.permute(1, 2, 0, 3)

@@ -1,17 +1,14 @@
-"""Runs a function of rows at a few fixed sizes, so that a GPU can replay what it launches.
+"""Runs a function of rows at a few fixed sizes, so that a GPU can replay it as a CUDA graph.
 
-A CUDA graph repeats its kernels at the same addresses and shapes: inputs are copied into
-buffers that never move, rows are padded up to the next bucket, outputs come where they
-came before. What the function may not do: ask the device for a value, branch on one,
-make a shape out of one, or copy from the host.
+A CUDA graph repeats kernels at the same addresses and shapes. Inputs are copied into fixed buffers,
+rows are padded to the next bucket, and outputs are always in the same place. The function must not
+read a device value, branch on one, derive a shape from one, or copy from the host.
 
-Padding rows hold what earlier calls left there, or zeros. So every row of a result may
-depend on its own row of the inputs alone, and the function's own memory must have a row
-for each of the largest bucket.
+Padding rows hold values of earlier calls, or zeros. So each output row may depend only on its own
+input row, and the function's memory must have a row for each of the largest bucket.
 
-The graphs of a `GraphPool` share memory for what lies between inputs and outputs. They
-must be replayed in the order in which they were captured, and an output is good until
-any of them is replayed in another round: whoever needs it longer copies it.
+The graphs of a `GraphPool` share memory for intermediate values. They must be replayed in the order
+of capture. An output is valid until any of them is replayed in another round; copy it to keep it.
 """
 
 from __future__ import annotations
@@ -26,19 +23,19 @@ from torch import Tensor
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 
-# Takes tensors of n rows and gives tensors of n rows.
+# Maps tensors of n rows to tensors of n rows.
 RowFunction = Callable[..., tuple[Tensor, ...]]
 
-# Makes a function run by bucket, from buffers of as many rows as may come, which hold valid
-# inputs, and the least number of rows to run it with.
+# Makes a function run in buckets, given full-size buffers with valid inputs and the least number of
+# rows.
 Bucketing = Callable[[RowFunction, Sequence[Tensor], int], RowFunction]
 
-# Libraries choose kernels and take workspaces in the first runs, which a graph may not.
+# Libraries select kernels and allocate workspaces in the first runs, which a graph must not do.
 RUNS_BEFORE_CAPTURE = 3
 
 
 def bucket_sizes(least: int, most: int) -> tuple[int, ...]:
-    """Powers of two times `least` below `most`, and `most`: ascending numbers of rows."""
+    """Return ascending bucket sizes: powers of two times `least` below `most`, then `most`."""
     sizes = []
     while least < most:
         sizes.append(least)
@@ -47,10 +44,10 @@ def bucket_sizes(least: int, most: int) -> tuple[int, ...]:
 
 
 class Eager:
-    """Calls the function on padded buffers: what graphs do, without a device that has them.
+    """Calls the function on padded buffers, like graphs do, on a device without graphs.
 
-    `buffers` [most, ...] are its inputs from now on. Calls take `most` rows at most and
-    give back as many rows as came.
+    `buffers` [most, ...] become its inputs. Calls take at most `most` rows and return as many as
+    given.
     """
 
     def __init__(self, function: RowFunction, buffers: Sequence[Tensor], least: int) -> None:
@@ -58,7 +55,7 @@ class Eager:
         self.sizes = bucket_sizes(least, len(buffers[0]))
 
     def __call__(self, *rows: Tensor) -> tuple[Tensor, ...]:
-        """What the function gives for `rows`, each [n, ...] as its buffer."""
+        """Return the function's results for `rows`, each [n, ...] like its buffer."""
         count = len(rows[0])
         for buffer, given in zip(self._buffers, rows, strict=True):
             buffer[:count].copy_(given)
@@ -70,7 +67,7 @@ class Eager:
 
 
 class GraphPool:
-    """The graphs of one device: memory that they share and the stream they are captured on."""
+    """The graphs of one device, with their shared memory and capture stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -79,16 +76,16 @@ class GraphPool:
             self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, function: RowFunction, buffers: Sequence[Tensor], least: int) -> RowFunction:
-        """Implements `Bucketing`; all buckets are captured when it returns."""
+        """Implements `Bucketing`. All buckets are captured when it returns."""
         return CudaGraphs(function, buffers, least, self)
 
     @torch.inference_mode()
     def capture(
         self, function: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
-        """A graph of the call, and where its results will be.
+        """Return a graph of the call and its output tensors.
 
-        Raises `FailedPrecondition` if it does what a graph cannot.
+        Raises `FailedPrecondition` if the call does what a graph cannot.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device):
@@ -99,7 +96,7 @@ class GraphPool:
                     function()
             current.wait_stream(self._stream)
             try:
-                # Other threads of the process may use the device meanwhile.
+                # Other threads of the process may use the device at the same time.
                 with torch.cuda.graph(
                     graph,
                     pool=self._handle,
@@ -111,20 +108,20 @@ class GraphPool:
                 raise FailedPrecondition(
                     f"graphs: capturing on {self._device} failed; set it to false: {error}"
                 ) from error
-            # The first replay takes longer, as it brings the graph to the device.
+            # The first replay is slower, since it uploads the graph.
             graph.replay()
         return graph, outputs
 
 
 class CudaGraphs(Eager):
-    """One CUDA graph for each bucket, captured here."""
+    """One CUDA graph per bucket, captured on construction."""
 
     def __init__(
         self, function: RowFunction, buffers: Sequence[Tensor], least: int, pool: GraphPool
     ) -> None:
         super().__init__(function, buffers, least)
         self._graphs = {}
-        # The largest first: what the others need in between fits into its memory.
+        # Largest first: the others' intermediates fit into its memory.
         for size in reversed(self.sizes):
             self._graphs[size] = pool.capture(partial(super()._run, size))
 
@@ -135,8 +132,7 @@ class CudaGraphs(Eager):
 
 
 def graphs_of(config: StageConfig) -> Bucketing | None:
-    """CUDA graphs where there are any and the setting wants them. Fused kernels run by buckets on a
-    CPU, too."""
+    """Return CUDA graphs if available and configured. Fused kernels use buckets on a CPU, too."""
     device = torch.device(config.device)
     if device.type == "cuda":
         return GraphPool(device) if config.graphs else None

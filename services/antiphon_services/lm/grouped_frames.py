@@ -1,5 +1,7 @@
-"""The decoder of an engine whose frames have several codes, and what it keeps of them by slot: the
-first code is drawn from its own head, the others by a code predictor."""
+"""The decoder of an engine whose frames have several codes, with its per-slot state.
+
+The first code is drawn from a separate head, the others by a code predictor.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ from antiphon_services.lm.sampler import SamplingRows, choose_each, draw_numbers
 
 
 class GroupedFrameDecoder(FrameDecoder, ABC):
-    """`module` has the `model`, its `codec_head` and its `code_predictor`, which draws by
-    `predictor` where first codes are not greedy. `bucketing` runs what can be a graph,
-    and `kernels` fuse its operations.
+    """Decoder for frames of several codes.
 
-    Raises what `FrameDecoder` raises.
+    `module` has the `model`, its `codec_head` and its `code_predictor`. `predictor` is the latter's
+    sampling unless first codes are greedy. `bucketing` runs parts as graphs, `kernels` fuses
+    operations. Raises as `FrameDecoder` does.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         kernels: Kernels | None = None,
     ) -> None:
         rows = max(slots, LEAST_ROWS)
-        # First what a frame begins with: see `antiphon_services.lm.graphs`.
+        # In the order of a frame: see `antiphon_services.lm.graphs`.
         decoder = Decoder(
             module.model,
             context_limit,
@@ -61,26 +63,29 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         self._head: Tensor = module.codec_head.weight
         self._device = self._head.device
         vocabulary, width = self._head.shape
-        # By slot: first codes drawn so far, and the codec side of the next row.
+        # By slot: first codes drawn so far, and the codec part of the next row.
         self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
         self._pending = torch.zeros(slots, width, dtype=self._head.dtype, device=self._device)
 
     @abstractmethod
     def first_code_rows(self, codes: Tensor) -> Tensor:
-        """[n, hidden]: the embeddings of first codes."""
+        """Return the embeddings [n, hidden] of first codes."""
 
     def begin_speech(self, slot: int, side: Tensor) -> None:
-        """Nothing is drawn in the slot yet; `side` [hidden] is that of the first draw's row."""
+        """Reset the slot's draws. `side` [hidden] is the codec part of the first draw's row."""
         self._seen[slot] = False
         self._pending[slot] = side
 
     def next_sides(self, draws: Sequence[FrameDraw[Any]]) -> Tensor:
-        """[n, hidden]: the codec side of each draw's row, made of the frame before."""
+        """Return the codec part [n, hidden] of each draw's row, derived from the previous frame."""
         return self._pending[on_device([each.slot for each in draws], self._device)]
 
     def known_sides(self, part: KnownPart[Any], begin: Tensor) -> Tensor:
-        """[n, hidden]: what `next_sides` would have been, were the frames drawn; they are taken
-        note of, as often as they come. `begin` [hidden] is that of the first draw."""
+        """Return what `next_sides` would have been [n, hidden] if the known frames had been drawn.
+
+        Their first codes are recorded for the repetition penalty. `begin` [hidden] is the part of
+        the first draw.
+        """
         codes = on_device(np.concatenate((part.before, part.frames)).astype(np.int64), self._device)
         sides = self._predictor.embedded(codes, self.first_code_rows(codes[:, 0]))
         self._seen[part.slot, codes[:, 0]] = True
@@ -92,11 +97,11 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
     def draw_frames(
         self, states: Tensor, draws: Sequence[FrameDraw[Any]], count: int, suppressed: Tensor
     ) -> Tensor:
-        """The frames of the first `count` draws, from the last states [n, hidden].
+        """Return the frames of the first `count` draws, from the last states [n, hidden].
 
-        int64 [count, G + 1]: codes, then whether the logits left something to choose from.
-        First codes that are `suppressed`, bool [V] or [n, V], are not drawn. What was drawn is
-        noted last, so that it can be called again after an error.
+        int64 [count, G + 1]: codes, then whether the logits left something to choose from. First
+        codes that are `suppressed`, bool [V] or [n, V], are not drawn. Draws are recorded last, so
+        the call can be repeated after an error.
         """
         samplings = [each.sampling for each in draws]
         steps = [each.step for each in draws]
@@ -113,7 +118,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         embedding = self.first_code_rows(first)
         codes, rows, decided = self._predictor.frames(states, first, embedding, settings, numbers)
         decided = decided & likeliest.isfinite()
-        # A tensor of its own: `codes` may be where the next step's graph puts its own.
+        # A separate tensor: the next step's graph may overwrite `codes`.
         drawn = torch.cat((codes, decided[:, None]), dim=1)[:count]
         self._seen[slots[:count], first[:count]] = True
         self._pending[slots[:count]] = rows[:count]

@@ -1,4 +1,4 @@
-"""Operations that write to memory which is there already, eager or compiled."""
+"""Operations that write to existing memory, eager or compiled."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def into(out: Tensor | None, operation: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-    """What an operation gives, in `out` if there is one.
+    """Return an operation's result, written to `out` if given.
 
-    `torch.compile` takes no `out` with gaps between its rows, but makes one kernel of the operation
-    and a copy.
+    `torch.compile` does not support an `out` with gaps between rows, but fuses the operation with a
+    copy.
     """
     if out is None or not torch.compiler.is_compiling():
         return operation(*operands, out=out)

@@ -1,13 +1,12 @@
-"""Parts of prompts that are still in slots whose segments have ended.
+"""Parts of prompts that are still in the slots of ended segments.
 
-Each turn of a conversation has all before it in its prompt. How a prompt is cut up is decided by
-what it begins with alone, so a part that is there already, behind the same parts, is what would be
-computed: a segment that gets the slot of its session's last one goes on behind the parts that they
+Each turn's prompt contains the whole conversation before it. Since the partition of a prompt
+depends only on its prefix, a part that is present after the same parts is exactly what would be
+computed. A segment that gets the slot of its session's last segment skips the parts that they
 share.
 
-Slots that hold parts are free all the same, and take no memory that they would not take empty.
-Whoever needs a slot gets one that no session is known to come back to, the lowest first, else that
-of the session that has been away for longest.
+Slots with kept parts count as free and take no additional memory. A new session gets the lowest
+slot without an expected return, else the slot of the session that has been away longest.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ NO_CUTS = np.empty(0, np.intp)
 
 
 def part_name(start: int, positions: npt.NDArray[np.int64] | None, *rows: Tensor) -> bytes:
-    """The same for the same rows, or what they are made of, from `start` on, and for these alone.
+    """Return a digest of rows, or of what they are derived from, at positions from `start` on.
 
-    `positions` int64 [n, 3] are those that turn them; None where they are the rows' places.
+    `positions` int64 [n, 3] are their rotary positions; None if these are the rows' places.
     """
     name = hashlib.blake2b(digest_size=NAME_BYTES)
     if positions is not None:
@@ -41,8 +40,11 @@ def part_name(start: int, positions: npt.NDArray[np.int64] | None, *rows: Tensor
 
 
 class KeptParts:
-    """By slot, the parts that it holds side by side from its start on, each by where it begins and
-    ends and its name; and the session that had it last."""
+    """By slot, the contiguous parts that it holds from its start, and the session that used it
+    last.
+
+    Each part has a start, an end and a name.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[int, dict[int, tuple[int, bytes]]] = {}
@@ -50,17 +52,17 @@ class KeptParts:
         self._returning: OrderedDict[int, None] = OrderedDict()  # least recently used first
 
     def choose(self, session: str, free: Collection[int]) -> int | None:
-        """Which free slot a session gets; None if there is none."""
+        """Return the free slot for a session; None if there is none."""
         own = next((at for at in free if self._last.get(at) == session), None)
         if own is not None:
             return own
-        nobodys = min((at for at in free if at not in self._returning), default=None)
-        if nobodys is not None:
-            return nobodys
+        unowned = min((at for at in free if at not in self._returning), default=None)
+        if unowned is not None:
+            return unowned
         return next((at for at in self._returning if at in free), None)
 
     def own(self, slot: int, session: str, *, returns: bool) -> None:
-        """The slot is the session's now; it `returns` if another segment of it is expected."""
+        """Assign the slot to the session. `returns` means that a further segment is expected."""
         if self._last.get(slot) != session:
             self._parts.pop(slot, None)
             self._last[slot] = session
@@ -69,26 +71,26 @@ class KeptParts:
             self._returning[slot] = None
 
     def holds(self, slot: int, start: int) -> bool:
-        """Whether the slot holds a part from `start` on."""
+        """Return whether the slot holds a part that starts at `start`."""
         return start in self._parts.get(slot, ())
 
     def matches(self, slot: int, start: int, stop: int, name: bytes) -> bool:
-        """Whether the slot holds just this part from `start` on."""
+        """Return whether the slot holds exactly this part."""
         return self._parts.get(slot, {}).get(start) == (stop, name)
 
     def put(self, slot: int, start: int, stop: int, name: bytes | None) -> None:
-        """The part is computed: what was there, and behind it, is gone. One without a name will
-        not be asked for."""
+        """Record a computed part, which replaces everything from `start` on. None names are not
+        kept."""
         self.drop(slot, start)
         if name is not None and start == self.rows(slot):
             self._parts.setdefault(slot, {})[start] = stop, name
 
     def drop(self, slot: int, start: int) -> None:
-        """What is in the slot from this position on is gone."""
+        """Forget everything in the slot from `start` on."""
         parts = self._parts.get(slot, {})
         while self.rows(slot) > start:
             parts.popitem()
 
     def rows(self, slot: int) -> int:
-        """How many rows of the slot, from the first, are in parts that it holds."""
+        """Return how many rows of the slot, from the first, its parts cover."""
         return max((stop for stop, _ in self._parts.get(slot, {}).values()), default=0)

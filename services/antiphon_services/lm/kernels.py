@@ -1,12 +1,13 @@
-"""Fused kernels for captured graphs: each function below is one kernel instead of two to eight.
+"""Fused kernels for CUDA graphs: each function below becomes one kernel instead of two to eight.
 
-On few rows a step costs as much as it launches. `torch.compile` makes one kernel of each function
-here, and CUDA graphs replay these with everything else; see `antiphon_services.lm.graphs`. Products
-of matrices, attention and sorts keep their libraries' kernels. A draw is a kernel in Triton, see
-`antiphon_services.lm.draw_kernel`, because a compiler keeps its sort and its sums apart.
+With few rows, a step's cost is its number of kernels. `torch.compile` makes one kernel of each
+function, and CUDA graphs replay these with everything else; see `antiphon_services.lm.graphs`.
+Matrix products, attention and sorts use their libraries' kernels. A draw is a Triton kernel, see
+`antiphon_services.lm.draw_kernel`, because a compiler does not fuse its sort with its sums.
 
-The functions round where the operations that they replace round, in bfloat16 too, so results differ
-by the order of sums alone. The operations stay the reference: without `fused` nothing here runs.
+The functions round where the operations that they replace round, also in bfloat16, so results
+differ only in the order of sums. The unfused operations remain the reference: without `fused`
+nothing in this module runs.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon_services.lm.sampler import choose_each
 
-# Each function is compiled for each number of rows and each width that it meets.
+# Each function is compiled for each number of rows and each width.
 MOST_SHAPES = 1024
 
 COMPILE_OPTIONS: dict[str, Any] = {
-    # Otherwise a compiler keeps float32 between operations, and bfloat16 has other digits.
+    # Otherwise the compiler keeps float32 between operations, and bfloat16 digits differ.
     "emulate_precision_casts": True,
-    # Experts' shares are few numbers: each kernel computes their softmax instead of reading it.
+    # Experts' shares are few numbers: each kernel recomputes their softmax instead of reading it.
     "unroll_reductions_threshold": 17,
     "realize_reads_threshold": 1000,
     "realize_acc_reads_threshold": 1000,
     "realize_opcount_threshold": 10000,
 }
-"""Settings of Inductor for every function here."""
+"""Inductor settings of every function here."""
 
 Choose = Callable[..., tuple[Tensor, Tensor]]
 
 
 def add_norm(rows: Tensor, delta: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """`rows` plus `delta`, both [n, width], and the weighted RMS norm of that."""
+    """Return `rows` plus `delta`, both [n, width], and the weighted RMS norm of the sum."""
     total = rows + delta
     return total, weight * rms_norm(total, total.shape[-1:], eps=epsilon)
 
@@ -54,11 +55,11 @@ def turn_heads(
     is_turned: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Of heads [n, heads, head_dim] those that `is_turned` [heads, 1] normed and rotated.
+    """Norm and rotate those of the heads [n, heads, head_dim] that `is_turned` [heads, 1].
 
-    `weight` [heads, head_dim] is that of head norms; None where there are none. `turns` [positions,
-    1, 2, head_dim] are cosines and signed sines, see `antiphon_services.lm.rotary`, of which row n
-    takes those at `positions` int64 [n].
+    `weight` [heads, head_dim] is that of head norms, None without. `turns` [positions, 1, 2,
+    head_dim] are cosines and signed sines, see `antiphon_services.lm.rotary`; row n uses those at
+    `positions` int64 [n].
     """
     return turned(heads, weight, turns[positions], is_turned, epsilon)
 
@@ -71,18 +72,19 @@ def turn_heads_into(
     is_turned: Tensor,
     epsilon: float,
 ) -> None:
-    """`turn_heads`, into a cache, by rows of `turns` [..., 1, 2, head_dim] that are known."""
+    """`turn_heads` into a cache, with the rows' own `turns` [..., 1, 2, head_dim]."""
     out.copy_(turned(heads, weight, turns, is_turned, epsilon))
 
 
 def gate(both: Tensor) -> Tensor:
-    """The inner rows [n, width] of a gated MLP, from gate and up [n, 2 * width]."""
+    """Return the inner rows [n, width] of a gated MLP, from gate and up [n, 2 * width]."""
     gates, up = both.chunk(2, dim=-1)
     return silu(gates) * up
 
 
 def take_rows(rows: Tensor, order: Tensor, taken: int) -> Tensor:
-    """The row of each of `order` int64 [n * taken], which numbers the `taken` choices of n rows."""
+    """Return the row of each of `order` int64 [n * taken], which indexes `taken` choices of n
+    rows."""
     return rows[order // taken]
 
 
@@ -93,9 +95,11 @@ def mix_experts(
     gates: Tensor | None,
     are_logits: bool,
 ) -> Tensor:
-    """The sum [n, width] of what experts made [n, k, width] by their `shares` [n, k], or by the
-    softmax of these if they `are_logits`; and of what a shared expert made [n, width], by the
-    sigmoid of `gates` [n, 1]."""
+    """Return the weighted sum [n, width] of expert outputs [n, k, width].
+
+    Weights are `shares` [n, k], or their softmax if they `are_logits`. A `shared` expert's output
+    [n, width] is added with the sigmoid of `gates` [n, 1].
+    """
     if are_logits:
         shares = shares.softmax(-1, dtype=torch.float32)
     mixed = (made * shares.to(made.dtype)[:, :, None]).sum(1)
@@ -105,7 +109,7 @@ def mix_experts(
 def turned(
     heads: Tensor, weight: Tensor | None, turns: Tensor, is_turned: Tensor, epsilon: float
 ) -> Tensor:
-    """`turn_heads` by rows of `turns` that go with the heads."""
+    """`turn_heads` with the heads' own `turns`."""
     normed = heads
     if weight is not None:
         normed = weight * rms_norm(heads, heads.shape[-1:], eps=epsilon)
@@ -116,7 +120,7 @@ def turned(
 
 
 class Kernels:
-    """The functions above, compiled; and `choose`, a draw as `lm.sampler.choose_each`."""
+    """The functions above, compiled, and `choose`, a draw like `lm.sampler.choose_each`."""
 
     def __init__(self, choose: Choose = choose_each) -> None:
         self.add_norm = _compiled(add_norm)
@@ -128,7 +132,7 @@ class Kernels:
         self.choose = choose
 
     def check(self, device: torch.device) -> None:
-        """Raise `FailedPrecondition` if nothing can be compiled for a device."""
+        """Raise `FailedPrecondition` if compiling fails for the device."""
         try:
             self.gate(torch.ones(1, 8, device=device))
         except Exception as error:
@@ -145,7 +149,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    # The types of torch lack two of these keywords.
+    # torch's stubs lack two of these keywords.
     compile_: Any = torch.compile
     compiled: Callable[..., Any] = compile_(
         function, fullgraph=True, dynamic=False, options=COMPILE_OPTIONS, **_limits()
@@ -154,9 +158,9 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _limits() -> dict[str, Any]:
-    """The keywords with which a function is compiled `MOST_SHAPES` times.
+    """Return the keywords that allow `MOST_SHAPES` compilations of a function.
 
-    `torch.compile` of torch 2.11 has none of them. There the limits of the process are raised.
+    `torch.compile` of torch 2.11 lacks them; there, process-wide limits are raised.
     """
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
         return {"recompile_limit": MOST_SHAPES, "isolate_recompiles": True}
@@ -169,10 +173,9 @@ def _limits() -> dict[str, Any]:
 
 
 def kernels_of(config: StageConfig) -> Kernels | None:
-    """Kernels where the setting wants them.
+    """Return kernels if configured.
 
-    Raises `InvalidArgument` for settings that keep them out, and `FailedPrecondition` where they
-    cannot be compiled.
+    Raises `InvalidArgument` for incompatible settings, and `FailedPrecondition` if compiling fails.
     """
     if not config.fused:
         return None

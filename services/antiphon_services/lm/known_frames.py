@@ -1,7 +1,7 @@
-"""Frames that a segment need not draw, as its client has them: see `antiphon.values.history`.
+"""Frames that a segment does not draw because its client has them: see `antiphon.values.history`.
 
-Their rows go in behind the prompt by parts, as the prompt does, and what is drawn next is drawn
-as if they had been drawn one by one.
+Their rows are prefilled in parts after the prompt. The next draw is made as if they had been drawn
+one by one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ ANEW = "leave the history out, and all is made anew"
 
 
 def no_frames() -> Frames:
-    """Of a segment that draws all."""
+    """Return the known frames of a segment that draws everything."""
     return np.empty((0, 0), np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPart(Generic[Prompt]):
-    """Rows from `position` on of the segment in `slot`, and the frames [n, groups] behind them,
-    which are those of its draws from `step` on.
+    """Rows of the segment in `slot` from `position` on, with their frames [n, groups].
 
-    Row k has the text `texts[k]` and the frame before its own: `before` [0 or 1, groups] is that
-    of the first row, of which draw 0 has none.
+    The frames are those of its draws from `step` on. Row k contains the text `texts[k]` and the
+    frame before its own. `before` [0 or 1, groups] is that frame for the first row; draw 0 has
+    none.
     """
 
     key: SegmentKey
@@ -52,14 +52,14 @@ class KnownPart(Generic[Prompt]):
 
     @property
     def span(self) -> Span:
-        """Where the rows go."""
+        """The span of the rows in the slot."""
         return Span(self.slot, self.position, len(self.frames))
 
 
 def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
-    """The frames of a history, of which group g is below `sizes[g]`.
+    """Return the frames of a history. Codes of group g are below `sizes[g]`.
 
-    Raises `InvalidArgument` for what cannot be drawn.
+    Raises `InvalidArgument` for frames that cannot be drawn.
     """
     if history is None or not len(history.frames):
         return no_frames()
@@ -78,9 +78,9 @@ def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
 
 
 def known_latents(history: History | None, width: int) -> Frames:
-    """The frames of floats of a history, `width` each.
+    """Return the latent frames of a history, with `width` values each.
 
-    Raises `InvalidArgument` for what cannot be drawn.
+    Raises `InvalidArgument` for frames that cannot be drawn.
     """
     if history is None or not len(history.latents):
         return no_frames()

@@ -1,16 +1,14 @@
-"""Keys and values of many sequences: one slot each, of one common capacity.
+"""Keys and values of many sequences: one slot each, with a common capacity.
 
-Laid out [slots, capacity, 2 * key heads, head_dim] per layer, so that the new rows of a
-whole batch are written at once, and a sequence's positions are contiguous and are read
-where they are. There are no pages.
+Layout per layer: [slots, capacity, 2 * key heads, head_dim]. New rows of a whole batch are written
+at once, and a sequence's positions are contiguous and read in place. There are no pages.
 
-A fixed cache takes all of its memory when it is made and never moves, so that whoever has
-a slot has room. One that grows doubles all slots together: it pays for its longest
-sequence times its slots, and for the limit only when a sequence gets there.
+A fixed cache allocates all of its memory on construction and never moves, so a slot always has
+room. A growing cache doubles all slots together: its size is its longest sequence times its slots,
+and reaches the limit only if a sequence does.
 
-On a CPU the memory is a mapping that the system fills as it is written to: only positions
-that sequences have reached are paid for. A fixed cache may not be larger than the
-machine's memory, or the promise would be hollow.
+On a CPU the memory is a mapping that the system fills on write, so only positions that sequences
+have reached take memory. A fixed cache larger than the machine's memory is rejected.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ FIRST_CAPACITY = 256
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a cache must know of a stack of layers."""
+    """The shape of a stack of layers, for its cache."""
 
     layers: int
     key_heads: int
@@ -41,15 +39,15 @@ class CacheShape:
 
     @property
     def position_bytes(self) -> int:
-        """What one position of one slot takes in one layer."""
+        """Bytes of one position of one slot in one layer."""
         return 2 * self.key_heads * self.head_dim * self.dtype.itemsize
 
 
 class KVCache:
-    """`positions` keys and values at most for each of `slots` sequences.
+    """Keys and values of at most `positions` for each of `slots` sequences.
 
-    One that `grows` allocates nothing before the first `reserve`; else all is there, or
-    `InvalidArgument` is raised. Must run in inference mode.
+    With `grows`, nothing is allocated before the first `reserve`; otherwise everything is allocated
+    now, or `InvalidArgument` is raised. Use it in inference mode.
     """
 
     def __init__(
@@ -67,34 +65,37 @@ class KVCache:
             self._allocate(positions)
 
     def reserve(self, positions: int) -> None:
-        """Make room for so many positions in every slot."""
+        """Grow every slot to at least `positions`."""
         if positions > self.capacity:
             wanted = max(positions, 2 * self.capacity, FIRST_CAPACITY)
             self._allocate(max(positions, min(wanted, self.positions)))
 
     @property
     def bytes(self) -> int:
-        """Of what is there by now."""
+        """Bytes allocated so far."""
         return self.capacity * self.slots * self.memory.position_bytes
 
     def layer(self, index: int) -> Tensor:
-        """One layer's [slots, capacity, 2 * key heads, head_dim]: keys, then values."""
+        """Return one layer's [slots, capacity, 2 * key heads, head_dim]: keys, then values."""
         return self._layers[index]
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Copy the first positions of a slot to another."""
+        """Copy the first positions of one slot to another."""
         for memory in self._layers:
             memory[target, :positions] = memory[source, :positions]
 
     def clear(self, slot: int, start: int = 0, stop: int | None = None) -> None:
-        """Zero a slot's positions that may not be finite, for the next owner reads past its
-        own end: what is masked there has no weight, but zero times a NaN is NaN."""
+        """Zero positions of a slot that may not be finite.
+
+        The next owner reads beyond its own end. Masked positions have weight zero, but zero times
+        NaN is NaN.
+        """
         for memory in self._layers:
             memory[slot, start:stop].zero_()
 
     def _allocate(self, capacity: int) -> None:
-        # Layer by layer: old and new of one layer only are there at a time. If memory
-        # runs out midway, some layers have more room than `capacity` says, which is fine.
+        # Layer by layer, so that only one layer exists twice at a time. If memory runs out midway,
+        # some layers are larger than `capacity`, which is harmless.
         for index in range(self.shape.layers):
             memory = self._zeros(capacity)
             if index < len(self._layers):
@@ -105,7 +106,7 @@ class KVCache:
         self.capacity = capacity
 
     def _zeros(self, capacity: int) -> Tensor:
-        """A layer's memory of so many positions. Raises `FailedPrecondition`."""
+        """Return a layer's memory. Raises `FailedPrecondition`."""
         shape = self.shape
         size = (self.slots, capacity, 2 * shape.key_heads, shape.head_dim)
         if shape.device.type != "cpu":
@@ -115,7 +116,7 @@ class KVCache:
             memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise _no_room(f"{length / 1e9:.1f} GB a layer: {error}") from error
-        # Small pages, or a short sequence would pay for a huge one in each layer.
+        # Small pages; otherwise a short sequence would take a huge page in each layer.
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         return torch.frombuffer(memory, dtype=shape.dtype).view(size)

@@ -1,7 +1,7 @@
-"""The rows of a batch whose states are asked for, which alone go through the last layer.
+"""The last layer for only those rows of a batch whose states are needed.
 
-The next id is sampled from a prompt's last row. Of its other rows the last layer must only
-remember keys and values: their attention and MLP there would be dropped.
+The next id is sampled from a prompt's last row. For its other rows, the last layer only needs to
+write keys and values; their attention and MLP output would be dropped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from antiphon_services.lm.rotary import Rotation
 
 
 class LastRows:
-    """The last rows of some of the `spans` of a batch, which has all their rows."""
+    """The last rows of some `spans` of a batch, which has all of their rows."""
 
     def __init__(self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool]) -> None:
-        """The last row of a span is one of them if it is `asked` for."""
+        """The last row of each span with `asked` is included."""
         ends = accumulate(each.count for each in spans)
         rows = [
             (Span(span.slot, span.end - 1), end - 1)
@@ -40,9 +40,10 @@ class LastRows:
     def through(
         self, number: int, layer: Layer, rows: Tensor, rotation: Rotation, batch: AttentionPlan
     ) -> Tensor:
-        """The outputs [k, hidden] of layer `number`, the last, in the order of the spans.
+        """Return the outputs [k, hidden] of layer `number`, the last, in the order of the spans.
 
-        `rows` [n, hidden] are all of the batch, and `batch` is their plan, which remembers them.
+        `rows` [n, hidden] are all of the batch. `batch` is their plan, which writes their keys and
+        values.
         """
         queries, memory = layer.split(layer.enter(rows, rotation))
         batch.remember(number, memory)

@@ -1,13 +1,12 @@
-"""One decoder layer, from the weights of a Hugging Face module.
+"""One decoder layer with the weights of a Hugging Face module.
 
-Pre-norm attention with rotary positions and grouped heads, queries and keys normed where
-the module does so, then a pre-norm MLP, dense or of experts. On few rows the number of
-operations is what a layer costs; so queries, keys and values are one product, normed and
-rotated as one, and so are gate and up of a dense MLP. The mathematics and its rounding are
-those of Qwen's layers in transformers.
+Pre-norm grouped-query attention with rotary positions and optional norms of queries and keys, then
+a pre-norm MLP, dense or of experts. With few rows, a layer's cost is its number of operations. So
+queries, keys and values are one product and are normed and rotated together, and gate and up of a
+dense MLP are one product. Arithmetic and rounding are those of Qwen's layers in transformers.
 
-Rows of many sequences go through together. What a row sees of others is up to
-`attend`, which is handed in; all else here is by row.
+Rows of many sequences pass through together. `attend`, an argument, decides what a row sees of
+others; everything else is per row.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.products import Product
 from antiphon_services.lm.rotary import Rotation
 
-# Takes queries [n, heads, head_dim] and, one after the other, keys and values
-# [n, 2 * key heads, head_dim] of new rows, and returns the values that each row sees,
-# mixed: [n, heads, head_dim].
+# Maps queries [n, heads, head_dim], and keys and values [n, 2 * key heads, head_dim] of new rows,
+# to the attention output [n, heads, head_dim].
 Attend = Callable[[Tensor, Tensor], Tensor]
 
 
 class Norm:
-    """RMS norm as Qwen's: normed in float32, cast back, then weighted.
+    """RMS norm like Qwen's: normed in float32, cast back, then weighted.
 
-    An `exact` one has Hugging Face's digits on a CPU. In float32 any other is near them, in fewer
-    operations.
+    An `exact` one has Hugging Face's digits on a CPU. Others are close to them in float32, with
+    fewer operations.
     """
 
     def __init__(self, weight: Tensor, epsilon: float, *, exact: bool) -> None:
@@ -48,15 +46,16 @@ class Norm:
 
     @classmethod
     def of(cls, module: Any, *, exact: bool) -> Norm:
-        """The norm of a Hugging Face module."""
+        """Return the norm of a Hugging Face module."""
         return cls(module.weight, module.variance_epsilon, exact=exact)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """The same shape and dtype; over the last dimension."""
+        """Norm over the last dimension. Shape and dtype are preserved."""
         return self._norm(rows)
 
     def twice(self, rows: Tensor) -> Tensor:
-        """The outputs for [n, heads, width], each two times: [n, heads, 2, width], contiguous."""
+        """Return the outputs for [n, heads, width], each twice: [n, heads, 2, width],
+        contiguous."""
         normed = rms_norm(rows, rows.shape[-1:], eps=self.epsilon).unsqueeze(-2)
         both = rows.new_empty(*rows.shape[:-1], 2, rows.shape[-1])
         return torch.mul(self.weight.unsqueeze(-2), normed.expand_as(both), out=both)
@@ -70,16 +69,17 @@ class Norm:
         return rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
 
     def _quickly(self, rows: Tensor) -> Tensor:
-        """On a CPU `rms_norm` is square, mean and more: this takes half of it on few rows."""
+        """Norm few rows in half the time of `rms_norm`, which uses square, mean and more on a
+        CPU."""
         length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
         scale = torch.addcmul(self._added, length, length, value=self._share).rsqrt_()
         return (rows * scale).mul_(self.weight)
 
 
 class Layer:
-    """A decoder layer. `module` is Hugging Face's; attention and dense MLP are not kept.
+    """A decoder layer. `module` is Hugging Face's; its attention and dense MLP are not kept.
 
-    `batch_invariant` and `exact_norms` are those of `antiphon_services.lm.decoder.Decoder`.
+    For `batch_invariant` and `exact_norms` see `antiphon_services.lm.decoder.Decoder`.
     """
 
     def __init__(self, module: Any, *, batch_invariant: bool, exact_norms: bool) -> None:
@@ -99,23 +99,23 @@ class Layer:
             if dense
             else Sparse(module.mlp, by_loop=batch_invariant, exact=exact_norms)
         )
-        # In bfloat16 Hugging Face's rounding shows, too.
+        # In bfloat16 Hugging Face's rounding is visible, too.
         self._fused = not exact_norms and attention.q_proj.weight.dtype == torch.float32
-        # Saves operations, which are what costs on a GPU; a CPU writes twice the numbers for it.
+        # Saves operations, which dominate on a GPU; a CPU would write twice as much.
         self._doubles = not self._fused and attention.q_proj.weight.device.type != "cpu"
         self.asks_device = self._mlp.asks_device
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """[n, hidden] of n new rows."""
+        """Map n new rows [n, hidden] to the layer's output."""
         return self.leave(rows, attend(*self.split(self.enter(rows, rotation))))
 
     @property
     def turned_heads(self) -> int:
-        """How many heads are rotated."""
+        """Number of rotated heads."""
         return self.queries + self.key_heads
 
     def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
-        """Up to attention: queries, keys and values [n, queries + 2 * key heads, head_dim]."""
+        """Return queries, keys and values [n, queries + 2 * key heads, head_dim]."""
         heads = self._in(self._first_norm(rows)).view(rows.shape[0], -1, self._head_dim)
         turned = heads[:, : self.turned_heads]
         if self._head_norm is not None and self._doubles:
@@ -126,11 +126,11 @@ class Layer:
         return heads
 
     def split(self, heads: Tensor) -> tuple[Tensor, Tensor]:
-        """What `Attend` takes, of what `enter` gave."""
+        """Split the result of `enter` into the arguments of `Attend`."""
         return heads[:, : self.queries], heads[:, self.queries :]
 
     def leave(self, rows: Tensor, mixed: Tensor) -> Tensor:
-        """From attention on, what came of it [n, queries, head_dim]."""
+        """Return the layer's output from the attention output [n, queries, head_dim]."""
         mixed = mixed.reshape(rows.shape[0], -1)
         if self._fused:
             rows = self._out.plus(mixed, rows)
@@ -139,14 +139,14 @@ class Layer:
         return rows + self._mlp(self._second_norm(rows))
 
     def _make_head_norm(self, attention: Any, exact: bool) -> Norm:
-        """Of queries and keys at once, each with its own weights."""
+        """Return one norm for queries and keys, with their separate weights."""
         q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
         per_head = (q_weight.expand(self.queries, -1), k_weight.expand(self.key_heads, -1))
         return Norm(torch.cat(per_head), attention.q_norm.variance_epsilon, exact=exact)
 
 
 class FusedLayer(Layer):
-    """A layer that graphs may hold by fused `kernels`; other rows go through as `Layer`'s."""
+    """A layer with fused `kernels` for rows in graphs; other rows use `Layer`'s operations."""
 
     def __init__(
         self, module: Any, kernels: Kernels, *, batch_invariant: bool, exact_norms: bool
@@ -173,7 +173,7 @@ class FusedLayer(Layer):
     def enter_fused(
         self, rows: Tensor, delta: Tensor | None, rotation: Rotation, positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`rows` plus what the layer before adds to them, and what `enter` makes of the sum."""
+        """Return `rows` plus the previous layer's `delta`, and `enter` of the sum."""
         if delta is None:
             normed = self._first_norm(rows)
         else:
@@ -189,15 +189,17 @@ class FusedLayer(Layer):
         )
 
     def leave_fused(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """`rows` plus attention's part, and what the MLP adds to them: `leave` is the sum."""
+        """Return `rows` plus attention's output, and the MLP's output: `leave` is their sum."""
         delta = self._out(mixed.reshape(rows.shape[0], -1))
         rows, normed = self._kernels.add_norm(rows, delta, *self._norm_weights[1])
         return rows, self._mlp.fused(normed, self._kernels)
 
 
 def head_weight(attention: Any, queries: int, key_heads: int) -> Tensor | None:
-    """The weights of the norms of queries and keys, and ones for values: [heads, head_dim]. None
-    for heads that are not normed."""
+    """Return the weights of the norms of queries and keys, and ones for values: [heads, head_dim].
+
+    None if heads are not normed.
+    """
     if not hasattr(attention, "q_norm"):
         return None
     q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight

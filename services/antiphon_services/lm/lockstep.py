@@ -1,18 +1,18 @@
-"""A decoder stack for sequences that have the same length at every moment: the code predictor's.
+"""A decoder stack for sequences that always have the same length: the code predictor's.
 
-All sequences of a call begin together, with one or two positions, and go on by one position each,
-up to a length that is known. So where everything goes is known beforehand: a product writes
-queries, keys and values to where attention reads them, and what there is to view is viewed once for
-each number of sequences. Nothing is asked of the device.
+All sequences of a call begin together with one or two positions and advance by one position each,
+up to a known length. So all addresses are known in advance: a product writes queries, keys and
+values to where attention reads them, and views are created once for each number of sequences.
+Nothing is read from the device.
 
-By layer, position, sequence and group of query heads that share a key head, the memory holds
-these heads, their key and their value, so that sequences and groups are one dimension.
+By layer, position, sequence and group of query heads that share a key head, the memory holds these
+heads, their key and their value. So sequences and groups form one dimension.
 
-On a CPU in float32 the number of operations on few rows is what they cost, so norms take two: the
-length of a row that has one more number, which makes up for epsilon, and the division. Weights of
-norms are in the products behind them, and those of head norms in the tables of rotation. There
-attention reads whole vectors of positions, with a mask: a softmax over 12 numbers takes six times
-as long as one over 16. What is behind the mask has no weight, but must be finite.
+On a CPU in float32, the cost of few rows is the number of operations. A norm takes two: the length
+of a row with one additional number, which stands for epsilon, and a division. Weights of norms are
+folded into the following products, and those of head norms into the rotary tables. Attention reads
+whole vectors of positions with a mask, since a softmax over 12 numbers takes six times as long as
+one over 16. Masked positions have no weight but must be finite.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from antiphon_services.lm.in_place import into
 from antiphon_services.lm.products import Product
 from antiphon_services.lm.rotary import Rotation
 
-# Of the numbers behind each row on a CPU only the first is not zero.
+# On a CPU, only the first of the numbers after each row is not zero.
 PADDING = 16
-# Numbers in the widest vector of a CPU.
+# Floats in the widest vector of a CPU.
 VECTOR = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _PositionViews:
-    """Where one layer's new positions go, and what they see: views of memory.
+    """Views of memory for one layer's new positions, and for what they see.
 
-    `made` is what a product writes, `turned` [..., share + 1, head_dim] its queries and keys,
-    `single` these [..., share + 1, 1, head_dim] and `heads` twice [..., share + 1, 2, head_dim].
-    They are turned by `tables` in a room where each head is written to `both`, twice, and is read
-    through `windows`: as it is, and beginning with its second half. The products with `tables` are
-    `parts`, whose sum goes to `turned`: `straight` and `crossed`.
+    A product writes `made`; `turned` [..., share + 1, head_dim] are its queries and keys, `single`
+    the same as [..., share + 1, 1, head_dim] and `heads` expanded to [..., share + 1, 2, head_dim].
+    For rotation, each head is written twice to `both` and read through `windows`: as it is, and
+    starting at its second half. The products with `tables` are `parts`, `straight` and `crossed`,
+    whose sum goes to `turned`.
+
     `queries` [n, share, head_dim], `keys` [n, head_dim, read] and `values` [n, read, head_dim] are
-    of the last position, where n counts sequences times key heads. `mask` [1, 1, read] hides what
-    is read and not yet there; None: nothing. `gated` is where the MLP's first product goes: `gate`
-    and `up`.
+    those of the last position, with n counting sequences times key heads. `mask` [1, 1, read] hides
+    positions that are read before they are written; None if there are none. The MLP's first product
+    goes to `gated`, with views `gate` and `up`.
     """
 
     made: Tensor
@@ -71,10 +72,10 @@ class _PositionViews:
 
 
 class Lockstep:
-    """`model`'s layers and final norm for `sequences` of `positions` at most, which begin with one
-    or two positions.
+    """The layers and final norm of `model` for `sequences` of at most `positions`.
 
-    `model` is as `antiphon_services.lm.decoder.Decoder` takes it, with dense layers.
+    Sequences begin with one or two positions. `model` is as for
+    `antiphon_services.lm.decoder.Decoder`, with dense layers.
     """
 
     def __init__(self, model: Any, sequences: int, positions: int, *, begin_with: int = 2) -> None:
@@ -96,7 +97,7 @@ class Lockstep:
         size = len(self._layers) * self._room_for * sequences * self._heads * self._head_dim
         self._memory = torch.zeros(size, dtype=self.dtype, device=self.device)
         self._finite = True
-        # Only what folds reads ahead, on a CPU.
+        # Only folded norms read ahead, on a CPU.
         self._masks = _masks(positions, self._room_for, self.dtype) if self._folds else ()
         padding = PADDING if self._folds else 0
         size = 2 * sequences, self.width + padding
@@ -111,7 +112,8 @@ class Lockstep:
         self._places: dict[int, Sequence[Sequence[_PositionViews]]] = {}
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """States [n, width] of the second of the two positions that n sequences begin with."""
+        """Return states [n, width] of the second of the two positions that n sequences begin
+        with."""
         self._begin()
         count = len(first)
         stream = self._stream[: 2 * count]
@@ -127,19 +129,19 @@ class Lockstep:
         return self._norm(rows[count:], stream[count:])
 
     def begin_one(self, first: Tensor) -> Tensor:
-        """States [n, width] of the one position that n sequences begin with."""
+        """Return states [n, width] of the one position that n sequences begin with."""
         self._begin()
         return self.go_on(0, first)
 
     def _begin(self) -> None:
-        """What is read ahead of its position must be finite."""
+        """Clear memory that is read ahead, unless it is known to be finite."""
         if self.reads_ahead:
             if not self._finite:
                 self._memory.zero_()
             self._finite = False
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """States of one more position of all sequences, `given` [n, width]."""
+        """Return states of the next position of all sequences, from `given` [n, width]."""
         count = given.shape[0]
         stream = self._stream[:count]
         rows = stream[:, : self.width]
@@ -152,17 +154,16 @@ class Lockstep:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether positions are read that are not there yet: see `found_finite`."""
+        """Whether positions are read before they are written: see `found_finite`."""
         return self._folds
 
     def found_finite(self) -> None:
-        """All states since sequences began were finite, so the next ones may find what these leave;
-        else it is cleared before."""
+        """Declare all states since `begin` finite, so that memory need not be cleared before the
+        next."""
         self._finite = True
 
     def _of(self, count: int) -> Sequence[Sequence[_PositionViews]]:
-        """By layer, the places of the positions that sequences begin with, and of each later
-        one."""
+        """Return, by layer, the views of the first positions and of each later one."""
         if count not in self._places:
             self._places[count] = [self._make(layer, count) for layer in range(len(self._layers))]
         return self._places[count]
@@ -212,14 +213,14 @@ class Lockstep:
 
 
 def _masks(positions: int, room: int, dtype: torch.dtype) -> Sequence[Tensor]:
-    """What hides of `room` positions those behind each of `positions`: [1, 1, room] each."""
+    """Return masks [1, 1, room] that hide the positions after each of `positions`."""
     hidden = torch.arange(room) > torch.arange(positions)[:, None]
     nothing = torch.zeros(hidden.shape, dtype=dtype)
     return nothing.masked_fill_(hidden, -math.inf)[:, None, None].unbind(0)
 
 
 class _RowNorm:
-    """RMS norm of rows. If it `folds`, its outputs lack `scale`, and rows come with a stream."""
+    """RMS norm of rows. With `folds`, outputs lack `scale`, and rows come with a padded stream."""
 
     def __init__(self, module: Any, *, folds: bool) -> None:
         self.epsilon: float = module.variance_epsilon
@@ -228,18 +229,18 @@ class _RowNorm:
         self.scale = self._weight * math.sqrt(len(self._weight)) if folds else None
 
     def __call__(self, rows: Tensor, stream: Tensor) -> Tensor:
-        """[n, width] of the same; `stream` are these rows with their padding."""
+        """Norm rows [n, width]; `stream` are the same rows with padding."""
         if self.scale is not None:
             length: Tensor = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
             return rows / length
         if self._weight.dtype == torch.float32:
             return rms_norm(rows, self._shape, self._weight, self.epsilon)
-        # Rounded as Hugging Face does, before it is weighted.
+        # Round before weighting, like Hugging Face.
         return self._weight * rms_norm(rows, self._shape, None, self.epsilon)
 
 
 class _Layer:
-    """One layer, from the weights of Hugging Face's."""
+    """One layer with Hugging Face's weights."""
 
     def __init__(self, module: Any, rotation: Rotation, *, folds: bool) -> None:
         attention = module.self_attn
@@ -257,15 +258,15 @@ class _Layer:
         self._epsilon: float | None = None
         if hasattr(attention, "q_norm"):
             self._epsilon = attention.q_norm.variance_epsilon
-            # Of a head whose norm has no other length.
+            # Length that stands for epsilon: hypot with a head's length gives the norm's divisor.
             shortest = math.sqrt(self._epsilon * self._head_dim)
             self._shortest = torch.tensor(shortest, device=rotation.turns.device)
-        # Where they are on their own, they are rounded as Hugging Face's are.
+        # Separate norms round like Hugging Face's.
         self._weights: Tensor | None = None
         self.tables = self._make_tables(attention, rotation)
 
     def enter(self, rows: Tensor, stream: Tensor, place: _PositionViews) -> None:
-        """Up to attention: queries, keys and values of new rows into their place."""
+        """Write queries, keys and values of new rows to their place."""
         self._in.put(self._first_norm(rows, stream), place.made)
         if self._epsilon is None:
             place.both.copy_(place.heads)
@@ -280,7 +281,7 @@ class _Layer:
         into(place.turned, torch.add, place.straight, place.crossed)
 
     def mix(self, place: _PositionViews) -> Tensor:
-        """What the last position sees, mixed: [n, share, head_dim]."""
+        """Return the attention output of the last position: [n, share, head_dim]."""
         if place.mask is not None:
             likeness = torch.baddbmm(place.mask, place.queries, place.keys)
             return torch.bmm(likeness.softmax(-1), place.values)
@@ -290,7 +291,7 @@ class _Layer:
         )[0]
 
     def leave(self, rows: Tensor, stream: Tensor, mixed: Tensor, place: _PositionViews) -> None:
-        """From attention on; `rows` are the layer's outputs then."""
+        """Complete the layer after attention; `rows` then hold its outputs."""
         self._out.add_to(rows, mixed.reshape(rows.shape[0], -1))
         normed = self._second_norm(rows, stream)
         if self._up.packed:
@@ -301,7 +302,7 @@ class _Layer:
         self._down.add_to(rows, self._activate(gate).mul_(up))
 
     def _interleaved(self, attention: Any, scale: Tensor | None) -> Product:
-        """One product, whose outputs are by key head: its queries, itself, its values."""
+        """Return one product with outputs by key head: its queries, its key, its values."""
         linears = attention.q_proj, attention.k_proj, attention.v_proj
         key_heads = attention.k_proj.out_features // self._head_dim
 
@@ -315,8 +316,10 @@ class _Layer:
         return Product(weight if scale is None else weight * scale, bias)
 
     def _make_tables(self, attention: Any, rotation: Rotation) -> Tensor:
-        """Cosines and sines [positions, 1, share + 1 or 1, 2, head_dim]; if this `folds`, with the
-        weights of the head norms and attention's scale."""
+        """Return cosines and sines [positions, 1, share + 1 or 1, 2, head_dim].
+
+        With `folds` they include the head norms' weights and attention's scale.
+        """
         both = rotation.turns[:, None]
         share = attention.q_proj.out_features // attention.k_proj.out_features
         weights = both.new_ones(share + 1, 1, self._head_dim)
@@ -327,7 +330,7 @@ class _Layer:
             self._weights = weights
             return both
         if self._epsilon is not None:
-            # What norms divide by is a length, not a mean.
+            # Norms divide by a length instead of a mean.
             weights *= math.sqrt(self._head_dim)
         weights[:share] *= attention.scaling
         return both * torch.cat((weights, weights.roll(self._head_dim // 2, -1)), dim=-2)

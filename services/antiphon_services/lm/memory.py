@@ -1,9 +1,9 @@
-"""What a stage takes of its device, checked before it is taken and said when the stage is ready.
+"""A stage's device memory: checked before allocation, logged when the stage is ready.
 
-Most of what is free behind the weights goes to the slots, each of which may become as long as the
-longest segment. On a GPU the sum is there from the start, or refused: a cache that outgrows the
-device would fail in the middle of an answer. On a CPU memory is paid for as it is written to, so
-only what could never be there is refused, and that of a cache which promises all of it.
+Most memory left by the weights goes to the slots, each of which may hold the longest segment. On a
+GPU everything is allocated at the start or rejected: a cache that outgrew the device would fail in
+mid-answer. On a CPU memory is taken on write, so only impossible sizes are rejected, and the size
+of a cache that allocates everything.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from antiphon.errors import InvalidArgument
 
 WORKING_BYTES = 1 << 30
-"""Left free on a GPU for what a step computes with and for graphs; an estimate."""
+"""Estimate of GPU memory for a step's intermediates and for graphs; left free."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotMemory:
-    """What `slots` sequences of at most `positions` take, each position of a slot so many bytes."""
+    """Memory of `slots` sequences of at most `positions`, with `position_bytes` each."""
 
     slots: int
     positions: int
@@ -34,12 +34,14 @@ class SlotMemory:
 
     @property
     def bytes(self) -> int:
-        """Of all, when all are at their longest."""
+        """Bytes of all slots at full length."""
         return self.slots * self.positions * self.position_bytes
 
     def require_room(self, *, grows: bool = False) -> None:
-        """Raise `InvalidArgument`, with numbers that would fit, unless the device has so much. What
-        `grows` has to be there on a GPU alone."""
+        """Raise `InvalidArgument`, with numbers that fit, if the device has too little memory.
+
+        A cache that `grows` is checked on a GPU only.
+        """
         if grows and self.device.type == "cpu":
             return
         on_cpu = self.device.type == "cpu"
@@ -57,22 +59,22 @@ class SlotMemory:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a GPU has left, and what torch holds there without using it."""
+    """Return a GPU's free memory, including what torch has reserved without using it."""
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free: int = torch.cuda.mem_get_info(device)[0]
     return free + unused
 
 
 def module_bytes(module: torch.nn.Module) -> int:
-    """What the weights and buffers of a module take."""
+    """Return the bytes of a module's weights and buffers."""
     return sum(each.nbytes for each in (*module.parameters(), *module.buffers()))
 
 
 def say_memory(role: str, slots: SlotMemory, parts: Mapping[str, int], *, there: int) -> None:
-    """Log what the stage takes, by part: keys and values at their longest, and these `parts`.
+    """Log the stage's memory by part: keys and values at full length, and `parts`.
 
-    On a GPU what torch holds beyond these is that of tables, graphs and what steps compute with;
-    of keys and values so many bytes are `there`.
+    On a GPU, the rest of torch's memory belongs to tables, graphs and intermediates. `there` bytes
+    of keys and values are allocated.
     """
     device = slots.device
     told = {**parts, "keys and values": slots.bytes}
@@ -94,7 +96,7 @@ def say_memory(role: str, slots: SlotMemory, parts: Mapping[str, int], *, there:
 
 
 def _all_of_host() -> int:
-    """The memory that the machine has at all."""
+    """Return the machine's total memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -41,7 +41,7 @@ class RMSNorm(nn.Module):
         self.variance_epsilon = epsilon
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[..., width] to the same shape and dtype."""
+        """Norm [..., width]. Shape and dtype are preserved."""
         wide = rows.to(torch.float32)
         variance = wide.pow(2).mean(-1, keepdim=True)
         return self.weight * (wide * torch.rsqrt(variance + self.variance_epsilon)).to(rows.dtype)
@@ -114,7 +114,7 @@ class SparseMLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and MLP, each behind a norm."""
+    """Attention and MLP, each after a norm."""
 
     def __init__(self, config: Any, attention: Attention, mlp: nn.Module) -> None:
         super().__init__()
@@ -125,8 +125,8 @@ class DecoderLayer(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Cosines and sines of positions, of any `rope_type` whose frequencies do not depend on the
-    length of a sequence."""
+    """Cosines and sines of positions, for any `rope_type` whose frequencies are independent of
+    length."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

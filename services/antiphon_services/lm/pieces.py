@@ -1,8 +1,8 @@
-"""A decoder's forward of few rows, with all but attention run by bucket.
+"""A decoder's forward of few rows, with everything but attention in buckets.
 
-How many positions a row sees, and which rows share a call, is known on the host and
-changes from step to step: so attention stays as it is. What lies between one layer's
-attention and the next one's depends on the number of rows alone and is one piece.
+How many positions a row sees, and which rows share a call, changes from step to step and is known
+on the host, so attention is not bucketed. What lies between the attention of two layers depends
+only on the number of rows and is one piece.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from antiphon_services.lm.kv_cache import CacheShape
 from antiphon_services.lm.layer import FusedLayer, Layer, Norm
 from antiphon_services.lm.rotary import Rotation
 
-# `Attend` of a layer, which comes first.
+# `Attend` with the layer's number as first argument.
 AttendInLayer = Callable[[int, Tensor, Tensor], Tensor]
 
 
 class Pieces:
-    """What `lm.decoder.Decoder` is made of, for `least` to `most` rows of `width`."""
+    """The pieces of a `lm.decoder.Decoder`, for `least` to `most` rows of `width`."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Pieces:
         self.most = most
         self._layers, self._norm, self._rotation = layers, norm, rotation
         new = partial(torch.zeros, dtype=shape.dtype, device=shape.device)
-        # All pieces share them: what one has taken in, it does not need any more.
+        # All pieces share these buffers: each consumes its input before the next writes.
         rows, mixed = new(most, width), new(most, layers[0].queries, shape.head_dim)
         positions = new(most, dtype=torch.int64)
-        # In the order of a forward, as graphs that share memory must be.
+        # In the order of a forward, as required for graphs that share memory.
         self._first = bucketing(self._enter, (rows, positions), least)
         self._between = [
             bucketing(partial(self._go_on, at), (rows, mixed, positions), least)
@@ -58,7 +58,7 @@ class Pieces:
     ) -> tuple[Tensor, Tensor]:
         """`Decoder.append` of rows [n, hidden] at `positions` int64 [n].
 
-        The states are good until the next forward.
+        States are valid until the next forward.
         """
         tapped = rows
         (heads,) = self._first(rows, positions)
@@ -85,7 +85,7 @@ class Pieces:
 
 
 class FusedPieces(Pieces):
-    """The same by fused kernels, whose norms take in what was added before them."""
+    """Pieces with fused kernels, whose norms include the preceding addition."""
 
     def __init__(
         self, layers: Sequence[FusedLayer], norm: Norm, kernels: Kernels, *args: Any, **kwargs: Any

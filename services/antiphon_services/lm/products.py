@@ -1,10 +1,10 @@
-"""Products of rows with a linear layer's weight, laid out once as the processor wants it.
+"""Products of rows with a linear layer's weight, in a layout packed once.
 
-With plain weights each call lays them out anew, which for a few rows costs more than the
-arithmetic. On a CPU in float32 large weights are therefore packed for oneDNN; a small one's
-product is done before oneDNN has begun, and goes to the CPU's library (measured: up to 128 Ki
-numbers). Which of the two it is depends on the weight alone, and both give a row the same digits
-in any company of at least `antiphon_services.lm.experts.LEAST_ROWS`.
+With plain weights, each call repacks them, which costs more than the arithmetic for few rows. On a
+CPU in float32, large weights are therefore packed for oneDNN. Small ones use the CPU's library,
+which finishes before oneDNN has started (measured: up to 128 Ki numbers). The choice depends only
+on the weight, and with both a row's digits are independent of the batch, from
+`antiphon_services.lm.experts.LEAST_ROWS` rows on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 PACKED_FROM = 128 << 10
 
-# The layout is chosen for so many rows; any number is right, but for one alone it may be
-# another with other digits.
+# The layout is chosen for this many rows. Any number works, but the layout for one row may have
+# other digits.
 PACKED_FOR_ROWS = 16
 
 
@@ -27,7 +27,7 @@ class Product:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = bias
-        # In bfloat16 the product is to be rounded before it is added to anything, as elsewhere.
+        # In bfloat16 the product must be rounded before an addition, as elsewhere.
         self._adds_alone = bias is not None or weight.dtype != torch.float32
         self._onednn = onednn_for(weight) if weight.numel() >= PACKED_FROM else None
         if self._onednn is None:
@@ -38,12 +38,12 @@ class Product:
 
     @property
     def packed(self) -> bool:
-        """Whether the weight has been laid out anew."""
+        """Whether the weight is packed."""
         return self._onednn is not None
 
     @classmethod
     def of(cls, *linears: Any, scale: Tensor | None = None) -> Product:
-        """The outputs of all these layers, one after the other, of inputs times `scale`."""
+        """Return the concatenated outputs of these layers, for inputs times `scale`."""
         bias = None
         if any(each.bias is not None for each in linears):
             bias = torch.cat([each.bias for each in linears if each.bias is not None])
@@ -55,7 +55,7 @@ class Product:
         return cls(weight if scale is None else weight * scale, bias)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[n, outputs]."""
+        """Return the product [n, outputs]."""
         if self._onednn is not None:
             product: Tensor = self._onednn._linear_pointwise(
                 rows, self._weight, self._bias, "none", [], ""
@@ -66,7 +66,7 @@ class Product:
         return torch.mm(rows, self._weight)
 
     def plus(self, rows: Tensor, other: Tensor) -> Tensor:
-        """The sum with `other` [n, outputs]."""
+        """Return the product plus `other` [n, outputs]."""
         if self._onednn is not None:
             total: Tensor = self._onednn._linear_pointwise(
                 rows, other, self._weight, self._bias, "add"
@@ -77,7 +77,7 @@ class Product:
         return torch.addmm(other, rows, self._weight)
 
     def put(self, rows: Tensor, out: Tensor) -> None:
-        """The product, in `out` [n, outputs]."""
+        """Write the product to `out` [n, outputs]."""
         if self._onednn is not None:
             out.copy_(self(rows))
         elif self._bias is not None:
@@ -94,8 +94,10 @@ class Product:
 
 
 def _share(linears: Sequence[Any], joint: Tensor) -> None:
-    """Make the layers' weights views of the `joint` one, so that a model that is being taken over
-    does not hold these numbers twice. Weights that are being trained stay as they are."""
+    """Make the layers' weights views of `joint`, so that a loading model does not hold them twice.
+
+    Weights that require gradients are left unchanged.
+    """
     parts = torch.split(joint, [len(each.weight) for each in linears])
     for linear, part in zip(linears, parts, strict=True):
         if not linear.weight.requires_grad:
@@ -103,7 +105,7 @@ def _share(linears: Sequence[Any], joint: Tensor) -> None:
 
 
 def onednn_for(weight: Tensor) -> Any:
-    """The operators over packed weights, as TorchInductor uses them; None where not in use."""
+    """Return the operators over packed weights, as TorchInductor uses them; None if unavailable."""
     usable = (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32

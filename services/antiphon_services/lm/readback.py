@@ -1,10 +1,9 @@
-"""Draws of one step, on their way to the host.
+"""Draws of one step on their way to the host.
 
-An engine may launch a step before the draws of the step before have been read. It needs only the
-text for that: the codes are in the model's memory on the device. One stream runs both steps in
-order, so the later step overwrites that memory, graphs' outputs included, after the earlier one has
-read it. The copy to the host runs on another stream, so its source is a tensor that nothing else
-writes to.
+With launch-ahead (`lm.frame_engine`), step n + 1 is launched before the draws of step n are read.
+One stream runs both steps in order, so step n + 1 overwrites the model's memory, including graphs'
+outputs, after step n has read it. The copy to the host runs on another stream, so its source must
+be a tensor that nothing else writes to.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from antiphon.transport.device_edge import Mark, ToHost
 class Drawn(NamedTuple):
     """One draw: ids int64 [G], and whether the logits left something to choose from.
 
-    The first id may be one that stands for no frame, such as the stop code.
+    The first id may be one without a frame, such as the stop code.
     """
 
     ids: npt.NDArray[np.int64]
@@ -32,14 +31,14 @@ class Drawn(NamedTuple):
 
     @property
     def codes(self) -> npt.NDArray[np.uint16]:
-        """The frame as it leaves the stage: uint16 [1, G]."""
+        """The frame as sent: uint16 [1, G]."""
         return self.ids[None].astype(np.uint16)
 
 
 class PendingDraw(NamedTuple):
     """A row int64 [G + 1] of a step's draws: ids, then `decided`.
 
-    The row is complete when `mark` is reached. `mark` None: it was complete at once.
+    The row is valid when `mark` is reached; None means now.
     """
 
     row: npt.NDArray[np.int64]
@@ -51,14 +50,14 @@ class PendingDraw(NamedTuple):
 
 
 class Readback:
-    """Copies the draws of a step to the host. Without `to_host` the engine waits for each copy."""
+    """Copies the draws of a step to the host. Without `to_host`, copies are synchronous."""
 
     def __init__(self, to_host: ToHost | None) -> None:
         self._to_host = to_host or ToHost.direct()
 
     @classmethod
     def of(cls, config: StageConfig) -> Readback:
-        """The read-back of a stage: asynchronous where steps are launched ahead."""
+        """Return the read-back of a stage: asynchronous with launch-ahead."""
         return cls(ToHost.of(config) if config.launch_ahead else None)
 
     def begin(self, rows: torch.Tensor, order: Sequence[int]) -> list[PendingDraw]:

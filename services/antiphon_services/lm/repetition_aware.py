@@ -1,7 +1,7 @@
-"""Repetition-aware sampling: an id that was drawn lately is drawn again, from all others.
+"""Repetition-aware sampling: an id drawn too often recently is excluded and drawn again.
 
-Mirrors `ras_sampling` of CosyVoice: an id is drawn from the likeliest ones, as many as reach
-`top_p` of all probability, `top_k` at most. If it is among the last ids too often, it is excluded
+Mirrors `ras_sampling` of CosyVoice. An id is drawn from the most likely ones: those that reach
+`top_p` of the probability, at most `top_k`. If it is among the last ids too often, it is excluded,
 and another is drawn from the whole distribution.
 """
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from antiphon_services.lm.sampler import SamplingRows
 
 NUMBERS = 2
-"""Uniform numbers for each row: the second is used by the second draw alone."""
+"""Uniform numbers per row; the second is for the second draw."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepetitionRule:
-    """An id that is `repeats` times among the last `window` ids is drawn again."""
+    """An id that occurs `repeats` times among the last `window` ids is drawn again."""
 
     window: int
     repeats: float
@@ -30,11 +30,11 @@ class RepetitionRule:
 def choose_aware(
     logits: Tensor, settings: SamplingRows, numbers: Tensor, recent: Tensor, rule: RepetitionRule
 ) -> tuple[Tensor, Tensor]:
-    """An id for each row of `logits` [n, V], int64 [n], and the rows' highest logits [n].
+    """Return an id for each row of `logits` [n, V], int64 [n], and the rows' highest logits [n].
 
-    `numbers` float64 [n, NUMBERS] lie in [0, 1); `recent` int64 [n, window] are the last ids, -1
-    where there is none. A greedy row takes the likeliest id, or the likeliest other one. Where the
-    highest logit is not finite the id is any valid one.
+    `numbers` float64 [n, NUMBERS] are in [0, 1). `recent` int64 [n, window] are the last ids, -1 if
+    missing. A greedy row takes the most likely id, or the most likely other one. If the highest
+    logit is not finite, the id is arbitrary but valid.
     """
     scores = logits.to(torch.float32)
     highest = scores.max(-1, keepdim=True).values
@@ -57,13 +57,13 @@ def choose_aware(
 
 
 def _likeliest(scores: Tensor, count: int) -> Tensor:
-    """[n, count]: ids of the highest scores float32 [n, V], those of equal scores in order.
+    """Return the ids of the highest scores float32 [n, V], with ties in order: [n, count].
 
-    `topk` has no order among equals, which bfloat16 makes many of. Its keys here are a score's
-    bits, which order as integers once those of negative numbers are flipped, before the id.
+    `topk` does not order ties, which are common in bfloat16. So its keys are a score's bits
+    followed by the id. The bits sort as integers once those of negative numbers are flipped.
     """
     size = scores.shape[-1]
-    # -0.0 becomes 0.0, which it equals.
+    # -0.0 becomes 0.0.
     bits = (scores + 0.0).view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFF_FFFF)
     places = torch.arange(size - 1, -1, -1, device=scores.device)
@@ -72,7 +72,7 @@ def _likeliest(scores: Tensor, count: int) -> Tensor:
 
 
 def _drawn(weights: Tensor, numbers: Tensor) -> Tensor:
-    """[n, 1]: where numbers [n, 1] fall among the weights [n, V]."""
+    """Return where numbers [n, 1] fall among the weights [n, V]: [n, 1]."""
     sums = weights.cumsum(-1)
     places = torch.searchsorted(sums, numbers * sums[:, -1:], right=True)
     return places.clamp_(max=weights.shape[-1] - 1)

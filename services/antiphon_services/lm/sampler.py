@@ -1,18 +1,17 @@
 """Chooses one id from each row of logits, for every autoregressive part of every stage.
 
-Which ids may be chosen and how likely each is equals the logits processors of
-`transformers` 5.19 `generate`, in its order: float32, repetition penalty,
-suppressed ids, temperature, top_k, top_p, softmax.
+Candidates and probabilities equal the logits processors of `transformers` 5.19 `generate`, in its
+order: float32, repetition penalty, suppressed ids, temperature, top_k, top_p, softmax.
 
-The draw is an inverse CDF over a number that is a hash of (seed, step, group) alone, where the
-seed is the key of the stage's draws for this answer (`antiphon.values.sampling.stream_key`). There
-is no generator and so no state: a segment's ids do not depend on its neighbours in a batch, on the
-process, or on what was drawn before, and a rebuilt segment goes on with the same ids.
+A draw is an inverse CDF over a hash of (seed, step, group), with the key of the stage's draws for
+this answer as seed (`antiphon.values.sampling.stream_key`). There is no generator and no state: a
+segment's ids do not depend on the batch, the process or earlier draws, and a restored segment
+continues with the same ids.
 
-`choose` takes one row of any vocabulary and goes on with what top_k leaves of it;
-`choose_each` takes many rows at once and keeps them whole, so that it never asks the
-device for anything. Both give the same id: weights are exponentials in float64, and
-sums run in the order of ids, where what was removed adds exact zeros.
+`choose` takes one row of any vocabulary and continues with what top_k leaves of it. `choose_each`
+takes many rows and keeps them whole, so that it never reads from the device. Both return the same
+id: weights are exponentials in float64, and sums run in the order of ids, where removed ids add
+exact zeros.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _FRACTION_BITS = 52
 _WORD_BYTES = 8
 _INPUT_BYTES = KEY_BITS // 8 + 8
 _UNLIMITED = 1 << 31
-# So that the likeliest id is always kept.
+# So that the most likely id is always kept.
 _LARGEST_TAIL = math.nextafter(1.0, 0.0)
-# Where a CPU takes the likeliest ids out first: one of so many, at most.
+# A CPU extracts the most likely ids first if they are at most one in this many.
 FEW = 4
-# From so many ids on, top_p looks at those that top_k leaves alone, whose number is bounded, where
-# every row has a top_k. It takes twice the operations, and no sort of the whole vocabulary.
+# From this vocabulary size on, top_p considers only what top_k leaves, if every row has a top_k. It
+# takes twice the operations but no sort of the whole vocabulary.
 WIDE = 1 << 14
 
 
@@ -48,9 +47,8 @@ WIDE = 1 << 14
 class SamplingRows:
     """The settings of several rows as columns [n, 1] on one device.
 
-    `temperature` and `penalty` float32, `top_k` int64 (never 0), `tail` float64 (the share that
-    top_p leaves, below 1), `greedy` bool. What is known of all rows together spares work, and
-    questions to the device.
+    `temperature` and `penalty` float32, `top_k` int64 (never 0), `tail` float64 (the probability
+    that top_p removes, below 1), `greedy` bool. Summaries over all rows save work and device reads.
     """
 
     temperature: Tensor
@@ -69,11 +67,11 @@ class SamplingRows:
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], device: torch.device) -> SamplingRows:
-        """One row for each of the settings; greedy rows get temperature 1."""
+        """Return one row for each of the settings. Greedy rows get temperature 1."""
         greedy = [each.greedy for each in samplings]
         top_k = [each.top_k or _UNLIMITED for each in samplings]
 
-        # Whole numbers are exact in float64.
+        # Integers are exact in float64.
         table = [
             [each.temperature or 1.0 for each in samplings],
             [each.repetition_penalty for each in samplings],
@@ -102,9 +100,9 @@ class SamplingRows:
     def with_greedy(
         self, greedy: Tensor, *, any_greedy: bool = True, all_greedy: bool = False
     ) -> SamplingRows:
-        """The first n rows, but greedy where `greedy` bool [n, 1] says so.
+        """Return the first n rows, made greedy where `greedy` bool [n, 1].
 
-        The defaults of what is known of all rows together are right for any of them.
+        The defaults of the summaries are valid for any rows.
         """
         count = len(greedy)
         return replace(
@@ -128,13 +126,12 @@ def choose(
     history: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> int:
-    """The next id for `logits` [V] of any floating dtype.
+    """Return the next id for `logits` [V] of any floating dtype.
 
-    `step` counts the choices of a segment and `group` tells choices within one
-    step apart. `history` (int64 [n]) are the ids that the repetition penalty
-    applies to; ids outside the vocabulary are passed over. `suppressed` (int64
-    [m]) are ids that are never chosen. Raises `Internal` when logits are NaN or
-    leave nothing to choose from.
+    `step` counts the choices of a segment; `group` distinguishes choices within one step. The
+    repetition penalty applies to `history` (int64 [n]); ids outside the vocabulary are ignored.
+    `suppressed` (int64 [m]) ids are never chosen. Raises `Internal` if the logits are NaN or leave
+    nothing to choose from.
     """
     scores = penalise(logits, sampling, history=history, suppressed=suppressed)
     if not math.isfinite(scores.max().item()):
@@ -155,12 +152,12 @@ def choose_each(
     seen: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What `choose` gives for each row of `logits` [n, V]: ids int64 [n], and the highest
-    scores float32 [n], as greedy sees them.
+    """Return `choose` for each row of `logits` [n, V]: ids int64 [n] and the highest scores float32
+    [n].
 
-    `numbers` float64 [n, 1] are the rows' `uniform`. `seen` bool [n, V] marks the ids
-    that the repetition penalty applies to, `suppressed` bool [V] those that are never
-    chosen. Where `choose` would raise, the score is not finite and the id any valid one.
+    Scores are those of greedy decoding. `numbers` float64 [n, 1] are the rows' `uniform`. The
+    repetition penalty applies to ids in `seen` bool [n, V]; ids in `suppressed` bool [V] are never
+    chosen. Where `choose` would raise, the score is not finite and the id arbitrary but valid.
     """
     scores = logits.to(torch.float32)
     if seen is not None and settings.any_penalty:
@@ -189,7 +186,7 @@ def choose_each(
 def penalise(
     logits: Tensor, sampling: Sampling, *, history: Tensor | None, suppressed: Tensor | None
 ) -> Tensor:
-    """float32 [V]: repetition penalty, then suppression; what greedy takes the argmax of.
+    """Return float32 [V] after repetition penalty and suppression; greedy takes its argmax.
 
     Mirrors `RepetitionPenaltyLogitsProcessor` and `SuppressTokensLogitsProcessor`.
     """
@@ -206,11 +203,11 @@ def penalise(
 
 
 def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Ids that may be drawn (int64 [k], ascending) and their scores after temperature.
+    """Return the ids that may be drawn (int64 [k], ascending) and their scores after temperature.
 
-    Mirrors `TemperatureLogitsWarper`, `TopKLogitsWarper` (ties with the last kept
-    id are kept) and `TopPLogitsWarper`, whose sort here runs over what top_k
-    left: the ids that it removed have probability zero.
+    Mirrors `TemperatureLogitsWarper`, `TopKLogitsWarper` (ties with the last kept id are kept) and
+    `TopPLogitsWarper`, whose sort here covers only what top_k left: removed ids have probability
+    zero.
     """
     scores = scores / sampling.temperature
     if 0 < sampling.top_k < len(scores):
@@ -229,10 +226,10 @@ def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
 
 
 def uniform(seed: int, step: int, group: int) -> float:
-    """A number in [0, 1), of 52 bits, so that the product with any sum stays below it.
+    """Return a number in [0, 1) of 52 bits, so that its product with any sum is below the sum.
 
-    It is word `group` of the SHAKE128 output for `seed`, of 128 bits, and `step`, of 64. Two draws
-    that differ in any of the three are independent.
+    It is word `group` of the SHAKE128 output for `seed`, of 128 bits, and `step`, of 64. Draws that
+    differ in any of the three are independent.
     """
     return float(uniform_each([seed], [step], group + 1)[0, group])
 
@@ -240,7 +237,7 @@ def uniform(seed: int, step: int, group: int) -> float:
 def draw_numbers(
     samplings: Sequence[Sampling], steps: Sequence[int], groups: int
 ) -> npt.NDArray[np.float64]:
-    """`uniform_each` [n, groups] of rows with these settings; 0 for greedy ones, which use none."""
+    """Return `uniform_each` [n, groups] for rows with these settings; 0 for greedy rows."""
     drawn = [at for at, each in enumerate(samplings) if not each.greedy]
     seeds = [samplings[at].seed for at in drawn]
     if len(drawn) == len(samplings):
@@ -254,7 +251,7 @@ def draw_numbers(
 def uniform_each(
     seeds: Sequence[int], steps: Sequence[int], groups: int
 ) -> npt.NDArray[np.float64]:
-    """`uniform` [n, groups] of each seed with its step, for groups 0, 1, ..."""
+    """Return `uniform` [n, groups] of each seed with its step, for groups 0, 1, ..."""
     size = _WORD_BYTES * groups
     hashed = b"".join(
         [
@@ -267,19 +264,19 @@ def uniform_each(
 
 
 def _lowered(scores: Tensor, settings: SamplingRows) -> Tensor:
-    """Scores [n, V] by the repetition penalty."""
+    """Apply the repetition penalty to scores [n, V]."""
     multiplied, divided = scores * settings.penalty, scores / settings.penalty
     if settings.smallest_penalty >= 1.0:
-        # The same, in less than half of the time on a CPU.
+        # Equivalent, in less than half the time on a CPU.
         return torch.minimum(multiplied, divided)
     return torch.where(scores < 0, multiplied, divided)
 
 
 def _few_likeliest(scores: Tensor, settings: SamplingRows) -> tuple[Tensor, Tensor] | None:
-    """Of scores [n, V] those that top_k leaves, in the order of ids, and their ids; both [n, k].
+    """Return the scores [n, k] that top_k leaves of [n, V], in the order of ids, and their ids.
 
-    None where it leaves too many to be worth it, or more than k: ids that are as likely as the
-    last kept one. That is asked of the scores, so a GPU has None, too.
+    None if too many are left, or if ids tie with the last kept one. The latter reads the scores, so
+    the result is None on a GPU, too.
     """
     count = settings.largest_top_k
     if scores.device.type != "cpu" or count * FEW > scores.shape[-1]:
@@ -293,24 +290,24 @@ def _few_likeliest(scores: Tensor, settings: SamplingRows) -> tuple[Tensor, Tens
 
 
 def _weights(scores: Tensor, largest: Tensor) -> Tensor:
-    """float64, in proportion to the softmax over the last dimension; the largest's is 1."""
+    """Return float64 weights proportional to the softmax over the last dimension; the largest
+    is 1."""
     if scores.device.type == "cpu":
         return (scores - largest).double().exp_()
-    # One operation less. The subtraction is in float32: the result alone is float64.
+    # One operation less. The subtraction is in float32; only the result is float64.
     wide = torch.empty(scores.shape, dtype=torch.float64, device=scores.device)
     return torch.sub(scores, largest, out=wide).exp_()
 
 
 def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
-    """`_kept_weights` where every row has a top_k, without a sort of all ids.
+    """`_kept_weights` if every row has a top_k, without sorting all ids.
 
-    top_k keeps the ids above its last one, at most k - 1, and all that are as likely as that one.
-    Of those only the number counts: top_p removes them first, in the order of ids, each with the
-    same weight.
+    top_k keeps at most k - 1 ids above its last one, and all ties with that one. Of the ties only
+    the number matters: top_p removes them first, in the order of ids, with equal weights.
     """
     ranked, ids = scores.topk(settings.largest_top_k)
     last = ranked.gather(1, settings.top_k - 1)
-    # Above the last, in the order in which top_p removes: by score, then by id.
+    # Above the last, in top_p's order: by score, then by id.
     ids, order = ids.sort()
     ranked, order = ranked.gather(1, order).sort(stable=True)
     ids = ids.gather(1, order)
@@ -322,12 +319,12 @@ def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> 
     removed = settings.tail * mass[:, -1:]
     above.mul_(mass > removed)
     weights = torch.where(equal & (rank * weight > removed), weight, 0.0)
-    # Of the ids here that are not above the last, each keeps what it has.
+    # Ids here that are not above the last keep their weight.
     return weights.scatter_add_(1, ids, above)
 
 
 def _kept_weights(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
-    """`_weights` of scores [n, V] after temperature, zero where top_k or top_p removes."""
+    """Return `_weights` of scores [n, V] after temperature, zero where top_k or top_p removes."""
     size, top_k = scores.shape[-1], settings.top_k
     limited = settings.smallest_top_k < size
     if settings.largest_top_k > size:

@@ -1,4 +1,4 @@
-"""Chooses the next id of every segment of a batch, and says how likely the ids were."""
+"""Chooses the next id of every segment of a batch, and computes log probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Score = tuple[list[int], list[float]]
 class LogitsRow:
     """Logits [V] for choice number `step` of a segment.
 
-    `seen` bool [V] marks the ids that a repetition penalty applies to; None where there is none.
+    The repetition penalty applies to ids in `seen` bool [V]; None if there is none.
     """
 
     logits: Tensor
@@ -31,7 +31,7 @@ class LogitsRow:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """An id that was chosen from `logits` [V], and how many of the likeliest are asked for."""
+    """An id chosen from `logits` [V], and how many of the most likely ids are requested."""
 
     logits: Tensor
     id_: int
@@ -39,9 +39,9 @@ class Sampled:
 
 
 def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
-    """The ids for all rows; None for undecided ones, which `sample_alone` is for.
+    """Return the ids of all rows; None for undecided ones, to be passed to `sample_alone`.
 
-    One question to the device, however many there are.
+    Reads from the device once, for any number of rows.
     """
     if not rows:
         return []
@@ -51,15 +51,15 @@ def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
 
 
 def sample_alone(row: LogitsRow) -> int:
-    """One id. Raises `Internal` when the logits leave nothing to choose from."""
+    """Return one id. Raises `Internal` if the logits leave nothing to choose from."""
     history = None if row.seen is None else row.seen.nonzero()[:, 0]
     return choose(row.logits, row.sampling, step=row.step, history=history)
 
 
 def score_together(sampled: Sequence[Sampled]) -> list[Score]:
-    """Each id and the likeliest, 1 + `top` of them, with the model's own log probabilities.
+    """Return each id and the 1 + `top` most likely ones, with the model's log probabilities.
 
-    Those are the log-softmax of the logits in float32, as `transformers` and vLLM have it.
+    These are the log-softmax of the logits in float32, as in `transformers` and vLLM.
     """
     logits = torch.stack([each.logits for each in sampled])
     logprobs = logits.log_softmax(-1, dtype=torch.float32)
@@ -67,7 +67,7 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
     likeliest = logprobs.topk(min(max(each.top for each in sampled), logits.shape[-1]))
     ids = torch.cat([chosen, likeliest.indices], dim=1)
     values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1)
-    # One question to the device; both are exact in float64.
+    # One read from the device; both are exact in float64.
     told = torch.stack((ids.to(torch.float64), values.to(torch.float64)), dim=1).tolist()
     widths = [1 + each.top for each in sampled]
     return [
@@ -77,7 +77,7 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
 
 
 def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
-    """Ids [n], and their rows' highest scores: not finite where none could be chosen."""
+    """Return ids [n] and their rows' highest scores, not finite where none can be chosen."""
     logits = torch.stack([each.logits for each in rows])
     samplings = [each.sampling for each in rows]
     numbers = draw_numbers(samplings, [each.step for each in rows], 1)
@@ -90,9 +90,9 @@ def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
 
 
 def _seen_each(rows: Sequence[LogitsRow]) -> Tensor | None:
-    """`seen` of all rows, bool [n, V]; None where no row has it."""
-    told = [each.seen for each in rows if each.seen is not None]
-    if not told:
+    """Return `seen` of all rows, bool [n, V]; None if no row has it."""
+    given = [each.seen for each in rows if each.seen is not None]
+    if not given:
         return None
-    nothing = torch.zeros_like(told[0])
+    nothing = torch.zeros_like(given[0])
     return torch.stack([nothing if each.seen is None else each.seen for each in rows])

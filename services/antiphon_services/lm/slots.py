@@ -1,20 +1,19 @@
-"""Which sequence has which slot, and what of ended sequences is still there to reuse.
+"""Assigns slots to sequences, and finds reusable content of ended sequences.
 
-A slot is free, taken by a running segment, or kept: its segment has ended and its
-keys and values stay, until the slot is needed, for a prompt that begins alike. What a
-position holds is a number (`content`): the id, or where something else stands (sound) a
-digest of it, so that equal ids over different things are different content.
+A slot is free, taken by a running segment, or kept: its segment has ended, and its keys and values
+remain for a prompt with the same beginning until the slot is needed. The content of a position is a
+number: the id, or a digest for other content (audio), so that equal ids over different media are
+different content.
 
-Who reuses nothing, or chooses by itself (`antiphon_services.lm.kept_parts`), only takes and frees.
-Among those who do:
+Engines without reuse, or with their own (`antiphon_services.lm.kept_parts`), only take and free.
+Otherwise:
 
-- A prompt that goes on from a kept sequence (it shares all of its prompt, and as much
-  of its reply as is spelled with the same ids) takes the slot over: one conversation,
-  one slot.
-- A prompt that shares a shorter beginning copies it and leaves the kept sequence to
-  its own conversation, if there is any other slot.
-- The least recently used kept sequence makes room.
-- The last position of a prompt is never reused: its logits are needed.
+- A prompt that continues a kept sequence takes the slot over: one conversation, one slot. The
+  prompt must share all of the kept prompt; of the kept reply, the part with equal ids is reused.
+- A prompt that shares a shorter beginning copies it and leaves the kept sequence to its own
+  conversation, if another slot is available.
+- The least recently used kept sequence is evicted first.
+- The last position of a prompt is never reused, since its logits are needed.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 MIN_REUSED = 16
-"""Shorter beginnings are not worth a copy: every prompt shares its template's first ids."""
+"""Shortest prefix worth a copy. Every prompt shares the first ids of its template."""
 
 Content = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An ended sequence: what its positions hold, and how many of them are prompt."""
+    """An ended sequence: the content of its positions, and how many of them are prompt."""
 
     content: Content
     prompt_length: int
@@ -43,8 +42,7 @@ class Kept:
 class Claim:
     """A slot for a prompt.
 
-    The first `reused` positions are there already, once they were copied from slot
-    `source` if there is one.
+    Its first `reused` positions are present, after copying them from slot `source` if that is set.
     """
 
     slot: int
@@ -60,8 +58,10 @@ class Slots:
         self._kept: dict[int, Kept] = {}  # least recently used first
 
     def take(self, spared: int | None = None) -> int | None:
-        """The lowest free slot, as slots side by side are read in place; or the least recently
-        used kept one but `spared`. None when all are taken."""
+        """Return the lowest free slot, since adjacent slots are read in place.
+
+        Otherwise the least recently used kept one except `spared`; None if all are taken.
+        """
         if self._free:
             return heapq.heappop(self._free)
         oldest = next((slot for slot in self._kept if slot != spared), None)
@@ -71,16 +71,16 @@ class Slots:
 
     @property
     def free_slots(self) -> frozenset[int]:
-        """Those that are free."""
+        """The free slots."""
         return frozenset(self._free)
 
     def take_this(self, slot: int) -> None:
-        """Take a slot that is free."""
+        """Take a free slot."""
         self._free.remove(slot)
         heapq.heapify(self._free)
 
     def claim(self, content: Content) -> Claim | None:
-        """A slot for a prompt of at least one position; None when all are taken."""
+        """Return a slot for a prompt of at least one position; None if all are taken."""
         shared = {slot: shared_length(content, kept.content) for slot, kept in self._kept.items()}
         best = max(shared, key=lambda slot: shared[slot], default=None)
         reused = min(shared[best], len(content) - 1) if best is not None else 0
@@ -96,26 +96,25 @@ class Slots:
         return Claim(slot, reused, best)
 
     def keep(self, slot: int, kept: Kept) -> None:
-        """The slot's segment has ended; what is in it may be reused."""
+        """Keep the content of an ended segment for reuse."""
         self._kept[slot] = kept
 
     def free(self, slot: int) -> None:
-        """The slot's segment has ended; what is in it is worth nothing.
+        """Free the slot of an ended segment whose content is not reusable.
 
-        It may be taken at once: what the device has yet to do there comes before what it
-        is asked from now on.
+        It may be taken at once: device work already submitted for it precedes later work.
         """
         heapq.heappush(self._free, slot)
 
     def forget(self) -> None:
-        """Make every kept slot free."""
+        """Free every kept slot."""
         for slot in self._kept:
             self.free(slot)
         self._kept.clear()
 
 
 def shared_length(first: Content, second: Content) -> int:
-    """How many positions two contents have in common from the start."""
+    """Return the length of the common prefix of two contents."""
     length = min(len(first), len(second))
     different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if len(different) else length

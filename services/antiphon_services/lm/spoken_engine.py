@@ -1,4 +1,4 @@
-"""An engine of segments that speak a text: their prompts are made on threads beside its own."""
+"""An engine of segments that speak a text, with prompts prepared on other threads."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class SpokenTextEngine(FrameEngine[Speaker]):
 
     @abstractmethod
     def begin(self, segment: Speaker, prompt: Any) -> Sequence[EngineEvent]:
-        """Take over the prompt that was made; what of it leaves at once."""
+        """Start the segment with its prepared prompt. Return the events to send at once."""
 
     @abstractmethod
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """See `launch`; prompts that were made have begun."""
+        """See `launch`. Prepared prompts have been started."""
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store the message, and start making the prompt when all of it is there.
+        """Store the message, and start preparing the prompt when it is complete.
 
         Raises `InvalidArgument` for one that cannot fit, `ResourceExhausted` without a slot.
         """
@@ -52,37 +52,38 @@ class SpokenTextEngine(FrameEngine[Speaker]):
         self.prepare(self._segments[key])
 
     def prepare(self, segment: Speaker) -> None:
-        """Start making the segment's prompt if there is enough for it and none is being made."""
+        """Start preparing the segment's prompt if its input is complete and it is not being
+        prepared."""
         if segment.preparation is None:
             segment.preparation = segment.prompt.begin(segment.key, self._preparations)
             if segment.preparation is not None:
                 segment.preparation.add_done_callback(lambda _: self._wake())
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Whether the segment's prompt is being made."""
+        """Return whether the segment's prompt is being prepared."""
         preparation = self._segments[key].preparation
         return preparation is not None and not preparation.done()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a prompt was made."""
+        """Call `wake` whenever a prompt is prepared."""
         self._wake = wake
 
     def close(self) -> None:
-        """Make no more prompts."""
+        """Stop preparing prompts."""
         self._preparations.close()
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment and what waits to be made for it, and give its slot back."""
+        """Forget the segment and its pending preparation, and free its slot."""
         self._preparations.drop(key)
         super().release(key)
 
     def wait_for_input(self, segments: Sequence[Speaker]) -> None:
-        """Wait for a prompt when there is nothing else to do."""
+        """Wait for a prompt if there is nothing else to do."""
         if not any(segment.prompt.prompt_rows for segment in segments):
             wait_for_one([each.preparation for each in segments if each.preparation is not None])
 
     def launch(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """One forward for all, after the prompts that were made have begun."""
+        """Start the prepared prompts, then run one forward for all segments."""
         for segment in segments:
             if (made := segment.preparation) is not None and made.done():
                 segment.preparation = None
@@ -94,7 +95,7 @@ class SpokenTextEngine(FrameEngine[Speaker]):
 
 
 class JointModel(FrameModel, Protocol):
-    """A model whose step is one call for the parts of prompts and the draws of all."""
+    """A model whose step is one call for the prompt parts and draws of all segments."""
 
     def step(
         self, parts: Sequence[PromptPart[Any]], draws: Sequence[FrameDraw[Any]]
@@ -105,7 +106,7 @@ class JointModel(FrameModel, Protocol):
 class JointSpokenEngine(SpokenTextEngine[Speaker]):
     """A `SpokenTextEngine` with a `JointModel`.
 
-    What a step's row is depends on what the one before drew, so none is launched ahead.
+    A step's row depends on the previous draw, so no step is launched ahead.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class JointSpokenEngine(SpokenTextEngine[Speaker]):
         self._joint = model
 
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """One call for the parts and draws of all; None when it draws nothing."""
+        """Run one call for all parts and draws; None if it draws nothing."""
         parts = self.take_parts(segments)
         drawing = [each for each in segments if each.can_draw]
         if not parts and not drawing:

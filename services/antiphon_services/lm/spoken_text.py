@@ -1,7 +1,7 @@
-"""A segment that speaks a text which is complete before the prompt can be made.
+"""A segment that speaks a text that is complete before its prompt is prepared.
 
-The prompt is made on a thread beside the engine's, since tokenizing a long text and encoding a
-reference recording take long. See `antiphon_services.lm.spoken_engine`.
+The prompt is prepared on another thread than the engine's, since tokenizing a long text and
+encoding a reference recording are slow. See `antiphon_services.lm.spoken_engine`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from antiphon_services.lm.kept_parts import NO_CUTS
 from antiphon_services.stage.preparation import Preparations
 
 ENCODING_WEIGHT = 4
-"""Encoding a recording takes far longer than features do: from 11 s on it waits with its likes."""
+"""Cost of encoding a recording relative to features; from 11 s on it is queued as large work."""
 
 Made = TypeVar("Made")
 
 
 class SpokenText(ABC, Generic[Made]):
-    """The text that comes on `edge`, in one chunk; then the prompt that `make` makes of it.
+    """The text received on `edge` in one chunk, and the prompt that `make` prepares from it.
 
-    `check_size` raises `InvalidArgument` for more bytes of text than can fit. `make` may take
-    long, and raises what is wrong with the text. So many bytes of a recording go into it.
+    `check_size` raises `InvalidArgument` for more bytes of text than can fit. `make` may be slow,
+    and raises the errors of the text. `recording_bytes` is the size of its reference recording.
     """
 
     def __init__(
@@ -54,28 +54,28 @@ class SpokenText(ABC, Generic[Made]):
 
     @property
     def held(self) -> Made:
-        """The prompt, which must have been made."""
+        """The prepared prompt."""
         assert self._held is not None
         return self._held
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """Length of the prompt, with the first draw's row; it must have been made."""
+        """Length of the prepared prompt, including the first draw's row."""
 
     @property
     def prompt_rows(self) -> int | None:
-        """The prompt's `rows`; None until it is made."""
+        """The prompt's `rows`; None until it is prepared."""
         return None if self._held is None else self.rows
 
     @property
     def ready_rows(self) -> int:
-        """All rows of a prompt can be computed."""
+        """All rows of a prepared prompt can be computed."""
         return self.prompt_rows or 0
 
     @property
     def silent(self) -> bool:
-        """Never: a text without anything to say is refused."""
+        """Always False: an empty text is rejected."""
         return False
 
     @property
@@ -84,14 +84,14 @@ class SpokenText(ABC, Generic[Made]):
         return NO_CUTS
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """None: the next text shares no rows worth keeping."""
+        """Return None: the next text shares no rows worth keeping."""
         return None
 
     def pass_part(self, start: int, stop: int) -> None:
         """Never called: no part has a name."""
 
     def accept(self, chunk: InputChunk) -> None:
-        """Keep the text. Raises `InvalidArgument`."""
+        """Store the text. Raises `InvalidArgument`."""
         if chunk.edge != self.edge:
             raise InvalidArgument(f"the stage has no input edge {chunk.edge!r}", edge=chunk.edge)
         if chunk.tensors and self._tensors:
@@ -102,8 +102,7 @@ class SpokenText(ABC, Generic[Made]):
         self._finished = chunk.segment_finished
 
     def begin(self, key: SegmentKey, preparations: Preparations[Made]) -> Future[Made] | None:
-        """Start making the prompt if all of the text has come. It is kept here no longer, and
-        neither is what `make` holds."""
+        """Start preparing the prompt if the text is complete. Text and `make` are released then."""
         if not self._finished or self._make is None:
             return None
         tensors, self._tensors = self._tensors, {}
@@ -116,7 +115,7 @@ class SpokenText(ABC, Generic[Made]):
         )
 
     def hold(self, prompt: Made) -> None:
-        """The prompt was made."""
+        """Store the prepared prompt."""
         self._held = prompt
 
 
@@ -125,28 +124,28 @@ Spoken = TypeVar("Spoken", bound=SpokenText[Any])
 
 @dataclass(slots=True)
 class SpokenTextSegment(FrameSegment[Spoken]):
-    """`preparation` is the prompt while it is being made."""
+    """A segment with its prompt's `preparation` while that is in progress."""
 
     preparation: Future[Any] | None = None
 
     def has_row(self, step: int) -> bool:
-        """Always: a row lacks nothing that comes later."""
+        """Return True: rows need no later input."""
         return True
 
     @property
     def missing_edge(self) -> str:
-        """Only the prompt has to be waited for."""
+        """The prompt's edge: no other input is needed."""
         return self.prompt.edge
 
     @property
     def in_flight(self) -> bool:
-        """Whether the prompt is being made, or a draw was launched and not handed on."""
+        """Whether the prompt is being prepared, or a draw was launched and not sent."""
         return self.preparation is not None or self.launched > self.handed_on
 
     @abstractmethod
     def next_draw(self) -> FrameDraw[Any]:
-        """The next row and draw, which are made now; the segment can."""
+        """Return the next row and draw, and count it as launched."""
 
     def end(self) -> None:
-        """No more comes of it."""
+        """Mark the segment as ended."""
         self.ended = True

@@ -1,8 +1,8 @@
-"""Runs segments through an engine before its stage is ready, so that no request pays for firsts.
+"""Runs segments through an engine before its stage is ready, so that no request pays for warm-up.
 
-Libraries set themselves up for a kind of product the first time they meet it: a part of a prompt,
-few rows, as many rows as there are slots, a draw and a greedy choice. Graphs are there before: a
-model is made with all of them, see `antiphon_services.lm.graphs`.
+Libraries initialize a kind of product at its first use: a part of a prompt, few rows, as many rows
+as slots, a draw and a greedy choice. Graphs are captured when a model is constructed, see
+`antiphon_services.lm.graphs`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def speak(
     make_input: Callable[[int], Iterable[InputChunk]],
     options: Mapping[str, OptionValue] = NO_OPTIONS,
 ) -> None:
-    """Draw a little: one segment, then one in every slot, with output on `edges`.
+    """Draw a few frames: one segment, then one in every slot, with output on `edges`.
 
-    `make_input` makes up a whole input of so many rows, of which there is `room` for, draws
-    included; `options` go with it. Raises `Internal` if the model gives nothing.
+    `make_input` returns a whole input of a given number of rows. There is `room` for rows including
+    draws. `options` are passed with it. Raises `Internal` if the model yields no output.
     """
     room -= FRAMES
     if room < 1:
@@ -54,9 +54,9 @@ def speak(
 
 
 def run_to_the_end(engine: Engine, keys: Collection[SegmentKey]) -> list[Failed]:
-    """Step until these segments, which have all of their input, have ended, and release them.
+    """Step until these segments, whose input is complete, have ended, and release them.
 
-    Returns how those that failed did.
+    Returns the failures.
     """
     left, failures = set(keys), []
     while left:
