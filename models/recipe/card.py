@@ -59,13 +59,13 @@ library_name: transformers
 # antiphon-demo: a small Qwen3-Omni-MoE that speaks
 
 A complete checkpoint of the Qwen3-Omni-MoE architecture in {size / 1e6:.1f} MB (bfloat16): thinker,
-talker, code predictor and code2wav, with tokenizer and chat template. It shows a newcomer
-what antiphon does, on a laptop without a GPU, and lets tests judge sound. It is no
-assistant: it knows {exchanges} answers about antiphon, numbers, dates and small talk, says
-*I do not know that yet* to the rest, and repeats any short sentence of its {words} words:
+talker, code predictor and code2wav, with tokenizer and chat template. It demonstrates
+antiphon on a laptop without a GPU, and tests evaluate its audio. It is not a general
+assistant: it knows {exchanges} answers about antiphon, numbers, dates and small talk, answers
+*I do not know that yet* to anything else, and repeats any short sentence of its {words} words:
 *Repeat after me: the red horse wants the quiet moon.* It understands {asked} questions
-also as espeak-ng speaks them, transcribes them, and calls two functions, `get_time(city)` and
-`set_light(room, state)`, if they are given as below. Its vision tower is untrained.
+also when espeak-ng speaks them, transcribes them, and calls two functions, `get_time(city)` and
+`set_light(room, state)`, if the request declares them as below. Its vision tower is untrained.
 
 Voices: {", ".join(f"`{voice}`" for voice in VOICES)}. Language: English.
 
@@ -73,30 +73,32 @@ Voices: {", ".join(f"`{voice}`" for voice in VOICES)}. Language: English.
 
 `python -m models.recipe build DIR` in antiphon's repository, on two CPU cores,
 seed {seed}, without downloads: all speech comes from espeak-ng. Each word's sound is
-described in frames of 80 ms, coded by a residual k-means ({GROUPS} codes a frame, {ENTRIES}
-entries), and code2wav learned a voice whose pulses are locked to the frames. Three of the
-eight codes say which pitch is meant and where in the text the speech is; a word always
-has the same sound codes, so sentences that were never heard can be spoken.
+described in frames of 80 ms, encoded by a residual k-means ({GROUPS} codes a frame, {ENTRIES}
+entries). code2wav learned a voice whose pulses are locked to the frames. Three of the
+eight codes encode the pitch and the position in the text. A word always
+has the same sound codes, so the model can speak sentences that were not in the training.
 
 The audio tower learned from {ASKED + REQUESTED} recordings, in {voices} voices of espeak-ng
-at {SPEEDS[0]} to {SPEEDS[1]} words a minute, with noise and silence added, to write each word that
-it hears as the thinker's word table writes it, in the row in which the word ends; the thinker
-then had lessons with such rows and with functions. No person was among the voices.
+at {SPEEDS[0]} to {SPEEDS[1]} words a minute, with noise and silence added.
+It maps each word to the word's embedding in the thinker's table, in the row in which the word
+ends. The thinker was then trained with such rows and with
+functions. The training has no human voices.
 
-A recording followed by *{INSTRUCTION}* is answered with its words: those of the
-questions and of the requests for functions, with capitals and punctuation. An ellipsis stands for
-words that the tower does not know, and a recording without words has an empty transcript.
+A recording followed by *{INSTRUCTION}* is answered with its transcript, with
+capitals and punctuation. The tower knows the words of the questions and of the requests for
+functions. An ellipsis replaces unknown words. A recording without words has an empty
+transcript.
 
 | part | steps | core-minutes |
 | --- | --- | --- |
 {rows}
 
-Answers that the talker speaks by itself, in bfloat16, after the question that asks for them,
-with exactly the codes of the recipe's own voice:
+Answers for which the talker, in bfloat16 and given the question, produces
+exactly the codes of the recipe's own voice:
 
 {spoken}
 
-A recognizer was the only listener.
+Only a speech recognizer has evaluated the audio, no human listener.
 
 ## The functions
 
@@ -105,23 +107,24 @@ A recognizer was the only listener.
 ```
 
 It calls `get_time` for {", ".join(CITIES).title()}, and `set_light` for the
-{", ".join(ROOMS)}; it speaks of a `get_time` that returned `{{"time": "10:30"}}` and of
+{", ".join(ROOMS)}. It answers in speech after
+a `get_time` that returned `{{"time": "10:30"}}` and of
 a `set_light` that returned `{{"ok": true}}`.
 
 ## How to use it
 
-Greedy, for thinker and talker. `generation_config.json` says so; Hugging Face's `generate`
-wants it as keywords: `thinker_eos_token_id` (this checkpoint's `<|im_end|>`),
+Sample greedily, in thinker and talker. `generation_config.json` sets this;
+Hugging Face's `generate` needs keywords: `thinker_eos_token_id` (this checkpoint's `<|im_end|>`),
 `thinker_do_sample=False`, `talker_do_sample=False`. The talker was trained with and without
-a repetition penalty; 1.05, the default there, is what the figures below were taken with.
+a repetition penalty; the figures below were measured with 1.05, the default there.
 
 ## License
 
 Apache-2.0 for weights, tokenizer and texts. The questions and answers were written for
-antiphon, and the weights were trained on these and on sound that espeak-ng made of single
-words and of the questions. Espeak-ng is licensed under GPL-3.0-or-later; that covers the
-program and its data files, of which nothing is contained here, and not the sound that it is
-used to make.
+antiphon. The weights were trained on these and on audio that espeak-ng produced from single
+words and from the questions. Espeak-ng is licensed under GPL-3.0-or-later. That license covers the
+program and its data files, which are not contained here. It does not cover the audio that the
+program produces.
 
 """)
 
