@@ -1,0 +1,237 @@
+"""Measure the style of pages and docstrings by patterns that make technical sentences unclear.
+
+Pages hold `PATTERNS` to at most twice the rates of well-kept documentation (h11, etcd's raft,
+trio, starlette, mini-sglang, Temporal), and sentences to its lengths. Docstrings hold the rates in
+`DOCSTRING_LIMITS`, which may only be lowered.
+
+`python -m antiphon_tools.wording` fails if the pages exceed a limit, and prints the sentences.
+`--docstrings` prints the rates of the docstrings by root, and the files with the most matches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Words of one kind, and how often they may occur in 10,000 words of the pages."""
+
+    words: re.Pattern[str]
+    limit: float
+    remedy: str
+
+
+def _pattern(words: str, anchor: float, remedy: str) -> Pattern:
+    """A pattern with twice the rate that was measured in the other documentation."""
+    return Pattern(re.compile(words, re.IGNORECASE), 2 * anchor, remedy)
+
+
+PATTERNS: Mapping[str, Pattern] = {
+    "person": _pattern(
+        r"\b(nobody|everybody|whoever|whichever|anybody)\b", 0, "name the component"
+    ),
+    "archaic": _pattern(r"\b(anew|meanwhile|heed\w*)\b", 0, "write again, during, respect"),
+    "speech": _pattern(
+        r"\b(tells?|told|telling|says?|said|hears?|heard)\b",
+        0.7,
+        "write report, return, state, detect",
+    ),
+    "place": _pattern(r"\b(beside|behind)\b", 0.7, "write with, after, downstream"),
+    "of which": _pattern(r"\bof wh(ich|om)\b", 0.3, "split the sentence"),
+    "where": _pattern(r"(?:^|[.,;:(] )where\b", 3.7, "write if"),
+}
+MEDIAN_WORDS = 16
+LONG_WORDS = 35
+"""Words of a sentence of the pages: the median, and the ninth decile."""
+
+DOCSTRING_LIMITS: Mapping[str, Mapping[str, int]] = {
+    folder: dict(zip(PATTERNS, limits, strict=True))
+    for folder, limits in {
+        "antiphon": (1, 1, 6, 2, 0, 2),
+        "gateway": (19, 7, 96, 10, 4, 16),
+        "services": (7, 3, 27, 27, 10, 10),
+        "tools": (8, 8, 70, 6, 2, 9),
+        "testkit": (2, 4, 42, 16, 10, 8),
+        "models": (5, 5, 105, 14, 7, 9),
+        "benchmarks": (3, 3, 39, 11, 6, 10),
+    }.items()
+}
+"""Matches of each pattern in 10,000 words of the docstrings below a root of the repository."""
+
+_FENCE = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1[^\n]*$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"``[^`]+``|`[^`]+`")
+_LINK = re.compile(r"\]\([^)\s]*\)")
+_HEAD = re.compile(r"\A---\n.*?^---$", re.MULTILINE | re.DOTALL)
+_WRAP = re.compile(r"(?<=\S)\n(?=[ \t]*[^\s\-*|#>\d])")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`(*\[])|\n+|\|")
+_MARKER = re.compile(r"\A\s*(?:(?:[-*+>]|#+|\d+\.)\s+)?")
+_WORD = re.compile(r"[A-Za-z']+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence without code: `line` counts from 1 in its file."""
+
+    path: Path
+    line: int
+    text: str
+    is_row: bool = False
+    """Whether it is of a table or a heading, whose lengths do not count."""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {' '.join(self.text.split())}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Sentences, and how often they match the patterns."""
+
+    sentences: tuple[Sentence, ...]
+
+    @property
+    def words(self) -> int:
+        """All words."""
+        return sum(len(_WORD.findall(each.text)) for each in self.sentences)
+
+    def matching(self, pattern: Pattern) -> list[Sentence]:
+        """Sentences that match, once for each match."""
+        return [s for s in self.sentences for _ in pattern.words.finditer(s.text)]
+
+    def rate(self, pattern: Pattern) -> float:
+        """Matches in 10,000 words."""
+        return 1e4 * len(self.matching(pattern)) / max(self.words, 1)
+
+    def length(self, share: float) -> int:
+        """The words that this share of the sentences does not exceed."""
+        counts = sorted(
+            count
+            for each in self.sentences
+            if not each.is_row and (count := len(each.text.split())) > 2
+        )
+        return counts[int(len(counts) * share)] if counts else 0
+
+
+def sentences_of(path: Path, text: str) -> Iterator[Sentence]:
+    """The sentences of a page in Markdown, without code, addresses of links and front matter."""
+    for code in (_HEAD, _FENCE):
+        text = code.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+    text = _CODE.sub(lambda match: "X" + re.sub(r"[^\n]", " ", match.group()[1:]), text)
+    text = _LINK.sub(lambda match: "]" + " " * (len(match.group()) - 1), text)
+    joined = _WRAP.sub(" ", text)
+    start = 0
+    ends = [*(match.span() for match in _SENTENCE.finditer(joined)), (len(joined), len(joined))]
+    for end, following in ends:
+        sentence = joined[start:end]
+        if _WORD.search(sentence):
+            begin = start + len(sentence) - len(_MARKER.sub("", sentence))
+            line = joined[joined.rfind("\n", 0, begin) + 1 : begin + 1].lstrip()
+            yield Sentence(
+                path,
+                text.count("\n", 0, begin) + 1,
+                joined[begin:end].strip(),
+                line.startswith(("|", "#")),
+            )
+        start = following
+
+
+def pages(root: Path = ROOT) -> Wording:
+    """All pages of the repository."""
+    listed = _listed(root, "*.md")
+    return Wording(
+        tuple(s for path in listed for s in sentences_of(path, (root / path).read_text()))
+    )
+
+
+def docstrings(folder: str, root: Path = ROOT) -> Wording:
+    """All docstrings below a folder of the repository, generated code excluded."""
+    found = []
+    for path in _listed(root, f"{folder}/*.py"):
+        if path.match("antiphon/v1/*"):
+            continue
+        for node in ast.walk(ast.parse((root / path).read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node, clean=True)
+                if text is not None:
+                    shift = node.body[0].lineno - 1
+                    found += [
+                        Sentence(path, each.line + shift, each.text, each.is_row)
+                        for each in sentences_of(path, text)
+                    ]
+    return Wording(tuple(found))
+
+
+def faults_of_pages(wording: Wording) -> list[str]:
+    """What exceeds the limits of pages, each with its sentences."""
+    faults = []
+    for name, pattern in PATTERNS.items():
+        rate = wording.rate(pattern)
+        if rate > pattern.limit:
+            head = f"{name}: {rate:.1f} in 10,000 words, at most {pattern.limit:.1f}; "
+            matches = map(str, wording.matching(pattern))
+            faults.append("\n  ".join([head + pattern.remedy, *matches]))
+    for share, limit in ((0.5, MEDIAN_WORDS), (0.9, LONG_WORDS)):
+        length = wording.length(share)
+        if length > limit:
+            longest = sorted(wording.sentences, key=lambda s: -len(s.text.split()))
+            shown = [str(each) for each in longest if not each.is_row][:10]
+            head = f"{share:.0%} of the sentences have up to {length} words, at most {limit}"
+            faults.append("\n  ".join([head, *shown]))
+    return faults
+
+
+def faults_of_docstrings(measured: Mapping[str, Wording]) -> list[str]:
+    """What exceeds `DOCSTRING_LIMITS`, each with its files."""
+    faults = []
+    for folder, wording in measured.items():
+        for name, limit in DOCSTRING_LIMITS[folder].items():
+            pattern = PATTERNS[name]
+            rate = wording.rate(pattern)
+            if rate > limit:
+                head = f"{folder}, {name}: {rate:.1f} in 10,000 words, at most {limit}; "
+                faults.append("\n  ".join([head + pattern.remedy, *_worst(wording, [pattern])]))
+    return faults
+
+
+def _worst(wording: Wording, patterns: Iterable[Pattern], most: int = 20) -> list[str]:
+    """The files with the most matches."""
+    counts = Counter(str(each.path) for pattern in patterns for each in wording.matching(pattern))
+    return [f"{count:4d}  {path}" for path, count in counts.most_common(most)]
+
+
+def _listed(root: Path, glob: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", glob],
+        cwd=root, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return [path for each in listed.splitlines() if (root / (path := Path(each))).is_file()]
+
+
+def main() -> int:
+    """Print the rates, and what exceeds a limit."""
+    parser = argparse.ArgumentParser(description="Measure the style of pages and docstrings.")
+    parser.add_argument("--docstrings", action="store_true", help="rates and files of docstrings")
+    if not parser.parse_args().docstrings:
+        faults = faults_of_pages(pages())
+        print("\n".join(faults), file=sys.stderr)
+        return bool(faults)
+    measured = {folder: docstrings(folder) for folder in DOCSTRING_LIMITS}
+    for folder, wording in measured.items():
+        rates = {name: round(wording.rate(each), 1) for name, each in PATTERNS.items()}
+        print(f"{folder}, {wording.words} words: {rates}")
+        print("\n".join(f"  {each}" for each in _worst(wording, PATTERNS.values())))
+    return bool(faults_of_docstrings(measured))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
