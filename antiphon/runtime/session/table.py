@@ -17,8 +17,7 @@ Invariants:
 * A fault ends only the session it concerns. Unexpected exceptions become `Internal` and are
   reported for the log.
 * The cost of a fact is proportional to the sessions it concerns. Only a lost engine or link
-  concerns
-  all of them.
+  concerns all of them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Invariants:
 
 * The file has no name (memfd), so it disappears with the last process that maps it.
-* It cannot shrink (sealed), and a slot's pages are reserved before it is written
-  (posix_fallocate), so no access can raise SIGBUS. Missing memory is an error of `place`.
+* It cannot shrink (sealed), and a slot's pages are reserved before it is written (posix_fallocate),
+  so no access can raise SIGBUS. Missing memory is an error of `place`.
 * A slot's pages are reserved and mapped at once, in each process, at its first use. Later uses find
   it warm.
 * A slot begins with the generation of its last placement, which the consumer checks.

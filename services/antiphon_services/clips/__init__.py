@@ -1,1 +1,1 @@
-"""Reference recordings: the features and the networks that voice-cloning models hear them with."""
+"""Reference recordings: features and networks with which voice-cloning models encode them."""

@@ -1,4 +1,4 @@
-"""Results of the most recent clips: most voices are cloned again and again."""
+"""A cache of results for recent clips, since most voices are cloned repeatedly."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 KEPT_CLIPS = 64
-"""Results are some tens of KB each."""
+"""Number of cached results, of some tens of KB each."""
 
 Samples = npt.NDArray[np.float32]
 Result = TypeVar("Result")
 
 
 class ClipCache(Generic[Result]):
-    """Calls `encode` once for each clip, and keeps the results of the last `KEPT_CLIPS`.
+    """Calls `encode` once per clip and keeps the last `KEPT_CLIPS` results.
 
-    Threads that ask for the same new clip at once may each encode it.
+    Threads that request the same new clip at the same time may each encode it.
     """
 
     def __init__(self, encode: Callable[[Samples], Result]) -> None:
@@ -30,7 +30,7 @@ class ClipCache(Generic[Result]):
         self._state = threading.Lock()
 
     def of(self, samples: Samples) -> Result:
-        """The result for samples float32 [n]; it is shared. Any number of threads may call."""
+        """Return the shared result for samples float32 [n]. Thread-safe."""
         key = hashlib.blake2b(np.ascontiguousarray(samples).data, digest_size=16).digest()
         with self._state:
             if key in self._known:

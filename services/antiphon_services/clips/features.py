@@ -25,7 +25,7 @@ FBANK_LOWEST_HZ = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LogMel:
-    """The logarithm of Slaney's mel magnitudes, of windows that lie within the reflected signal."""
+    """Log of Slaney's mel magnitudes, for windows within the reflected signal."""
 
     sample_rate_hz: int
     bins: int
@@ -34,7 +34,7 @@ class LogMel:
     highest_hz: float
 
     def of(self, samples: Tensor) -> Tensor:
-        """[bins, frames] of samples [n]; n must be above (window - hop) / 2."""
+        """Return [bins, frames] for samples [n]; n must be above (window - hop) / 2."""
         filters = mel_filter_bank(
             self.window // 2 + 1,
             self.bins,
@@ -56,7 +56,8 @@ class LogMel:
 
 
 def whisper_mel(samples: Tensor, bins: int) -> Tensor:
-    """[bins, n // 160]: Whisper's log mel of samples [n] at 16 kHz, without padding to 30 s."""
+    """Return Whisper's log mel [bins, n // 160] of samples [n] at 16 kHz, without padding to 30
+    s."""
     filters = mel_filter_bank(
         WHISPER_WINDOW // 2 + 1,
         bins,
@@ -74,7 +75,8 @@ def whisper_mel(samples: Tensor, bins: int) -> Tensor:
 
 
 def kaldi_fbank(samples: npt.NDArray[np.float32], bins: int) -> npt.NDArray[np.float32]:
-    """[frames, bins]: Kaldi's log mel filter banks, without dither, of samples [n] at 16 kHz."""
+    """Return Kaldi's log mel filter banks [frames, bins] of samples [n] at 16 kHz, without
+    dither."""
     filters = mel_filter_bank(
         FBANK_FFT // 2 + 1,
         bins,
@@ -103,8 +105,7 @@ def kaldi_fbank(samples: npt.NDArray[np.float32], bins: int) -> npt.NDArray[np.f
 
 
 def resampled(samples: Tensor, from_hz: int, to_hz: int) -> Tensor:
-    """Samples [n] at another rate: a sinc filter with a Hann window, as torchaudio's `resample` has
-    it by default."""
+    """Resample [n] with a Hann-windowed sinc filter, the default of torchaudio's `resample`."""
     common = math.gcd(from_hz, to_hz)
     old, new = from_hz // common, to_hz // common
     if old == new:

@@ -1,7 +1,7 @@
-"""ONNX networks that come with a checkpoint, by onnxruntime on a CPU.
+"""ONNX networks in a checkpoint, run by onnxruntime on a CPU.
 
-onnxruntime is not a dependency of stages that have no such network: the extra `clips` brings
-it. A session takes a second and its file's size in memory, so it is made when a clip comes first.
+onnxruntime is an optional dependency, the extra `clips`, for stages with such a network. A session
+takes a second to create and its file's size in memory, so it is created for the first clip.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.pipelines.files import reading, require_file
 
 
 class OnnxNetwork:
-    """A network in a file. Any number of threads may call it.
+    """A network in a file. Thread-safe.
 
     Raises `FailedPrecondition` if the file or onnxruntime is missing.
     """
@@ -35,7 +35,7 @@ class OnnxNetwork:
         self._session: Any = None
 
     def __call__(self, *inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The first output for these inputs, in the network's order.
+        """Return the first output for these inputs, in the network's order.
 
         Raises `FailedPrecondition` if the file holds no such network.
         """
@@ -56,7 +56,7 @@ def _session(path: Path) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # As in the vendor's front end; other clips have the other cores.
+    # Like the vendor's front end; other clips use the other cores.
     options.intra_op_num_threads = 1
     with reading(path):
         return onnxruntime.InferenceSession(

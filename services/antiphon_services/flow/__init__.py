@@ -1,1 +1,1 @@
-"""Flow matching: solvers of its differential equation, and the layers that models share."""
+"""Flow matching: ODE solvers, and the layers that models share."""

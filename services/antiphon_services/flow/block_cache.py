@@ -1,13 +1,13 @@
-"""Block-causal attention over a growing sequence, with keys and values kept in pages.
+"""Block-causal attention over a growing sequence, with keys and values cached in pages.
 
-A row sees its own block and all blocks before it. So a block, once computed, never changes: a
-sequence that grows by blocks can be computed block by block if what later blocks read of it is
-kept, for each evaluation of the flow and each layer. One page holds one block. A stage has a fixed
-number of pages for all of its sequences. A sequence keeps as many of its first blocks as it got
-pages for, and computes the others again: the result is the same.
+A row sees its own block and all blocks before it, so a computed block never changes. A sequence
+that grows by blocks can be computed block by block if what later blocks read is cached, for each
+evaluation of the flow and each layer. One page holds one block. A stage has a fixed number of pages
+for all sequences. A sequence caches as many of its first blocks as it has pages, and computes the
+others again, with the same result.
 
-Tensors of keys and values are [sequences, 2, rows, heads, head_dim]; the sequences are the halves
-of a guided batch.
+Keys and values are [sequences, 2, rows, heads, head_dim]. The sequences are the halves of a guided
+batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon_services.flow.layer import AllRows
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """Sizes of what a block keeps: `frames` rows of `sequences` for each evaluation and layer."""
+    """Sizes of a block's cache: `frames` rows of `sequences` for each evaluation and layer."""
 
     evaluations: int
     layers: int
@@ -36,7 +36,7 @@ class BlockShape:
 
     @property
     def page(self) -> tuple[int, ...]:
-        """[evaluations, layers, sequences, 2, frames, heads, head_dim]."""
+        """Shape of a page: [evaluations, layers, sequences, 2, frames, heads, head_dim]."""
         rows = (self.frames, self.heads, self.head_dim)
         return (self.evaluations, self.layers, self.sequences, 2, *rows)
 
@@ -47,7 +47,7 @@ class BlockShape:
 
 
 class BlockPages:
-    """The pages of a stage: as many as `cache_bytes` have room for, none if it is 0."""
+    """The pages of a stage: as many as fit `cache_bytes`."""
 
     def __init__(self, shape: BlockShape, cache_bytes: int, device: torch.device) -> None:
         self.shape = shape
@@ -57,53 +57,53 @@ class BlockPages:
 
     @property
     def free(self) -> int:
-        """How many pages no sequence has."""
+        """Number of free pages."""
         return len(self._free)
 
     def take(self, most: int) -> list[int]:
-        """The numbers of at most so many pages."""
+        """Take and return the numbers of at most `most` pages."""
         taken = self._free[:most]
         del self._free[: len(taken)]
         return taken
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Their sequence needs these pages no longer."""
+        """Free pages."""
         self._free += pages
 
 
 class BlockCache:
-    """What one sequence keeps of its first `blocks` blocks."""
+    """The cache of one sequence's first `blocks` blocks."""
 
     def __init__(self, pages: BlockPages) -> None:
         self.pages = pages
         self.blocks = 0
         self._held: list[int] = []
-        # By evaluation and convolution: its last inputs before the first row that is not kept.
+        # By evaluation and convolution: its last inputs before the first row that is not cached.
         self.tails: dict[tuple[int, int], Tensor] = {}
 
     @property
     def kept(self) -> Sequence[int]:
-        """The pages of the kept blocks."""
+        """The pages of the cached blocks."""
         return self._held[: self.blocks]
 
     def extend(self, most: int) -> Sequence[int]:
-        """Pages for at most so many blocks after those that are kept."""
+        """Return pages for at most `most` blocks after the cached ones."""
         missing = self.blocks + most - len(self._held)
         if missing > 0:
             self._held += self.pages.take(missing)
         return self._held[self.blocks : self.blocks + most]
 
     def close(self) -> None:
-        """Give the pages back."""
+        """Free the pages."""
         self.pages.give_back(self._held)
         self._held, self.blocks, self.tails = [], 0, {}
 
 
 class BlockCausalRows(AllRows):
-    """Rows after the blocks that `cache` keeps, up to row `stop` of the sequence.
+    """Rows after the blocks in `cache`, up to row `stop` of the sequence.
 
-    The first `keep` blocks of them are written to the cache, as far as it gets pages. `commit` ends
-    the computation; the cache is as before until then.
+    The first `keep` blocks of them are written to the cache, as far as pages are available. They
+    count as cached after `commit`.
     """
 
     def __init__(self, cache: BlockCache, stop: int, keep: int) -> None:
@@ -116,14 +116,15 @@ class BlockCausalRows(AllRows):
         self._mask = self._make_mask(cache.pages.memory.device)
 
     def _make_mask(self, device: torch.device) -> Tensor | None:
-        """bool [rows, keys], True where a row sees a key; None where all see all."""
+        """Return bool [rows, keys], True where a row sees a key; None if all rows see
+        everything."""
         if self.stop - self.first <= self._frames:
             return None
         blocks = torch.arange(self.stop, device=device) // self._frames
         return blocks[self.first :, None] >= blocks
 
     def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
-        """The kept keys and values and the rows' own."""
+        """Return the cached keys and values followed by the rows' own."""
         frames, memory = self._frames, self._cache.pages.memory
         for number, page in enumerate(self._pages):
             memory[page, evaluation, window] = own[:, :, number * frames : (number + 1) * frames]
@@ -137,7 +138,7 @@ class BlockCausalRows(AllRows):
         return joined, self._mask
 
     def preceded(self, x: Tensor, evaluation: int, convolution: int, reach: int) -> Tensor:
-        """The last inputs of the kept blocks, then `x`."""
+        """Return the last inputs of the cached blocks, then `x`."""
         tail = self._cache.tails.get((evaluation, convolution))
         joined = pad(x, (reach, 0)) if tail is None else torch.cat((tail, x), dim=2)
         if self._pages:
@@ -146,6 +147,6 @@ class BlockCausalRows(AllRows):
         return joined
 
     def commit(self) -> None:
-        """The blocks that were written are kept."""
+        """Count the written blocks as cached."""
         self._cache.blocks += len(self._pages)
         self._cache.tails |= self._tails

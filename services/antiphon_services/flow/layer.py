@@ -1,9 +1,9 @@
 """A transformer layer whose norms are scaled and shifted by the flow's time (DiT, AdaLN-zero).
 
-Scales, shifts and gates depend on the time alone, so they are computed once for each evaluation.
-Only the first head's queries and keys are rotated by their positions, in interleaved pairs; the
-rows of their weights are reordered at load into the halves that `antiphon_services.lm.rotary`
-rotates, which changes no product of a query and a key.
+Scales, shifts and gates depend only on the time and are computed once per evaluation. Only the
+first head's queries and keys are rotated, in interleaved pairs. The rows of their weights are
+reordered at load into the halves that `antiphon_services.lm.rotary` rotates, which changes no
+product of a query and a key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Affine = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """`changes` [evaluations, 6 * width]: shift, scale and gate of attention, then of the MLP."""
+    """Weights of a layer. `changes` [evaluations, 6 * width] are shift, scale and gate of
+    attention, then of the MLP."""
 
     changes: Tensor
     query: Affine
@@ -37,10 +38,10 @@ class LayerWeights:
 
     @classmethod
     def of_block(cls, block: Any, embedding: Tensor, up: Any, down: Any) -> Self:
-        """Those of a block whose modules have the names of F5-TTS: `attn_norm` and `attn`.
+        """Return the weights of a block with F5-TTS's module names: `attn_norm` and `attn`.
 
         `embedding` [evaluations, width] is that of the times, after SiLU. `up` and `down` are the
-        linear modules of the MLP, whose names differ.
+        linear modules of the MLP, whose names differ between models.
         """
         attention = block.attn
         projections = (attention.to_q, attention.to_k, attention.to_v, attention.to_out[0])
@@ -53,38 +54,40 @@ AnyWindow = TypeVar("AnyWindow", contravariant=True)
 
 
 class SeenRows(Protocol[AnyWindow]):
-    """The rows of a call, by the keys and values that they attend to in each layer."""
+    """The rows of a call, and the keys and values that they attend to in each layer."""
 
     def seen(self, own: Tensor, evaluation: Any, window: AnyWindow) -> tuple[Tensor, Tensor | None]:
-        """The keys and values that rows attend to, and a mask if not all rows attend to all.
+        """Return the keys and values that rows attend to, and a mask unless all rows attend to all.
 
-        `own` [sequences, 2, rows, heads, head_dim] are those of the rows at the layer that has this
-        `window`. The evaluation is that of `TimedLayer.forward`.
+        `own` [sequences, 2, rows, heads, head_dim] are those of the rows at the layer with this
+        `window`. For the evaluation see `TimedLayer.forward`.
         """
 
 
 class AllRows:
-    """The rows `first` to `stop` of a sequence that are computed together: all, and all see all.
+    """Rows `first` to `stop` of a sequence, computed together, where each row attends to all.
 
-    Kinds that compute a part, or let rows see some others, override it. The window of a layer is
-    its number.
+    Subclasses compute a part or restrict attention. A layer's window is its number.
     """
 
     def __init__(self, first: int, stop: int) -> None:
         self.first, self.stop = first, stop
 
     def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
-        """See `SeenRows`; a mask is bool [rows, keys], True where a row sees a key."""
+        """See `SeenRows`. A mask is bool [rows, keys], True where a row sees a key."""
         return own, None
 
     def preceded(self, x: Tensor, evaluation: int, convolution: int, reach: int) -> Tensor:
-        """The rows' inputs [sequences, channels, n] of a convolution, after the `reach` inputs
-        before them; zeros precede the sequence."""
+        """Return a convolution's inputs [sequences, channels, n] after the `reach` inputs before
+        them.
+
+        Zeros precede the sequence.
+        """
         return pad(x, (reach, 0))
 
 
 class TimedLayer(Generic[Window]):
-    """One layer, with `heads` attention heads; `window` selects what its rows attend to."""
+    """One layer with `heads` attention heads. `window` selects what its rows attend to."""
 
     def __init__(self, weights: LayerWeights, heads: int, window: Window) -> None:
         self._heads, self.window = heads, window
@@ -103,9 +106,9 @@ class TimedLayer(Generic[Window]):
         rotation: Rotation,
         among: SeenRows[Window],
     ) -> Tensor:
-        """Rows [sequences, n, width] after the layer.
+        """Return rows [sequences, n, width] after the layer.
 
-        The evaluation is a number, or int64 [1] on the device, which a CUDA graph reads.
+        The evaluation is a number, or int64 [1] on the device, which a CUDA graph can read.
         """
         normed = modulated(rows, self._first_norm, evaluation)
         attended = self._attend(normed, evaluation, rotation, among)
@@ -133,7 +136,7 @@ class TimedLayer(Generic[Window]):
         return linear(mixed.transpose(1, 2).flatten(2), *self._out)
 
     def _halved(self, projection: Affine) -> Affine:
-        """The projection with the first head's even rows before its odd ones."""
+        """Return the projection with the first head's even rows before its odd ones."""
         weight, bias = projection
         order = torch.arange(len(weight), device=weight.device)
         first = order[: self._head_dim].clone()
@@ -142,18 +145,18 @@ class TimedLayer(Generic[Window]):
 
 
 def modulated(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int | Tensor) -> Tensor:
-    """The layer norm of rows, scaled and shifted as `change` has it for an evaluation."""
+    """Return the layer norm of rows, scaled and shifted by `change` for an evaluation."""
     scale, shift = (_at(each, evaluation) for each in change)
     return layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
 
 
 def _at(table: Tensor, evaluation: int | Tensor) -> Tensor:
-    """A row [width] of a table [evaluations, width]."""
+    """Return one row [width] of a table [evaluations, width]."""
     return table[evaluation].view(-1)
 
 
 def rotation_of(first: int, stop: int, head_dim: int, device: torch.device) -> Rotation:
-    """Of positions `first` to `stop` - 1, for `TimedLayer`; base 10,000."""
+    """Return the rotation of positions `first` to `stop` - 1 for `TimedLayer`, with base 10,000."""
     powers = torch.arange(0, head_dim, 2, device=device).float() / head_dim
     angles = torch.arange(first, stop, device=device).float()[:, None] * (1.0 / 10_000**powers)
     angles = torch.cat((angles, angles), 1)

@@ -1,4 +1,4 @@
-"""Standard normal numbers that depend on a key, a step and their place alone."""
+"""Standard normal numbers that depend only on a key, a step and their index."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ _SHIFT = np.uint64(64 - _FRACTION_BITS)
 
 
 def normal_draws(key: int, step: int, count: int) -> npt.NDArray[np.float32]:
-    """float32 [count]: the numbers 0 to `count` - 1 of a step, under a key of 128 bits.
+    """Return float32 [count]: numbers 0 to `count` - 1 of a step, under a 128-bit key.
 
-    More numbers of the same step begin with the same ones. Two calls with another key or step
-    share nothing. The method is that of Box and Muller over the words of Philox, in float64, so
-    that no release of numpy changes the numbers.
+    A larger count begins with the same numbers. Different keys or steps are independent. The method
+    is Box-Muller over Philox words in float64, so the numbers do not change with numpy's version.
     """
     words = np.random.Philox(key=key, counter=step * _WORDS_OF_A_STEP).random_raw(count + count % 2)
     parts = (words >> _SHIFT).astype(np.float64) * 2.0**-_FRACTION_BITS

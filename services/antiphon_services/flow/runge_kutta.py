@@ -1,4 +1,4 @@
-"""The 3/8-rule Runge-Kutta method, between given points of time."""
+"""The 3/8-rule Runge-Kutta method between given time points."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from torch import Tensor
 from antiphon_services.flow.work import Velocity, Work
 
 STAGES = 4
-"""Evaluations of a step."""
+"""Evaluations per step."""
 
 _ONE_THIRD, _TWO_THIRDS = 1 / 3, 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class RungeKuttaSteps:
-    """When the velocity is evaluated, float32 [STAGES * steps], and how far each step goes."""
+    """Times at which the velocity is evaluated, float32 [STAGES * steps], and the width of each
+    step."""
 
     times: Tensor
     widths: tuple[float, ...]
 
     @classmethod
     def between(cls, points: Tensor) -> RungeKuttaSteps:
-        """A step from each of the points, float32 [steps + 1], to the next."""
+        """Return a step from each of the points, float32 [steps + 1], to the next."""
         times = []
         for start, end in itertools.pairwise(points):
             width = end - start
@@ -33,7 +34,7 @@ class RungeKuttaSteps:
         return cls(torch.stack(times), tuple((points[1:] - points[:-1]).tolist()))
 
     def solve(self, velocity: Velocity, value: Tensor) -> Work[Tensor]:
-        """The value at the last point of the one at the first.
+        """Return the value at the last point from the one at the first.
 
         Products have the order of `RungeKutta4ODESolver` in transformers.
         """

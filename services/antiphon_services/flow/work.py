@@ -1,4 +1,4 @@
-"""Long computations in small steps, so that an engine can share its thread among them."""
+"""Long computations in small steps, so that an engine can interleave them on one thread."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 Result = TypeVar("Result")
 
 Work = Generator[int, None, Result]
-"""Computes its result step by step and yields how many rows of a layer each step took."""
+"""Computes a result in steps. Each step yields its cost: the number of layer rows."""
 
 Velocity = Callable[[int, Tensor], Work[Tensor]]
-"""The velocity at evaluation number 0, 1, ... and a value; it has the value's shape."""
+"""Returns the velocity for evaluation number 0, 1, ... and a value, in the value's shape."""
 
 
 def run_to_end(work: Work[Result]) -> Result:
-    """The result, computed without a pause."""
+    """Run all steps and return the result."""
     while True:
         try:
             next(work)

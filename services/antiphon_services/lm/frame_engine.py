@@ -24,8 +24,7 @@ Consequences:
 * A step is read as soon as its own copy to the host is complete, while its successor still runs.
   The copy uses another stream, so its source must not be overwritten (`lm.readback`).
 * Non-finite logits are detected one step late. Positions not yet known to be finite are cleared
-  when
-  the slot is freed (`FrameSegment.doubtful`).
+  when the slot is freed (`FrameSegment.doubtful`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What every stage needs, whatever its family: loading, precision, memory, threads, voices."""
+"""Components of every stage: loading, precision, memory, threads and voices."""

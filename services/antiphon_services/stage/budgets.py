@@ -1,9 +1,9 @@
-"""How much of others' prompts a step takes on, by what it runs on.
+"""How many prompt rows a step may contain, by device.
 
-Whoever decodes in the same step waits for these rows. A CPU computes them one after the other,
-while a GPU is done with a few hundred in the time that it takes to launch the step: so there the
-prompts of many that come together share a step, which then takes some tens of milliseconds. The
-numbers for GPUs are from arithmetic and bandwidth at released widths, not measured.
+Segments that decode in the same step wait for these rows. A CPU computes them one after the other.
+A GPU computes a few hundred in the time that it takes to launch the step, so there many
+simultaneous prompts share a step, which then takes some tens of milliseconds. The numbers for GPUs
+are derived from arithmetic and bandwidth at released widths, not measured.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ PREFILL_ROWS = 256
 """Most prompt rows of a step on a CPU."""
 
 GPU_TEXT_ROWS, GPU_FRAME_ROWS = 2048, 4096
-"""The same on a GPU where text is written, and where codec frames are drawn, of which a row is a
-tenth of the arithmetic."""
+"""Most prompt rows of a step on a GPU, for text and for codec frames.
+
+A row of codec frames takes a tenth of the arithmetic."""
 
 ENCODED_AT_LEAST = 256
-"""A call of an audio or vision tower counts as so many prompt rows at least: on a GPU it takes some
-milliseconds for the shortest recording, and on a CPU a step has one."""
+"""Least prompt rows that a call of an audio or vision tower counts for.
+
+On a GPU the shortest recording takes some milliseconds. On a CPU a step has one such call."""
 
 GPU_PREPARED_AT_ONCE = 8
-"""Most prompts made between two steps by the engine's thread of a GPU: at most 3 ms."""
+"""Most prompts prepared by a GPU engine's thread between two steps: at most 3 ms."""
 
 GPU_SMALL_THREADS = 4
-"""Threads that make small prompts where a GPU computes, so that the host has cores for them."""
+"""Threads for small prompts with a GPU, which leaves the host's cores free."""
 
 
 def on_gpu(config: StageConfig) -> bool:
-    """Whether the stage computes on one."""
+    """Return whether the stage runs on a GPU."""
     return config.device.startswith("cuda")
 
 
 def text_rows(config: StageConfig) -> int:
-    """Most prompt rows in a step that writes text: the setting, or what suits the device."""
+    """Return the most prompt rows in a text step: the setting, or the device's default."""
     return config.prefill_rows or (GPU_TEXT_ROWS if on_gpu(config) else PREFILL_ROWS)
 
 
 def frame_rows(config: StageConfig) -> int:
-    """The same of a step that draws codec frames."""
+    """Return the most prompt rows in a step that draws codec frames."""
     return config.prefill_rows or (GPU_FRAME_ROWS if on_gpu(config) else PREFILL_ROWS)

@@ -1,9 +1,10 @@
-"""What a stage does with each field of a checkpoint's `config.json`; what it cannot do, it refuses.
+"""Declares how a stage treats each field of a checkpoint's `config.json`; unsupported ones are
+rejected.
 
-A loader states the fields of every object that it reads: those that it computes with, whatever
-they hold; those that it computes with some values only; and those that have no influence on
-inference. transformers passes over fields that its classes do not declare, and so does a loader,
-which logs their names. `docs/checkpoint-fields.md` lists the statements.
+A loader declares the fields of every object that it reads: those that it supports with any value,
+those that it supports with some values only, and those without influence on inference. transformers
+ignores fields that its classes do not declare, and so does a loader, which logs their names.
+`docs/checkpoint-fields.md` lists the declarations.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Values = tuple[object, ...]
 
 
 def names(text: str) -> frozenset[str]:
-    """Field names, parted by white space."""
+    """Return the field names in a text, separated by white space."""
     return frozenset(text.split())
 
 
@@ -46,7 +47,7 @@ ALWAYS_IDLE = names(
     "use_cache "
 )
 
-# Whether a part is quantised is told by its tensors: `antiphon.runtime.checkpoint.quantization`.
+# Quantization is detected from tensors: `antiphon.runtime.checkpoint.quantization`.
 TOLD_BY_TENSORS = names("quantization_config quantization")
 
 OFF: Values = (None, False)
@@ -54,12 +55,12 @@ NONE_LISTED: Values = (None, [])
 NO_WINDOW: Values = (None, "full_attention")
 FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
 
-# Frequencies that do not depend on how long the sequence is, so that one table has all positions.
+# Frequencies that are independent of the sequence's length, so that one table has all positions.
 STATIC_ROPES: Values = ("default", "linear", "llama3", "yarn")
 PLAIN_ROPE: Values = ("default",)
 
-# Not declared by every class, and computed by no stage: a checkpoint that turns one on was made
-# for other code.
+# Not declared by every class, and supported by no stage. A checkpoint that enables one was made for
+# other code.
 FOREIGN: Mapping[str, Values] = {
     "attention_bias": OFF,
     "attn_logit_softcapping": OFF,
@@ -74,12 +75,12 @@ FOREIGN: Mapping[str, Values] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigPart:
-    """The fields of one object, at `path` ("code_config.text_config", "" for the whole file).
+    """The fields of one object at `path` ("code_config.text_config", "" for the whole file).
 
-    `computed` are computed with, whatever they hold. `only` have no other values than these.
-    `idle` have no influence on this stage. `ropes` are the types of rotary embedding, where the
-    object describes one. A part whose attention may have a `window` is checked by `check_window`.
-    One whose module is Hugging Face's `own` is computed with all fields of that class.
+    `computed` are supported with any value. `only` are restricted to the listed values. `idle` have
+    no influence on this stage. `ropes` are the supported rotary embedding types, if the object
+    describes one. A part whose attention may have a `window` is checked by `check_window`. A part
+    whose module is Hugging Face's `own` supports all fields of that class.
     """
 
     path: str
@@ -92,13 +93,13 @@ class ConfigPart:
 
     @property
     def stated(self) -> frozenset[str]:
-        """All fields that it says something about, but for `ALWAYS_IDLE`."""
+        """All fields with a declaration, except `ALWAYS_IDLE`."""
         known = self.computed | self.only.keys() | self.idle
         return known | self.rope_fields | self.window_fields | self.own_fields
 
     @property
     def own_fields(self) -> frozenset[str]:
-        """The fields that the class declares of Hugging Face's own module."""
+        """The fields declared by the class of Hugging Face's own module."""
         return declared_fields(self.own) if self.own else frozenset()
 
     @property
@@ -109,7 +110,7 @@ class ConfigPart:
 
     @property
     def window_fields(self) -> frozenset[str]:
-        """The fields that say which layers have a window, and how wide it is."""
+        """The fields that select the layers with a window, and its width."""
         names = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")
         return frozenset(names) if self.window else frozenset()
 
@@ -121,16 +122,16 @@ class ConfigPart:
 
 
 def declared_fields(config_class: type[PreTrainedConfig]) -> frozenset[str]:
-    """The fields of a class of transformers, but for those in `ALWAYS_IDLE`."""
+    """Return the fields of a transformers class, except those in `ALWAYS_IDLE`."""
     made = config_class().to_dict().keys()  # type: ignore[no-untyped-call, unused-ignore]
     return frozenset(made) - ALWAYS_IDLE - {"_output_attentions"}
 
 
 def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPart]) -> None:
-    """Raise `FailedPrecondition` that names field, value and remedy for what is not computed.
+    """Raise `FailedPrecondition` with field, value and remedy for unsupported values.
 
-    `config` is what `file` holds. An object that is missing is passed over: whoever needs it says
-    so.
+    `config` is the content of `file`. Missing objects are skipped; the code that needs one reports
+    it.
     """
     for part in parts:
         given = _at(config, part.path)
@@ -151,8 +152,8 @@ def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPa
 def check_window(file: Path, path: str, config: Any, positions: int, *, limited: str) -> None:
     """Raise `FailedPrecondition` unless every layer sees all of `positions` positions.
 
-    `config` is the object as transformers understands it. A window that is no shorter than what
-    the stage computes hides nothing: that is the `context_limit` of the stage `limited`.
+    `config` is the object as parsed by transformers. A window of at least `positions`, the
+    `context_limit` of the stage `limited`, hides nothing.
     """
     kinds = set(config.layer_types)
     if foreign := kinds - {FULL_ATTENTION, SLIDING_ATTENTION}:
@@ -173,7 +174,7 @@ def _check_rope(file: Path, part: ConfigPart, given: Mapping[str, Any]) -> None:
         if not part.ropes or not isinstance(rope, Mapping):
             continue
         kind = rope.get("rope_type", rope.get("type", "default"))
-        # The older name of three axes.
+        # The former name of three-axis positions.
         if kind not in (*part.ropes, "mrope"):
             raise _refused(file, part.path, f"{name}.rope_type", kind, part.ropes)
         factor = rope.get("partial_rotary_factor", 1)
@@ -182,7 +183,7 @@ def _check_rope(file: Path, part: ConfigPart, given: Mapping[str, Any]) -> None:
 
 
 def _at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
-    """The object there; None if there is none."""
+    """Return the object at the path; None if there is none."""
     found: Any = config
     for name in path.split(".") if path else ():
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -190,14 +191,14 @@ def _at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
 
 
 def _allowed(value: object, values: Values) -> bool:
-    """Whether it is one of the values, or a list of such."""
+    """Return whether the value, or each value of a list, is one of the values."""
     if isinstance(value, list) and value:
         return all(_allowed(each, values) for each in value)
     return any(_same(value, each) for each in values)
 
 
 def _same(value: object, other: object) -> bool:
-    """Equal, where true and 1 are different things."""
+    """Compare values, with true and 1 different."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 

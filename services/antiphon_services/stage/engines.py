@@ -1,4 +1,4 @@
-"""Which engine a stage runs, from its configuration and what this process has."""
+"""Selects a stage's engine from its configuration and the installed packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ FITS = "fits"
 
 
 def require_torch(role: str, config: StageConfig) -> None:
-    """Raise `InvalidArgument` unless the configuration asks for the torch engine and no more."""
+    """Raise `InvalidArgument` unless the configuration selects the torch engine without
+    arguments."""
     if config.engine not in (AUTO, TORCH):
         raise InvalidArgument(
             f"{role}: no engine {config.engine!r}; it has {TORCH!r}", field="engine"
@@ -25,7 +26,7 @@ def require_torch(role: str, config: StageConfig) -> None:
 
 
 def refuse_fused(role: str, config: StageConfig) -> None:
-    """Raise `InvalidArgument` for fused kernels in a stage that has none."""
+    """Raise `InvalidArgument` for fused kernels in a stage without any."""
     if config.fused:
         raise InvalidArgument(
             f"fused: the {role} has no fused kernels; set fused to false",
@@ -34,10 +35,10 @@ def refuse_fused(role: str, config: StageConfig) -> None:
 
 
 def check_device(config: StageConfig) -> None:
-    """Raise unless torch has the configured device.
+    """Raise unless torch supports the configured device.
 
-    `InvalidArgument` for what is none, `FailedPrecondition` for one that this machine or this
-    build of torch does not have.
+    `InvalidArgument` for an invalid name, `FailedPrecondition` for a device that this machine or
+    this build of torch lacks.
     """
     import torch
 
@@ -65,9 +66,9 @@ def check_device(config: StageConfig) -> None:
 
 
 def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], bool]) -> str:
-    """`torch` or `vllm`; `auto` takes vllm on a CUDA device where `vllm_runs`.
+    """Return `torch` or `vllm`; `auto` selects vllm on a CUDA device if `vllm_runs`.
 
-    Raises `InvalidArgument` for any other name, and for arguments that torch does not take.
+    Raises `InvalidArgument` for any other name, and for arguments that torch does not accept.
     """
     if config.engine not in (AUTO, TORCH, VLLM):
         raise InvalidArgument(
@@ -82,9 +83,9 @@ def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], boo
 
 
 def context_limit(role: str, config: StageConfig, most: int) -> int:
-    """Positions of a segment: the setting, or the checkpoint's `most`.
+    """Return the positions of a segment: the setting, or the checkpoint's `most`.
 
-    `fits` is `most` where positions take no memory of their own; for others see
+    `fits` means `most` if positions take no memory; otherwise see
     `antiphon_services.stage.memory_plan`. Raises `InvalidArgument` for a setting above `most`.
     """
     if not isinstance(config.context_limit, int):

@@ -1,7 +1,7 @@
-"""What transformers reads of a checkpoint directory, with errors that name file and remedy.
+"""Reads a checkpoint directory with transformers, with errors that name file and remedy.
 
-By itself it answers a missing file with a word about its hub, and an odd value with whatever
-it stumbles over; and it makes up a part of the model that `config.json` does not have.
+transformers itself reports a missing file as a hub problem, fails on invalid values with unrelated
+errors, and fills in parts that `config.json` lacks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 
 
 def load_config(config_class: type[PreTrainedConfig], model_dir: Path, *parts: str) -> Any:
-    """The checkpoint's configuration, of which these parts must be there, each an object.
+    """Return the checkpoint's configuration. Each of `parts` must be present as an object.
 
-    Raises `FailedPrecondition` if one is missing or a value is not what it must be.
+    Raises `FailedPrecondition` if one is missing or a value is invalid.
     """
     path = model_dir / CONFIG_FILE
-    told = read_config(model_dir)
+    content = read_config(model_dir)
     for part in parts:
-        if not isinstance(told.get(part), dict):
+        if not isinstance(content.get(part), dict):
             raise FailedPrecondition(f"{path}: {part} is missing or no object; {REMEDY}")
     with reading(path):
-        return config_class.from_dict(told)
+        return config_class.from_dict(content)

@@ -1,8 +1,8 @@
 """Reads HyperPyYAML files as data.
 
-HyperPyYAML's own loader imports modules and calls functions that the file names. This one builds
-nothing: a tagged mapping becomes a dictionary whose keys `!new`, `!name` or `!apply` hold the
-name of what it would have made, so that callers can compare it.
+HyperPyYAML's own loader imports modules and calls functions that the file names. This one
+constructs nothing: a tagged mapping becomes a dictionary with the name under the key `!new`,
+`!name` or `!apply`, so that callers can compare it.
 
 Supported: `!new:`, `!name:` and `!apply:` on mappings, sequences and empty values, `!ref <key>` to
 a plain value at the top level, and products of references and numbers.
@@ -20,7 +20,7 @@ import yaml
 from antiphon.pipelines.files import reading, require_file
 
 ARGUMENTS = "!arguments"
-"""Key of the values of a tagged sequence."""
+"""Key for the values of a tagged sequence."""
 
 MAX_BYTES = 1 << 20
 
@@ -29,11 +29,11 @@ _Plain = str | int | float | bool | None
 
 
 class _Reference(str):
-    """The text behind `!ref`."""
+    """The text after `!ref`."""
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, and the tags of HyperPyYAML as data."""
+    """PyYAML's safe loader, with HyperPyYAML's tags as data."""
 
 
 def _tagged(kind: str) -> Any:
@@ -58,10 +58,10 @@ _Loader.add_constructor(
 
 
 def read_hyperpyyaml(path: Path) -> dict[str, Any]:
-    """The file's top-level mapping with references replaced.
+    """Return the file's top-level mapping with references resolved.
 
-    A reference to an object, such as another module, stays the text behind `!ref`. Raises
-    `FailedPrecondition` for a file that is missing, too large or not of this form.
+    A reference to an object, such as another module, stays the text after `!ref`. Raises
+    `FailedPrecondition` for a file that is missing, too large or of another form.
     """
     require_file(path)
     with reading(path):
@@ -86,7 +86,7 @@ def _resolve(value: Any, top: dict[str, Any]) -> Any:
 
 
 def _product(text: _Reference, top: dict[str, Any]) -> _Plain:
-    """What `<a>`, `<a> * <b>` or `<a> * 2` stand for."""
+    """Resolve `<a>`, `<a> * <b>` or `<a> * 2`."""
     factors = [each.strip() for each in text.split("*")]
     values: list[_Plain] = []
     for factor in factors:

@@ -1,4 +1,4 @@
-"""Segments share calls, but not each other's faults."""
+"""Isolates the faults of segments that share calls."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -> Iterator[None]:
-    """What goes wrong inside fails this segment and no other; `end` frees what it holds.
+    """A context whose exceptions fail only this segment; `end` frees its resources.
 
-    A lost device is everyone's fault: its error is raised.
+    A lost device affects all segments, so its error is raised.
     """
     with apart((key,), events, end):
         yield
@@ -33,12 +33,12 @@ def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -
 def apart(
     keys: Collection[SegmentKey], events: list[EngineEvent], end: Callable[[], None]
 ) -> Iterator[None]:
-    """As `alone`, for segments that share a call which cannot be run again."""
+    """Like `alone`, for segments that share a call which cannot be repeated."""
     try:
         yield
         return
     except AntiphonError as error:
-        # The frames that it came through hold `events`, and the input.
+        # Drop the traceback, whose frames hold `events` and the input.
         fault = error.with_traceback(None)
     except Exception as error:
         if device_is_lost(error):
@@ -53,10 +53,11 @@ def apart(
 def together(
     run: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item]
 ) -> list[Callable[[], Result]]:
-    """Run all items in one call; what gives each item's result, or raises its fault.
+    """Run all items in one call. Return functions that return each item's result or raise its
+    fault.
 
-    When the call fails, each runs in a call of its own as its result is asked for, so `run`
-    must do the same again. A lost device's error is raised.
+    If the call fails, each item runs separately when its result is requested, so `run` must be
+    repeatable. A lost device's error is raised.
     """
     try:
         return [partial(_result, result) for result in run(items)]

@@ -1,6 +1,7 @@
-"""Finds a stage's code: `load` in the module `load` of the family's folder for the role.
+"""Finds a stage's code: the function `load` in the module `load` of the family's package for the
+role.
 
-The import happens on the first load, after the port is bound: it brings torch in.
+The import, which includes torch, happens on the first load, after the port is bound.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from antiphon.runtime.engine import LoadedStage
 def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the model of one stage.
 
-    Raises `NotFound` if the family has no code for it, and `InvalidArgument` for a dtype that the
-    stage does not compute in.
+    Raises `NotFound` if the family has no code for it, and `InvalidArgument` for an unsupported
+    dtype.
     """
     only = pipeline.stage(role).dtype
     if only and config.dtype not in (None, only):
@@ -42,7 +43,7 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
 
 
 def _prepare_torch(config: StageConfig) -> None:
-    """Process-wide settings, before the first model.
+    """Apply process-wide settings, before the first model.
 
     Threads are bounded so that stages on one host share its cores.
     """

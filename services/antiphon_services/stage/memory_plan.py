@@ -1,8 +1,8 @@
-"""What a stage is going to take of its GPU, told before anything is loaded.
+"""Plans a stage's GPU memory before anything is loaded.
 
-Weights are known from the headers of their files, and keys and values from the configuration. What
-is free after weights and working memory goes to the slots; `context_limit: fits` makes them as long
-as that allows.
+The weights' size is read from file headers, that of keys and values from the configuration. Memory
+left after weights and working memory goes to the slots; `context_limit: fits` makes them as long as
+that allows.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from antiphon_services.stage.engines import FITS, TORCH, VLLM, context_limit
 from antiphon_services.stage.precision import BFLOAT16, FLOAT32, dtype_name
 
 VLLM_WORKING_BYTES = 3 << 30
-"""Of vLLM's share, what it computes with when it measures itself at the start; an estimate."""
+"""Estimate of the working memory that vLLM measures at startup, within its share."""
 VLLM_SHARE = 0.92
-"""`gpu_memory_utilization` where it is not set."""
+"""Default of `gpu_memory_utilization`."""
 FP8_SHARE = 1.1
-"""Bytes of a number where vLLM quantises a model itself, with what stays as it is; an estimate."""
+"""Estimate of bytes per weight if vLLM quantizes on load, including unquantized parts."""
 UNPLANNED = frozenset({"cpu_offload_gb", "num_gpu_blocks_override", "pipeline_parallel_size"})
-"""Arguments of vLLM that move memory elsewhere, so the plan refuses nothing."""
+"""vLLM arguments that move memory elsewhere; with these the plan rejects nothing."""
 LEAST_POSITIONS = 512
-"""Shorter segments hold no conversation, so a stage that has no room for more is refused."""
+"""Least context of a stage. Shorter segments hold no conversation."""
 STEP = 64
-"""What fits is rounded down to a multiple."""
+"""Planned contexts are multiples of this."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What each position of a segment takes: layers with `key_heads` of `head_dim` numbers, and a
-    row of `row` numbers that a later stage reads."""
+    """Memory of each position of a segment, in numbers.
+
+    `layers` with `key_heads` of `head_dim` numbers, and a row of `row` numbers for a later stage.
+    """
 
     layers: int
     key_heads: int
@@ -50,7 +52,7 @@ class Cached:
 
     @classmethod
     def of(cls, text: Any, *, row: int = 0) -> Cached:
-        """Of a decoder's configuration, from transformers or as a mapping."""
+        """Return that of a decoder's configuration, from transformers or as a mapping."""
         told = text if isinstance(text, dict) else text.to_dict()
         heads = told["num_attention_heads"]
         return cls(
@@ -62,18 +64,18 @@ class Cached:
 
     @property
     def numbers(self) -> int:
-        """Keys and values of all layers, and the row."""
+        """Numbers in keys and values of all layers, and the row."""
         return 2 * self.layers * self.key_heads * self.head_dim + self.row
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of a stage on its device.
+    """Memory of a stage on its device, in bytes.
 
-    Of its `room` the `weights` and what steps compute with (`working`) go first. The rest holds
-    `slots` segments, each position of which takes `position_bytes`; one that pages its memory
-    counts as one slot, for its longest segment. Of a plan that is not `exact`, `working` is an
-    estimate of what the engine measures itself.
+    Of its `room`, `weights` and `working` memory come first. The rest holds `slots` segments with
+    `position_bytes` per position. An engine with paged memory counts as one slot, for its longest
+    segment. If the plan is not `exact`, `working` is an estimate of what the engine measures
+    itself.
     """
 
     room: int
@@ -85,36 +87,36 @@ class MemoryPlan:
 
     @property
     def for_slots(self) -> int:
-        """What is left for keys and values."""
+        """Bytes left for keys and values."""
         return max(self.room - self.weights - self.working, 0)
 
     @property
     def positions(self) -> int:
-        """How long all slots can be at once, a multiple of `STEP`."""
+        """Longest length of all slots at once, a multiple of `STEP`."""
         return self.for_slots // (self.slots * self.position_bytes) // STEP * STEP
 
     def cache(self, limit: int) -> int:
-        """Keys and values of all slots at their longest."""
+        """Return the bytes of keys and values of all slots at full length."""
         return self.slots * limit * self.position_bytes
 
     def fits(self, limit: int) -> bool:
-        """Whether there is room for all slots at their longest."""
+        """Return whether all slots fit at full length."""
         return self.cache(limit) <= self.for_slots
 
     def refuses(self, limit: int) -> bool:
-        """Whether the stage cannot start, as far as that is known before it has loaded."""
+        """Return whether the stage certainly cannot start, judging before it is loaded."""
         spare = 0 if self.exact else self.working
         return self.cache(limit) > self.room - self.weights - self.working + spare
 
     def describe(self, limit: int) -> str:
-        """One line: what is taken, by part, and what would fit."""
-        told = (
+        """Return one line: memory by part, and what would fit."""
+        taken = (
             f"weights {_gb(self.weights)} GB, keys and values {_gb(self.cache(limit))} GB "
             f"({self.slots} slots of {limit} positions), working memory {_gb(self.working)} GB, "
             f"of {_gb(self.room)} GB"
         )
         slots = self.for_slots // max(limit * self.position_bytes, 1)
-        return f"{told}; {slots} slots of {limit} or {self.slots} of {self.positions} would fit"
+        return f"{taken}; {slots} slots of {limit} or {self.slots} of {self.positions} would fit"
 
 
 def plan_stage(
@@ -127,17 +129,19 @@ def plan_stage(
     total: int,
     engine: str = TORCH,
 ) -> MemoryPlan:
-    """The plan of a decoder whose weights have so many `numbers` in `stored` bytes, on a GPU of
-    `total` bytes of which so many are `free`."""
+    """Return the plan of a decoder with `numbers` weights in `stored` bytes.
+
+    The GPU has `total` bytes, of which `free` are free.
+    """
     size = 4 if dtype_name(engine, config, on_gpu=BFLOAT16) == FLOAT32 else 2
     position_bytes = cached.numbers * size
     if engine != VLLM:
         return MemoryPlan(free, numbers * size, WORKING_BYTES, position_bytes, config.slots)
     arguments = config.engine_args
-    # Quantised weights stay as they are stored, and several GPUs share all of it.
+    # Quantized weights keep their stored size, and several GPUs share everything.
     ranks = int(arguments.get("tensor_parallel_size", 1))
     if arguments.get("quantization") == "fp8":
-        # A byte for each while they are loaded; embeddings, head, norms and towers stay.
+        # One byte each during loading; embeddings, head, norms and towers stay unquantized.
         stored = min(stored, int(FP8_SHARE * numbers))
     weights = stored // ranks
     if str(arguments.get("kv_cache_dtype", "")).startswith("fp8"):
@@ -161,8 +165,8 @@ def limit_with_rows(
     engine: str = TORCH,
     skip: str = "",
 ) -> int:
-    """`planned_limit` of a decoder with the configuration `text`, which keeps a row for a later
-    stage with the keys and values of each position."""
+    """`planned_limit` of a decoder with configuration `text` that keeps a row per position for a
+    later stage."""
     return planned_limit(
         role,
         config,
@@ -188,12 +192,12 @@ def planned_limit(
     skip: str = "",
     file: str = "",
 ) -> int:
-    """Positions of a segment: as `engines.context_limit`, but what fits where the setting asks
-    for that, which is the default on a GPU. Logs the plan of a stage on a GPU.
+    """Return the positions of a segment: `engines.context_limit`, or what fits.
 
-    The stage loads the tensors of `model_dir`, or of its `file`, that begin with `prefix`, but for
-    those that begin with `skip` if there is one, and makes `tables` numbers of them.
-    Raises `InvalidArgument` where less than `LEAST_POSITIONS` fit, or less than the setting says.
+    The latter if configured, which is the default on a GPU. Logs the plan of a stage on a GPU. The
+    stage loads the tensors of `model_dir`, or of its `file`, that begin with `prefix`, except those
+    that begin with `skip`, and creates `tables` numbers from them. Raises `InvalidArgument` if
+    fewer than `LEAST_POSITIONS`, or than the setting, fit.
     """
     if not config.device.startswith("cuda"):
         return context_limit(role, config, most)
@@ -230,10 +234,10 @@ def planned_limit(
 def check_room(
     role: str, config: StageConfig, parts: Sequence[tuple[Weights, str]], *, streams: int = 0
 ) -> None:
-    """Log the memory plan of a stage on a GPU whose segments have no keys and values of their own.
+    """Log the memory plan of a stage on a GPU without keys and values per segment.
 
-    It loads the tensors of each part whose names begin with the prefix, and keeps a cache of
-    `streams` bytes for all of them. Raises `InvalidArgument` where weights and cache do not fit.
+    It loads the tensors of each part whose names begin with the prefix, and has a cache of
+    `streams` bytes. Raises `InvalidArgument` if weights and cache do not fit.
     """
     if not config.device.startswith("cuda"):
         return
@@ -256,7 +260,7 @@ def check_room(
 
 
 def _remedy(plan: MemoryPlan, most: int) -> str:
-    """What to set where the setting does not fit."""
+    """Return what to set if the setting does not fit."""
     freeing = "lower slots, or free the GPU's memory"
     if plan.positions < min(LEAST_POSITIONS, most):
         return freeing
@@ -264,16 +268,16 @@ def _remedy(plan: MemoryPlan, most: int) -> str:
 
 
 def _memory(device: str) -> tuple[int, int]:
-    """Free and total bytes of a GPU."""
+    """Return free and total bytes of a GPU."""
     free, total = torch.cuda.mem_get_info(torch.device(device))
     return free, total
 
 
 def _vllm_memory() -> tuple[int, int]:
-    """The same of the first GPU that vLLM sees, all of it taken as free.
+    """Return free and total bytes of the first GPU visible to vLLM, assuming all of it free.
 
-    CUDA stays untouched in this process: a context would take memory, and the computing is done in
-    vLLM's own. By now the first visible GPU is the configured one.
+    CUDA is not initialized in this process: a context would take memory, and vLLM computes in its
+    own processes. By now the first visible GPU is the configured one.
     """
     from vllm.platforms import current_platform
 

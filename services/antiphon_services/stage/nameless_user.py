@@ -1,7 +1,7 @@
-"""A user without an entry in /etc/passwd, as clusters choose them (OpenShift).
+"""Supports users without an entry in /etc/passwd, as clusters assign them (OpenShift).
 
-Libraries ask for a user's name and for a home directory to keep compiled code in; Python raises
-where it finds none.
+Libraries look up the user's name, and a home directory for compiled code. Python raises if there is
+none.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import stat
 import tempfile
 from pathlib import Path
 
-# Where `getpass.getuser` looks before it asks the system.
+# Variables that `getpass.getuser` reads before it asks the system.
 _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
 
 def settle_user() -> None:
-    """Give this process and its children a user's name and a home directory that can be written
-    to, by the environment, where they have none. Before libraries are imported that ask."""
+    """Set a user name and a writable home directory in the environment if they are missing.
+
+    Call it before importing libraries that need them.
+    """
     if not any(os.environ.get(name) for name in _NAMES) and not _is_known():
         os.environ["USER"] = f"uid_{os.getuid()}"
     home = Path(os.path.expanduser("~"))
@@ -35,9 +37,9 @@ def _is_known() -> bool:
 
 
 def _own_directory() -> Path:
-    """A directory of this user alone below the temporary one, the same after a restart.
+    """Return a directory of this user below the temporary one, stable across restarts.
 
-    What lies in it is run, so one that others made, or may write to, is not taken.
+    Its content is executed, so a directory that others created or may write to is not used.
     """
     made = Path(tempfile.gettempdir()) / f"antiphon-home-{os.getuid()}"
     made.mkdir(mode=0o700, exist_ok=True)

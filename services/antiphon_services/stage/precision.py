@@ -1,4 +1,4 @@
-"""What a stage computes in, and the one place that decides how float32 is rounded on a GPU."""
+"""The dtype of a stage, and float32 rounding on a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def dtype_name(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> str:
-    """The setting; without one `on_gpu`, which is what suits the stage there, or float32 on a CPU.
+    """Return the configured dtype; the default is `on_gpu` on a GPU, float32 on a CPU.
 
     A decoder in float32 on a GPU is slow: torch has no grouped product for it, so experts run one
     after the other, and the host waits for the device in each layer.
@@ -37,7 +37,7 @@ def dtype_name(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> str:
 
 
 def compute_dtype(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> torch.dtype:
-    """`dtype_name` for torch, whose float32 is exact from now on; see `keep_float32_exact`."""
+    """Return `dtype_name` for torch, and make float32 exact; see `keep_float32_exact`."""
     import torch
 
     keep_float32_exact()
@@ -46,10 +46,10 @@ def compute_dtype(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> t
 
 
 def keep_float32_exact() -> None:
-    """Let no product or convolution of this process round float32 to TF32.
+    """Disable TF32 rounding in products and convolutions of this process.
 
-    torch does by default in convolutions: 10 bits of 23 are left, and in float32 the reference's
-    digits are wanted.
+    torch enables it in convolutions by default. It keeps 10 of 23 bits, whereas float32 is meant to
+    have the reference's digits.
     """
     import torch
 

@@ -1,15 +1,16 @@
-"""Prompts made beside the engine's thread, which would keep every reply waiting meanwhile.
+"""Prepares prompts on other threads than the engine's, which would otherwise delay every reply.
 
-Tokenising a long text takes seconds, and so do the mel features of a long recording;
-`text_ids` (`services/antiphon_services/text/literal.py`) and torch release the interpreter's lock.
-Long texts wait for one another and for nobody else, and so do large recordings, images and videos:
-small inputs have threads of their own. What nobody wants any more is dropped while it waits; what
-is being made is made to its end, for nobody.
+Tokenizing a long text takes seconds, and so do the mel features of a long recording. `text_ids`
+(`services/antiphon_services/text/literal.py`) and torch release the GIL.
 
-A short text alone takes less than the start of a thread: who says so has it made at once. Where a
-GPU computes, so many of them between two steps and no more: it would have nothing to do meanwhile.
+Long texts are queued separately, and so are large recordings, images and videos; small inputs have
+their own threads. Queued work of a released segment is dropped. Work in progress is completed and
+its result dropped.
 
-Bounded by the segments that are open: each has one preparation at most.
+A short text takes less time than starting a thread, so it may be prepared synchronously if enabled.
+With a GPU, a limited number is prepared between two steps, since the GPU is idle during that time.
+
+The queues are bounded by the open segments: each has at most one preparation.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.stage.budgets import GPU_PREPARED_AT_ONCE, GPU_SMALL_THREADS, on_gpu
 
 SHORT_TEXT_BYTES = 2 << 10
-"""Up to here a text takes 0.1 to 0.3 ms, as a thread does until it runs beside an engine."""
+"""Up to this size a text takes 0.1 to 0.3 ms, like starting a thread next to an engine."""
 
 LARGE_TEXT_BYTES = 64 << 10
 LARGE_MEDIA_BYTES = 4 << 20
-"""From here on an input is large: about 20 ms of work, and a minute of sound."""
+"""Least size of a large input: about 20 ms of work, or a minute of audio."""
 
 SMALL_AT_ONCE = 2
 LARGE_AT_ONCE = 1  # of text, and of the rest
@@ -42,10 +43,10 @@ _log = logging.getLogger(__name__)
 
 
 class Preparations(Generic[PromptT]):
-    """Makes prompts on a few threads, which live as long as there is something to make.
+    """Prepares prompts on a few threads, which end when there is no work.
 
-    Those of at most `at_once_bytes` of text, and of nothing else, are made by whoever asks: all, or
-    `most_at_once` in a step. Other small ones have so many threads.
+    Prompts of at most `at_once_bytes` of text, and without media, are prepared by the caller: all,
+    or `most_at_once` per step. Other small ones have `small_threads` threads.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Preparations(Generic[PromptT]):
 
     @classmethod
     def of(cls, config: StageConfig, at_once_bytes: int = 0) -> Preparations[PromptT]:
-        """What suits the stage's device."""
+        """Return preparations for the stage's device."""
         if not on_gpu(config):
             return cls(at_once_bytes)
         return cls(
@@ -72,7 +73,7 @@ class Preparations(Generic[PromptT]):
         )
 
     def begin_step(self) -> None:
-        """A step begins; as many as before may be made at once after it."""
+        """Reset the number of prompts prepared synchronously."""
         self._made_at_once = 0
 
     def begin(
@@ -83,10 +84,9 @@ class Preparations(Generic[PromptT]):
         text_bytes: int,
         media_bytes: int,
     ) -> Future[PromptT]:
-        """Start making a prompt, which raises what is wrong with the input, and
-        `ResourceExhausted` when no thread can be started for it.
+        """Start preparing a prompt from `text_bytes` of text and `media_bytes` of media.
 
-        So many bytes of text, and of recordings, images and videos, go into it.
+        The future raises the errors of `make`, and `ResourceExhausted` if no thread can be started.
         """
         preparation: Future[PromptT] = Future()
         if text_bytes <= self._at_once_bytes and not media_bytes and self._may_make_at_once:
@@ -106,27 +106,27 @@ class Preparations(Generic[PromptT]):
         return self._most_at_once is None or self._made_at_once < self._most_at_once
 
     def drop(self, key: SegmentKey) -> None:
-        """Forget what waits to be made for a segment."""
+        """Drop a segment's queued work."""
         for lane in (self._small, self._text, self._media):
             lane.drop(key)
 
     def close(self) -> None:
-        """Make nothing more; returns when what is being made is done, or after a while."""
+        """Drop queued work, and wait a limited time for work in progress."""
         for lane in (self._small, self._text, self._media):
             lane.close(CLOSE_TIMEOUT_S)
 
 
 def wait_for_one(preparations: Collection[Future[Any]]) -> None:
-    """Return when one of them is done, or there is none."""
+    """Wait until one of them is done. Returns immediately if there is none."""
     wait(preparations, return_when=FIRST_COMPLETED)
 
 
 def wake_nobody() -> None:
-    """Who is woken before anyone is."""
+    """Do nothing: the default of `wake_with`."""
 
 
 class _Lane(Generic[PromptT]):
-    """Work in order of arrival, on at most so many threads."""
+    """A queue of work in order of arrival, with at most `at_once` threads."""
 
     def __init__(self, name: str, at_once: int) -> None:
         self._name = name
@@ -142,7 +142,7 @@ class _Lane(Generic[PromptT]):
             self._waiting[key] = (make, preparation)
             if len(self._threads) == self._at_once:
                 return
-            # A thread that the engine's starts has its niceness.
+            # A thread started by the engine's thread inherits its niceness.
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 thread.start()
@@ -170,7 +170,7 @@ class _Lane(Generic[PromptT]):
         while (work := self._next()) is not None:
             make, preparation = work
             outcome = _attempt(make)
-            # What was made holds the whole input.
+            # The result holds the whole input.
             del work, make
             _settle(preparation, outcome)
             del outcome, preparation
@@ -195,11 +195,11 @@ def _settle(preparation: Future[PromptT], outcome: PromptT | Exception) -> None:
 
 
 def _attempt(make: Callable[[], PromptT]) -> PromptT | Exception:
-    """What is made or raised; no frame that the error refers to refers to the error."""
+    """Return what `make` returns or raises, without reference cycles through frames."""
     try:
         return make()
     except Exception as error:
         return error
     except BaseException as error:
-        # A panic of the tokeniser is none of Python's ordinary exceptions.
+        # A panic of the tokenizer is not an ordinary Python exception.
         return Internal(f"the prompt could not be made: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The voice of a segment."""
+"""Voice selection of a segment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from antiphon.errors import InvalidArgument
 
 
 def choose_voice(asked: str, voices: Sequence[str]) -> str:
-    """The voice that was asked for, or the default, which is the first.
+    """Return the requested voice, or the default, which is the first.
 
-    `voices` are names in lower case. Raises `InvalidArgument` for one that is none of them.
+    `voices` are lower-case names. Raises `InvalidArgument` for an unknown one.
     """
     voice = asked.lower() or voices[0]
     if voice not in voices:

@@ -1,1 +1,1 @@
-"""Text in and out, for any stage: chat templates, detokenising, stop strings."""
+"""Text processing for stages: chat templates, detokenization, stop strings and function calls."""

@@ -1,12 +1,13 @@
-"""Takes the calls of functions out of a reply, as its text comes.
+"""Extracts function calls from a reply while its text is generated.
 
-Laws:
-- A reply's text is what comes before its first call. What stands between calls and behind them
-  is dropped, as vLLM's parser of this form does.
-- Text is let go as soon as it cannot be the beginning of a call. The line break that a model puts
-  before a call belongs to the call, because the chat template puts it there again.
-- A call leaves in pieces as it is written (`written_call.py`). Its last piece leaves when it has
-  ended and is one. Anything else fails the reply: what has left of it was no call then.
+Invariants:
+
+- A reply's text is what precedes its first call. Text between and after calls is dropped, like in
+  vLLM's parser of this format.
+- Text is released as soon as it cannot be the beginning of a call. The line break that a model puts
+  before a call belongs to the call, because the chat template inserts it again.
+- A call is sent in pieces as it is generated (`written_call.py`). Its last piece is sent when it
+  has ended and is valid. An invalid call fails the reply, even if pieces were sent.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from antiphon_services.text.written_call import WrittenCall, malformed
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """What calls a reply may have: of which functions, and how many.
+    """Which functions a reply may call, and how many calls it may contain.
 
-    `begun` is the text that the reply has been made to begin with, up to and including the
-    beginning of a call. A reply that is not `parallel` ends behind its first call.
+    `begun` is the text that the reply is forced to begin with, including the start of a call. A
+    reply that is not `parallel` ends after its first call.
     """
 
     functions: Collection[str]
@@ -33,26 +34,30 @@ class CallRules:
 
     @classmethod
     def forcing(cls, functions: Collection[str], name: str, *, parallel: bool) -> CallRules:
-        """The reply begins with a call: of that function, or of any with an empty name."""
+        """Return rules for a reply that begins with a call of this function, or of any if `name` is
+        empty."""
         begun = f'{OPEN}\n{{"name": "{name}", "arguments":' if name else OPEN
         return cls(functions, begun, parallel)
 
 
 class ReplyCalls:
-    """The calls of one reply. `speakable` is how much of its text, in characters, belongs to no
-    call for sure; it stands still from the first call on, when `begun`."""
+    """The calls of one reply.
+
+    `speakable` is the length of the text, in characters, that certainly belongs to no call. It is
+    fixed from the first call on, when `begun`.
+    """
 
     def __init__(self, rules: CallRules) -> None:
         self.begun = bool(rules.begun)
         self.speakable = 0
         self.complete = False
         self._rules = rules
-        # What was not let go of the text, or the whole of the call that is being written.
+        # Text not yet released, or all of the call being generated.
         self._held = rules.begun.removeprefix(OPEN)
         self._call = WrittenCall(rules.functions) if self.begun else None
 
     def take(self, text: str, *, last: bool) -> tuple[str, list[CallPiece]]:
-        """The text to show, and what leaves of calls, once this text has come.
+        """Return the text to show and the pieces of calls to send after this text.
 
         Raises `MalformedCall`.
         """
@@ -67,7 +72,7 @@ class ReplyCalls:
         return shown, pieces
 
     def _show(self, *, last: bool) -> str:
-        """Let go of the text that belongs to no call; note where a call begins."""
+        """Release the text that belongs to no call, and detect the start of a call."""
         start = self._held.find(OPEN)
         if start < 0:
             count = len(self._held) if last else len(self._held) - self._doubtful()
@@ -81,13 +86,13 @@ class ReplyCalls:
         return shown
 
     def _doubtful(self) -> int:
-        """How many characters at the end may belong to a call."""
+        """Return how many characters at the end may belong to a call."""
         opener = _begun_at_end(self._held, OPEN)
         line_break = self._held.endswith("\n", 0, len(self._held) - opener)
         return opener + line_break
 
     def _next_piece(self) -> CallPiece | None:
-        """What may leave next of a call."""
+        """Return the next piece of a call that may be sent."""
         if self._call is None:
             start = self._held.find(OPEN)
             if start < 0:
@@ -104,6 +109,6 @@ class ReplyCalls:
 
 
 def _begun_at_end(text: str, tag: str) -> int:
-    """How many characters at the end of the text may be the beginning of the tag."""
+    """Return how many characters at the end of the text may be the beginning of the tag."""
     longest = min(len(tag) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

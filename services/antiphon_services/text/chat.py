@@ -1,18 +1,16 @@
-"""Messages to prompt ids: chat template and tokeniser, with one placeholder for each recording,
+"""Converts messages to prompt ids: chat template and tokenizer, with one placeholder per recording,
 image and video.
 
-Law: for ordinary text the ids equal Hugging Face's, which tokenises the rendered
-template as a whole. What a message, a function's description or a call says can never
-become a control id: a control token that is spelled in a text is tokenised as the
-characters that it consists of.
+Invariant: for ordinary text the ids equal Hugging Face's, which tokenizes the rendered template as
+a whole. The content of a message, a function's description or a call can never become a control id:
+a control token spelled in a text is tokenized as its characters.
 
-How: text that spells no control token is rendered and tokenised as Hugging Face
-does. Otherwise a mark is put after every character of it that can begin a control
-token, so that in the rendered prompt only the template's own control tokens are
-whole; the prompt is cut at those, the marks are taken out, and the pieces are
-tokenised with control tokens switched off. The tokeniser itself cuts at added
-tokens before anything else, so the pieces get the ids that they have in the whole.
-An assistant's own thoughts keep their tags: templates look for them, to leave them out.
+Method: text that spells no control token is rendered and tokenized like Hugging Face does.
+Otherwise a mark is inserted after every character that can begin a control token, so that in the
+rendered prompt only the template's own control tokens are intact. The prompt is split at those, the
+marks are removed, and the pieces are tokenized with control tokens disabled. The tokenizer itself
+splits at added tokens first, so the pieces get the same ids as in the whole. An assistant's own
+thoughts keep their tags, since templates search for them to remove them.
 """
 
 from __future__ import annotations
@@ -43,19 +41,19 @@ from antiphon_services.text.tool_format import find_tool_format
 TEMPLATE_FILE = "chat_template.json"
 
 _MARK = "\ufdd0"
-"""A noncharacter of Unicode: not for interchange, so no text needs it."""
+"""A Unicode noncharacter, which valid text does not contain."""
 
 
 NOTHING: Mapping[str, TemplateValue] = MappingProxyType({})
 _OF_VALUES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
-"""What a template raises that is given a value of a kind that it does not expect."""
+"""Exceptions of a template for values of unexpected types."""
 
 
 class ChatTokenizer:
-    """A checkpoint's chat template and tokeniser."""
+    """A checkpoint's chat template and tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None) -> None:
-        """`template` overrides the tokeniser's own when it is not None."""
+        """`template` overrides the tokenizer's own unless it is None."""
         self.tokenizer = tokenizer
         self._template = template
         self._whole = untruncated(tokenizer)
@@ -71,7 +69,7 @@ class ChatTokenizer:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template has a place for functions, and calls in the form known here."""
+        """Whether the template supports functions, and calls in the known format."""
         return self._tool_format is not None
 
     def encode(
@@ -80,11 +78,11 @@ class ChatTokenizer:
         tools: Sequence[str] = (),
         variables: Mapping[str, TemplateValue] = NOTHING,
     ) -> list[int]:
-        """Prompt ids up to and including the assistant header that the reply follows.
+        """Return prompt ids up to and including the assistant header before the reply.
 
         `tools` are those of `Conversation`, `variables` its `template`. Raises `InvalidArgument`
-        for messages and variables that the template refuses, `NotImplementedYet` for functions and
-        calls if it has no place for them.
+        for messages and variables that the template rejects, `NotImplementedYet` for functions and
+        calls that it does not support.
         """
         if self._tool_format is None:
             check_no_tools(messages, tools)
@@ -104,7 +102,8 @@ class ChatTokenizer:
         return self._encode_pieces(rendered)
 
     def encode_begun(self, text: str) -> list[int]:
-        """Ids of a beginning of the reply, right behind the header. Control tokens in it count."""
+        """Return ids of a forced beginning of the reply, after the header. Control tokens in it
+        count."""
         return self._encode_pieces(text)
 
     def _render(
@@ -115,7 +114,7 @@ class ChatTokenizer:
         *,
         marked: bool,
     ) -> str:
-        """The chat template's text for the messages."""
+        """Apply the chat template to the messages."""
         try:
             return self._apply(
                 [self._message(message, marked) for message in messages],
@@ -150,8 +149,10 @@ class ChatTokenizer:
         return str(rendered)
 
     def _called(self, messages: Sequence[ConversationMessage]) -> Iterator[str]:
-        """All texts of the calls in the messages as the template gets them: where arguments are
-        an object, escapes in them have become what they stand for."""
+        """Yield all texts of the calls as passed to the template.
+
+        If arguments are passed as an object, escapes in them are resolved.
+        """
         for message in messages:
             yield message.tool_call_id
             if self._tool_format is not None:
@@ -159,7 +160,7 @@ class ChatTokenizer:
                     yield from _strings(self._tool_format.write(call))
 
     def _message(self, message: ConversationMessage, marked: bool) -> dict[str, Any]:
-        """A message in the template's form, which is OpenAI's."""
+        """Return a message in the template's format, which is OpenAI's."""
         content = self._content(message, marked=marked)
         written: dict[str, Any] = {"role": message.role, "content": content}
         if message.tool_call_id:
@@ -170,7 +171,7 @@ class ChatTokenizer:
         return written
 
     def _marked(self, value: Any) -> Any:
-        """The value of JSON with marks in its texts."""
+        """Return the JSON value with marks in its texts."""
         if isinstance(value, str):
             return self._words(value, marked=True)
         if isinstance(value, list):
@@ -180,7 +181,7 @@ class ChatTokenizer:
         return value
 
     def _content(self, message: ConversationMessage, *, marked: bool) -> str | list[dict[str, Any]]:
-        """A message's content in the template's form: words alone are a string."""
+        """Return a message's content in the template's format: a string if it is only text."""
         if all(isinstance(part, TextPart) for part in message.parts):
             words = self._words(_text(message), marked=marked)
             if marked and message.role == "assistant":
@@ -190,7 +191,7 @@ class ChatTokenizer:
         return [self._part(part, marked=marked) for part in message.parts]
 
     def _part(self, part: Part, *, marked: bool) -> dict[str, Any]:
-        """A part in the template's form."""
+        """Return a part in the template's format."""
         match part:
             case TextPart(text):
                 return {"type": "text", "text": self._words(text, marked=marked)}
@@ -202,11 +203,12 @@ class ChatTokenizer:
                 return {"type": "video", "video": part.index}
 
     def _words(self, text: str, *, marked: bool) -> str:
-        """The text, with a mark after every character that can begin a control token."""
+        """Return the text with a mark after every character that can begin a control token."""
         return self._first.sub(rf"\1{_MARK}", text) if marked else text
 
     def _encode_pieces(self, rendered: str) -> list[int]:
-        """Ids of a rendered prompt in which only the template's control tokens are whole."""
+        """Return ids of a rendered prompt in which only the template's control tokens are
+        intact."""
         ids: list[int] = []
         end = 0
         for match in self._any_control.finditer(rendered):
@@ -216,17 +218,16 @@ class ChatTokenizer:
         return ids + self._encode_literally(rendered[end:])
 
     def _encode_literally(self, piece: str) -> list[int]:
-        """Ids of a piece without its marks; no id is a control token's."""
+        """Return ids of a piece without its marks. No id is a control token's."""
         return self._literal.encode(piece.replace(_MARK, ""), field="messages")
 
 
 def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokenizer:
-    """The tokeniser and chat template in a checkpoint directory, from local files only.
+    """Return the tokenizer and chat template of a checkpoint directory, from local files only.
 
-    `registered` is that of `load_tokenizer`. `chat_template.json` is where a processor's template
-    lies, which Hugging Face's processor prefers to the tokeniser's. Raises `FailedPrecondition`
-    without either, and without the tokeniser's vocabulary, instead of which transformers would
-    make an empty one.
+    For `registered` see `load_tokenizer`. `chat_template.json` has a processor's template, which
+    Hugging Face's processor prefers to the tokenizer's. Raises `FailedPrecondition` if neither
+    exists, and if the vocabulary is missing, for which transformers would create an empty one.
     """
     tokenizer = load_tokenizer(model_dir, registered=registered)
     path = model_dir / TEMPLATE_FILE
@@ -240,7 +241,7 @@ def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokeniz
 
 
 def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]) -> None:
-    """Raise `NotImplementedYet` for functions that may be called or were."""
+    """Raise `NotImplementedYet` for available or called functions."""
     there = "tools" if tools else ""
     for index, message in enumerate(messages):
         if message.role == "tool" or message.tool_calls:
@@ -253,18 +254,18 @@ def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]
 
 
 def text_bytes(messages: Sequence[ConversationMessage]) -> int:
-    """How many bytes of UTF-8 the words of the messages take, calls included."""
+    """Return the UTF-8 bytes of the messages' text, including calls."""
     said = (_text(message) for message in messages)
     return sum(len(each.encode()) for each in (*said, *_calls(messages)))
 
 
 def _text(message: ConversationMessage) -> str:
-    """All words of a message."""
+    """Return all text of a message."""
     return "".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
 def _calls(messages: Sequence[ConversationMessage]) -> Iterator[str]:
-    """All texts of the calls in the messages, as they came."""
+    """Yield all texts of the calls in the messages, as received."""
     for message in messages:
         yield message.tool_call_id
         for call in message.tool_calls:
@@ -272,7 +273,7 @@ def _calls(messages: Sequence[ConversationMessage]) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All texts in a value of JSON."""
+    """Yield all texts in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -1,11 +1,10 @@
-"""Turns sampled ids into text as they come, never splitting a character.
+"""Converts sampled ids to text incrementally, without splitting characters.
 
-Law: the pieces joined equal `tokenizer.decode(ids, skip_special_tokens=True)` for
-any ids, also for a reply cut inside a character. The vocabulary is byte-level, so
-an id stands for bytes; an incremental UTF-8 decoder holds at most three bytes of an
-unfinished character back and replaces invalid ones as the tokenizer's decoder does.
-(`tokenizers.DecodeStream` is not used: it takes a real U+FFFD for an unfinished
-character, and it cannot let go of what it holds back when the reply ends.)
+Invariant: the concatenated pieces equal `tokenizer.decode(ids, skip_special_tokens=True)` for any
+ids, also for a reply that ends inside a character. The vocabulary is byte-level, so an id stands
+for bytes. An incremental UTF-8 decoder holds back at most three bytes of an unfinished character
+and replaces invalid ones like the tokenizer's decoder. (`tokenizers.DecodeStream` is not used: it
+treats a real U+FFFD as an unfinished character, and cannot flush held bytes when the reply ends.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from antiphon.errors import FailedPrecondition
 
 
 class Vocabulary:
-    """The bytes that each id contributes to a text; shared by all segments."""
+    """The bytes of each id; shared by all segments."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Read the tokenizer's vocabulary. Raises `FailedPrecondition` if not byte-level."""
@@ -39,11 +38,11 @@ class Vocabulary:
         }
 
     def token_bytes(self, id_: int) -> bytes:
-        """The id's bytes; none for special ids and for ids beyond the vocabulary."""
+        """Return the id's bytes; empty for special and unknown ids."""
         return self._bytes_by_id.get(id_, b"")
 
     def print_bytes(self, id_: int) -> bytes:
-        """The id's bytes, or a special id's name; none for ids beyond the vocabulary."""
+        """Return the id's bytes, or a special id's name; empty for unknown ids."""
         return self._special.get(id_) or self.token_bytes(id_)
 
 
@@ -55,11 +54,11 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id_: int) -> str:
-        """The whole characters that this id completes."""
+        """Return the whole characters that this id completes."""
         return self._decoder.decode(self._vocabulary.token_bytes(id_))
 
     def flush(self) -> str:
-        """What an unfinished character at the very end decodes to."""
+        """Return the decoding of an unfinished character at the end."""
         return self._decoder.decode(b"", final=True)
 
     @property
@@ -69,9 +68,9 @@ class Detokenizer:
 
 
 def _byte_by_character() -> dict[str, int]:
-    """The byte that each character of a byte-level token stands for.
+    """Return the byte of each character in byte-level tokens.
 
-    Printable characters of Latin-1 are their own byte, the other bytes follow from U+0100.
+    Printable characters of Latin-1 are their own byte; other bytes follow from U+0100.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
@@ -81,7 +80,7 @@ def _byte_by_character() -> dict[str, int]:
 
 
 def _token_bytes(token: str, byte_by_character: Mapping[str, int]) -> bytes:
-    """A byte-level token's bytes; an added token with other characters is itself."""
+    """Return a byte-level token's bytes. An added token with other characters is its own text."""
     try:
         return bytes(byte_by_character[character] for character in token)
     except KeyError:

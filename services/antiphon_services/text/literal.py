@@ -1,11 +1,11 @@
-"""A checkpoint's tokeniser, and how text is tokenised that no one may spell control tokens with.
+"""A checkpoint's tokenizer, and tokenization of untrusted text without control tokens.
 
-The tokeniser itself cuts a text at added tokens before anything else. So text that stands
-between two of them has the ids of the whole when it is tokenised by itself, with control tokens
-switched off: what is spelled like one is then tokenised as the characters that it consists of.
+The tokenizer splits a text at added tokens first. So text between two of them has the same ids as
+in the whole when it is tokenized separately. With control tokens disabled, text that spells one is
+tokenized as its characters.
 
-Control tokens are the special ones, and those that Qwen's tokenisers add without calling them
-special, because decoding is to keep them: `<tool_call>`, `</tool_response>`, `<think>`.
+Control tokens are the special ones, and those that Qwen's tokenizers add as not special so that
+decoding keeps them: `<tool_call>`, `</tool_response>`, `<think>`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ TOKENIZER_FILE, OLD_FILES = "tokenizer.json", ("vocab.json", "merges.txt")
 SETTINGS_FILE = "tokenizer_config.json"
 
 MOST_COMPOSED = 3
-"""How many times shorter a text can become when it is normalised: Hangul composes 9 bytes to 3."""
+"""Largest factor by which normalization shortens text: Hangul composes 9 bytes to 3."""
 
 
 _TAG = re.compile(r"</?[^<>\s]+>")
-"""What an added token that is not special looks like if it controls something."""
+"""Pattern of control tokens among added tokens that are not special."""
 
 
-# Each text is tokenized by one thread; a pool of threads for batches would not survive a fork.
+# Each text is tokenized by one thread; a thread pool for batches would not survive a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class LiteralTokenizer:
-    """Tokenises text as characters; `control` are the ids of control tokens.
+    """Tokenizes text as characters; `control` are the ids of control tokens.
 
-    Without `tags` only special tokens are control: for a model that reads text aloud, tags control
-    nothing. Any number of threads may encode. No id stands for more bytes than `bytes_per_id`. The
-    added tokens that a text can spell are `written`.
+    Without `tags` only special tokens are control tokens: for a model that reads text aloud, tags
+    have no meaning. Thread-safe. No id stands for more than `bytes_per_id` bytes. `written` are the
+    added tokens that a text can spell.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, tags: bool = True) -> None:
@@ -59,7 +59,7 @@ class LiteralTokenizer:
         self.written = tuple(
             each.content for id_, each in tokenizer.added_tokens_decoder.items() if id_ not in found
         )
-        # Only what this tokeniser takes for special ones is switched off.
+        # Only tokens that this tokenizer treats as special are disabled.
         self._literal.add_special_tokens(
             [
                 AddedToken(each.content, special=True, normalized=each.normalized)
@@ -70,9 +70,9 @@ class LiteralTokenizer:
         self.bytes_per_id = _bytes_per_id(tokenizer)
 
     def encode(self, text: str, *, field: str) -> list[int]:
-        """Ids of a text, none of which is a control token's.
+        """Return ids of a text without control tokens.
 
-        Raises `InvalidArgument` that names the field if the tokeniser makes one nevertheless.
+        Raises `InvalidArgument` with the field if the tokenizer yields one nevertheless.
         """
         ids = text_ids(self._literal, text)
         if not set(ids).isdisjoint(self.control.values()):
@@ -81,13 +81,11 @@ class LiteralTokenizer:
 
 
 def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokenizerBase:
-    """The tokeniser in a checkpoint directory, from local files only.
+    """Return the tokenizer of a checkpoint directory, from local files only.
 
-    `registered` is the class that transformers registers for the family. A checkpoint that names
-    it is read by it, as `AutoTokenizer` would choose.
-
-    Raises `FailedPrecondition` without its vocabulary, instead of which transformers would make
-    an empty one.
+    `registered` is the class that transformers registers for the family. A checkpoint that names it
+    is read with it, as `AutoTokenizer` would choose. Raises `FailedPrecondition` if the vocabulary
+    is missing, for which transformers would create an empty one.
     """
     path = model_dir / TOKENIZER_FILE
     if not path.is_file():
@@ -108,9 +106,9 @@ def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokeni
 
 
 def _tokenizer_class(model_dir: Path, registered: str) -> Any:
-    """The class that reads the tokeniser; `AutoTokenizer` where only that can tell.
+    """Return the tokenizer's class; `AutoTokenizer` if only that can determine it.
 
-    To import `AutoTokenizer` brings transformers' modelling code, which a stage does without: see
+    Importing `AutoTokenizer` imports transformers' modelling code, which a stage avoids: see
     `antiphon_services.lm.modules`.
     """
     path = model_dir / SETTINGS_FILE
@@ -123,7 +121,7 @@ def _tokenizer_class(model_dir: Path, registered: str) -> Any:
 
 
 def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """The tokeniser behind Hugging Face's, with which any number of threads may encode."""
+    """Return Hugging Face's backend tokenizer, which is thread-safe, without truncation."""
     backend: Tokenizer = copy.deepcopy(tokenizer.backend_tokenizer)
     backend.no_truncation()
     backend.no_padding()
@@ -131,10 +129,10 @@ def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text, computed without the interpreter's lock.
+    """Return ids of a text, computed without holding the GIL.
 
-    `Tokenizer.encode` holds the lock, so one long text would stop every other thread of the stage
-    for seconds. The fast batch call releases it, and computes the same ids without offsets.
+    `Tokenizer.encode` holds the GIL, so one long text would block every other thread of the stage
+    for seconds. The fast batch call releases it and computes the same ids without offsets.
     """
     (encoding,) = tokenizer.encode_batch_fast([text])
     ids: list[int] = encoding.ids
@@ -142,7 +140,7 @@ def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _bytes_per_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Most bytes of text that one id can stand for.
+    """Return the most bytes of text that one id can stand for.
 
     A byte-level vocabulary writes each byte as a character.
     """

@@ -1,10 +1,9 @@
-"""How likely the ids of one reply were, held until its text shows them.
+"""Log probabilities of a reply's ids, held until the text shows them.
 
-Law: an id has an entry if and only if the answer's text shows at least the beginning of
-its own: not a stop id nor any other special one, and nothing that a stop string cut off.
-An entry leaves with the character that the id begins in, and entries leave in the order
-of the ids. So the entries' bytes, joined and decoded, are the text, or begin with it
-where a stop string has cut inside an id.
+Invariant: an id has an entry if and only if the answer's text shows at least the beginning of its
+own. Stop ids, other special ids and ids cut off by a stop string have none. An entry is released
+with the character in which the id begins, in the order of ids. So the entries' bytes, concatenated
+and decoded, are the text, or begin with it if a stop string cut inside an id.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from antiphon_services.text.detokenizer import Vocabulary
 
 
 class ReplyLogprobs:
-    """The entries of one reply. Made only for a segment that asks."""
+    """The entries of one reply. Created only for a segment that requests them."""
 
     def __init__(self, vocabulary: Vocabulary, top: int) -> None:
-        """`top` likeliest ids are wanted beside each."""
+        """`top` is the number of most likely ids per entry."""
         self.top = top
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -30,7 +29,8 @@ class ReplyLogprobs:
         self._held: deque[tuple[int, TokenLogprob]] = deque()
 
     def push(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """The next sampled id, then the likeliest ones in its place, with how likely they are."""
+        """Add the next sampled id and the most likely ones in its place, with their log
+        probabilities."""
         data = self._vocabulary.token_bytes(ids[0])
         if not data:
             return
@@ -40,7 +40,7 @@ class ReplyLogprobs:
         self._held.append((start, TokenLogprob(ids[0], data, logprobs[0], top)))
 
     def release(self, text: str) -> list[TokenLogprob]:
-        """The entries that leave with the next piece of the reply's text."""
+        """Return the entries released with the next piece of text."""
         self._released += len(text)
         due: list[TokenLogprob] = []
         while self._held and self._held[0][0] < self._released:
@@ -48,7 +48,7 @@ class ReplyLogprobs:
         return due
 
     def _begin(self, data: bytes) -> int:
-        """The offset of the character that has the first of these bytes; takes them all."""
+        """Consume the bytes and return the offset of the character that contains the first one."""
         self._end += len(self._decoder.decode(data[:1]))
         unfinished = bool(self._decoder.getstate()[0])
         start = self._end if unfinished else self._end - 1

@@ -1,17 +1,18 @@
 """Decides when a reply ends, and what of it may be shown and spoken so far.
 
-Laws:
-- A reply ends with a stop id, with a stop string, or with `limit` ids, in this order
-  of precedence. Its text ends right before the earliest stop string.
+Invariants:
+
+- A reply ends with a stop id, with a stop string, or after `limit` ids, in this order of
+  precedence. Its text ends right before the earliest stop string.
 - Text is released as soon as it cannot be the beginning of a stop string.
-- There is a row for every id but the last sampled one (HF feeds id n to get id
-  n+1), so the last sampled id is never spoken: not a stop id, not the id that a
-  length limit ended on. Any other id may be spoken at once.
-- With stop strings, an id is spoken once its text is released, and never if its text
-  ends after the start of the stop string. An id that ends inside a character ends,
-  for this rule, after that character's first byte.
-- Where the reply may call functions, `calls.py` takes the calls out of what the rules above
-  release. An id is spoken once its text belongs to no call, and none from the first call on.
+- There is a row for every id but the last sampled one (HF feeds id n to get id n+1), so the last
+  sampled id is never spoken, be it a stop id or the id at a length limit. Any other id may be
+  spoken at once.
+- With stop strings, an id is spoken once its text is released, and never if its text ends after the
+  start of the stop string. For this rule, an id that ends inside a character ends after that
+  character's first byte.
+- If the reply may call functions, `calls.py` removes the calls from what the rules above release.
+  An id is spoken once its text belongs to no call, and none from the first call on.
 
 Offsets count characters of the whole text.
 """
@@ -30,9 +31,9 @@ from antiphon_services.text.detokenizer import Detokenizer
 
 @dataclass(frozen=True, slots=True)
 class ReleasedText:
-    """What one more id lets go: text to show, ids to speak, pieces of calls; whether it was last.
+    """What one more id releases: text to show, ids to speak, pieces of calls, and the finish.
 
-    `speech_finish` is set once, with the last id to speak: that may be before the reply's end.
+    `speech_finish` is set once, with the last id to speak, which may precede the reply's end.
     """
 
     text: str
@@ -43,7 +44,7 @@ class ReleasedText:
 
 
 class ReplyText:
-    """The ids sampled for one segment and the rules above."""
+    """The ids sampled for one segment, with the rules above applied."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class ReplyText:
         self._unspoken: deque[tuple[int, int]] = deque()
 
     def push(self, id_: int) -> ReleasedText:
-        """Take the next sampled id; must not be called after a release with `finish`."""
+        """Add the next sampled id. Must not be called after a release with `finish`."""
         self.ids.append(id_)
         finish = self._finish_after(id_)
         self._held += self._detokenizer.push(id_)
@@ -83,22 +84,22 @@ class ReplyText:
         return self._release(len(self._held) - self._doubtful(), None)
 
     def _finish_after(self, id_: int) -> FinishReason | None:
-        """Whether the id itself, or the number of ids, ends the reply."""
+        """Return how the id itself, or the number of ids, ends the reply; None if not."""
         if id_ in self._stop_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.ids) == self.limit else None
 
     def _end(self) -> int:
-        """The offset at which the text of the latest id ends."""
+        """Return the offset at which the text of the latest id ends."""
         return self._released + len(self._held) + self._detokenizer.inside_character
 
     def _find_stop_string(self) -> int | None:
-        """Where in the held text the earliest stop string starts."""
+        """Return where in the held text the earliest stop string starts."""
         starts = [self._held.find(stop) for stop in self._stop_strings]
         return min((start for start in starts if start >= 0), default=None)
 
     def _doubtful(self) -> int:
-        """How many characters at the end of the held text may begin a stop string."""
+        """Return how many characters at the end of the held text may begin a stop string."""
         return max(
             (
                 count
@@ -110,7 +111,7 @@ class ReplyText:
         )
 
     def _release(self, count: int, finish: FinishReason | None) -> ReleasedText:
-        """Let the first `count` held characters go, and the ids that end within them."""
+        """Release the first `count` held characters, and the ids that end within them."""
         text, self._held = self._held[:count], self._held[count:]
         self._released += count
         calls: list[CallPiece] = []
@@ -124,7 +125,7 @@ class ReplyText:
         return ReleasedText(text, tuple(spoken), finish, self._speech_finish(finish), tuple(calls))
 
     def _speech_finish(self, finish: FinishReason | None) -> FinishReason | None:
-        """How speech ends with what is released, unless it has ended or goes on."""
+        """Return how speech ends with this release; None if it continues or has ended."""
         if self._calls is not None and self._calls.begun:
             self._unspoken.clear()
             finish = FinishReason.STOP
@@ -134,7 +135,7 @@ class ReplyText:
         return finish
 
     def _may_be_spoken(self, end: int) -> bool:
-        """Whether an id whose text ends at `end` is part of no stop string and no call."""
+        """Return whether an id whose text ends at `end` is part of no stop string and no call."""
         if self._calls is not None:
             return end <= self._calls.speakable
         return not self._stop_strings or end <= self._released

@@ -1,9 +1,9 @@
-"""How a chat template writes calls of functions, found out by trying it.
+"""Detects by trial how a chat template formats function calls.
 
-Only one form is known here, that of Qwen's and Hermes' models: a JSON object with `name` and
-`arguments` between `<tool_call>` and `</tool_call>`. Templates differ in how they take the
-arguments of earlier calls. Where one takes text, it gets it as it came, so that the prompt has
-the very characters that the model wrote; one that would quote text gets the object.
+One format is supported, that of Qwen's and Hermes' models: a JSON object with `name` and
+`arguments` between `<tool_call>` and `</tool_call>`. Templates differ in the type of earlier calls'
+arguments. A template that accepts text gets the original text, so that the prompt has the exact
+characters that the model generated. A template that would quote text gets the object.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Apply = Callable[[list[dict[str, Any]], list[Any]], str]
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How a template takes calls."""
+    """How a template accepts calls."""
 
     arguments_as_text: bool
 
     def write(self, call: ToolCall) -> dict[str, Any]:
-        """A call as the template takes it. Raises `InvalidArgument` for arguments of no form."""
+        """Return a call for the template. Raises `InvalidArgument` for malformed arguments."""
         arguments: Any = call.arguments
         if not self.arguments_as_text:
             try:
                 arguments = json.loads(arguments)
-                # An escape may stand for half a character, which no tokeniser takes.
+                # An escape may stand for a lone surrogate, which tokenizers reject.
                 json.dumps(arguments, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:
                 raise InvalidArgument(
@@ -48,7 +48,8 @@ class ToolFormat:
 
 
 def find_tool_format(apply: Apply) -> ToolFormat | None:
-    """How a template takes calls; None if it has no place for them or writes them otherwise."""
+    """Return how a template accepts calls; None if it does not support them or uses another
+    format."""
     function = {"name": "tried", "description": "a trial", "parameters": {"type": "object"}}
     tools = [{"type": "function", "function": function}]
     call = ToolCall("trial", "tried", '{"to": "see"}')

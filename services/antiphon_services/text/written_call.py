@@ -1,11 +1,12 @@
-"""One call of a function, let go while it is written.
+"""One function call, released while it is generated.
 
-Laws:
-- The name leaves once the arguments begin, if there is such a function; of the arguments leave the
-  very characters that were written, as they come.
-- A call that is written in another order leaves whole, when it has ended.
-- The last piece leaves when the call has ended and is one: a JSON object with the name of a
-  function that there is, and an object of arguments, which are those that have left.
+Invariants:
+
+- The name is released when the arguments begin, if the function exists. Arguments are released
+  character by character as generated.
+- A call in another order is released whole, when it has ended.
+- The last piece is released when the call has ended and is valid: a JSON object with the name of an
+  existing function and an object of arguments, equal to the released ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _HEAD = re.compile(
 
 
 class MalformedCall(UnusableOutput):
-    """The model has written a call that cannot be carried out."""
+    """The model generated an invalid function call."""
 
 
 class _DecodedCall(msgspec.Struct, frozen=True):
@@ -38,20 +39,20 @@ _arguments_decoder = msgspec.json.Decoder(dict[str, object])
 
 
 class WrittenCall:
-    """The call that is being written; it may be of these functions."""
+    """A call being generated, of one of these functions."""
 
     def __init__(self, functions: Collection[str]) -> None:
         self._functions = functions
-        # What has left: the name, and the arguments from `_start` to `_left`.
+        # Released so far: the name, and the arguments from `_start` to `_left`.
         self._name = ""
         self._start = self._left = 0
         self._depth = 0
         self._quoted = self._escaped = self._closed = False
 
     def more(self, written: str) -> CallPiece | None:
-        """What may leave now that so much of the call is written; None if nothing does.
+        """Return what may be released after `written`, the call so far; None if nothing.
 
-        Raises `MalformedCall` for a function that there is not.
+        Raises `MalformedCall` for an unknown function.
         """
         name = ""
         if not self._name:
@@ -64,7 +65,7 @@ class WrittenCall:
         return CallPiece(name, written[first : self._left]) if self._left > first else None
 
     def end(self, written: str) -> CallPiece:
-        """The last piece, of the call that is written whole. Raises `MalformedCall`."""
+        """Return the last piece of a complete call. Raises `MalformedCall`."""
         try:
             call = _call_decoder.decode(written)
             _arguments_decoder.decode(call.arguments)
@@ -84,7 +85,7 @@ class WrittenCall:
             raise malformed(f"there is no function {told(name)}")
 
     def _end_of_arguments(self, written: str) -> int:
-        """How far the arguments reach in what is written."""
+        """Return the end of the arguments in what is written."""
         at = self._left
         while at < len(written) and not self._closed:
             self._read(written[at])
@@ -92,7 +93,7 @@ class WrittenCall:
         return at
 
     def _read(self, character: str) -> None:
-        """One more character of the arguments, an object, which ends with its bracket."""
+        """Process one character of the arguments, an object that ends with its closing brace."""
         if self._quoted:
             if self._escaped:
                 self._escaped = False
@@ -110,5 +111,5 @@ class WrittenCall:
 
 
 def malformed(why: str) -> MalformedCall:
-    """The error of a call that is none."""
+    """Return the error of an invalid call."""
     return MalformedCall(f"the model has written a call that is none: {why}", edge=EDGE)

@@ -1,1 +1,1 @@
-"""Streaming decode of codec frames to samples, for the families whose vocoder is causal."""
+"""Streaming decoding of codec frames to samples, for families with a causal vocoder."""

@@ -1,4 +1,4 @@
-"""A segment as a vocoder sees it: what came, what is left to decode, what went out."""
+"""A vocoder's segment: frames received, frames to decode, samples sent."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 @dataclass(frozen=True, slots=True)
 class VocoderEdges:
-    """The edges' names in the pipeline's declaration.
+    """Names of the edges in the pipeline's declaration.
 
-    The tensor of `frames` has the edge's name. An `audio` chunk has `samples`, and as they came
-    the frames that they were decoded from.
+    The tensor of `frames` has the edge's name. An `audio` chunk has `samples`, and the frames that
+    they were decoded from.
     """
 
     frames: str
@@ -27,7 +27,7 @@ class VocoderEdges:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Frames that are to be decoded next: uint16 [n, groups]; of `prime`, only for the state."""
+    """Frames to decode: uint16 [n, groups]; with `prime`, only for the state."""
 
     codes: Tensor
     prime: bool
@@ -35,8 +35,10 @@ class Pending:
 
 @dataclass(slots=True)
 class AudioSegment:
-    """An admitted segment of a decoder that makes `samples` of `come` codes or frames, on the edge
-    `audio` if they are `wanted`."""
+    """An admitted segment of a decoder: `come` codes or frames received, `samples` produced.
+
+    Output is on the edge `audio` if `wanted`.
+    """
 
     key: SegmentKey
     audio: str
@@ -47,26 +49,26 @@ class AudioSegment:
     ended: bool = False
 
     def end(self) -> list[EngineEvent]:
-        """The segment's last events; all but these has left."""
+        """Return the segment's last events, after all other output was sent."""
         assert self.finish_reason is not None
         self.ended = True
         last = Emitted(self.key, self.audio, self.samples, finish_reason=self.finish_reason)
         return [*([last] if self.wanted else []), self.cost(self.finish_reason)]
 
     def cost(self, reason: FinishReason) -> Completed:
-        """What it took and gave."""
+        """Return the segment's counts."""
         return Completed(self.key, reason, self.come, self.samples)
 
     def fail(self) -> None:
-        """No more comes of it."""
+        """Mark the segment as ended."""
         self.ended = True
 
 
 @dataclass(slots=True)
 class VocoderSegment:
-    """An admitted segment; `slot` is that of its decoder state, from its first frames on.
+    """An admitted segment. `slot` is that of its decoder state, from its first frames on.
 
-    Its `primed` frames come before its `frames`.
+    Its `primed` frames precede its `frames`.
     """
 
     key: SegmentKey
@@ -82,16 +84,16 @@ class VocoderSegment:
 
     @property
     def can_step(self) -> bool:
-        """Whether frames or the finish wait to be worked off."""
+        """Whether frames, or the finish, are pending."""
         return not self.over and (bool(self.pending) or self.finish_reason is not None)
 
     @property
     def waiting(self) -> int:
-        """Frames that are to be decoded."""
+        """Number of frames to decode."""
         return sum(len(each.codes) for each in self.pending)
 
     def accept(self, codes: Tensor, chunk: InputChunk) -> None:
-        """Note the frames of a chunk that was found good."""
+        """Queue the frames of a checked chunk."""
         if chunk.prime:
             self.primed += len(codes)
         else:
@@ -101,7 +103,7 @@ class VocoderSegment:
             self.pending.append(Pending(codes, chunk.prime))
 
     def take(self, limit: int) -> Pending:
-        """The next frames that wait, at most `limit`, of one chunk or more."""
+        """Remove and return at most `limit` pending frames, across chunks."""
         prime, parts = self.pending[0].prime, []
         while limit and self.pending and self.pending[0].prime == prime:
             codes = self.pending.popleft().codes
@@ -112,16 +114,16 @@ class VocoderSegment:
         return Pending(np.concatenate(parts) if len(parts) > 1 else parts[0], prime)
 
     def end(self) -> None:
-        """Do nothing more for it."""
+        """Mark the segment as ended."""
         self.over = True
 
     def decoded(self, frames: Pending, samples: Tensor) -> list[EngineEvent]:
-        """The events for frames that were decoded."""
+        """Return the events for decoded frames."""
         tensors = {"samples": samples, self.edges.frames: frames.codes}
         return self.emit({} if frames.prime else tensors)
 
     def emit(self, tensors: Tensors) -> list[EngineEvent]:
-        """The events for output that is ready; the last ones when nothing is left to decode."""
+        """Return the events for output, including the last ones when nothing is pending."""
         events: list[EngineEvent] = []
         finish_reason = None if self.pending else self.finish_reason
         if self.wanted and (tensors or finish_reason):
@@ -135,11 +137,11 @@ class VocoderSegment:
         return events
 
     def cost(self, reason: FinishReason) -> Completed:
-        """What it took and gave."""
+        """Return the segment's counts."""
         return Completed(self.key, reason, self.frames, self.samples)
 
     def check_order(self, chunk: InputChunk) -> None:
-        """Raise unless the chunk is on the one input edge and follows on the last."""
+        """Raise unless the chunk is on the input edge and contiguous."""
         edge = self.edges.frames
         if chunk.edge != edge:
             raise InvalidArgument(f"the vocoder has no input edge {chunk.edge!r}", edge=chunk.edge)
@@ -153,10 +155,10 @@ class VocoderSegment:
 
 
 def read_codes(chunk: InputChunk, groups: int, entries: int) -> Tensor:
-    """The chunk's frames, uint16 [n, groups], n = 0 for a bare finish.
+    """Return the chunk's frames, uint16 [n, groups]; n is 0 for a finish without frames.
 
-    They are in the tensor of the edge's name. Raises `InvalidArgument` for codes that a decoder
-    of that shape has no place for.
+    They are in the tensor with the edge's name. Raises `InvalidArgument` for codes that the decoder
+    does not support.
     """
     edge = chunk.edge
     if not chunk.tensors and chunk.segment_finished:
@@ -172,5 +174,5 @@ def read_codes(chunk: InputChunk, groups: int, entries: int) -> Tensor:
 
 
 def invalid_codes(edge: str, message: str) -> InvalidArgument:
-    """The error for codes that are no good."""
+    """Return the error for invalid codes."""
     return InvalidArgument(f"{edge}: {message}", field=edge, edge=edge)

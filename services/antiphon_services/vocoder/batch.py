@@ -1,18 +1,16 @@
-"""The past of many sessions in slots, and the batch of new frames that one call advances.
+"""The state of many sessions in slots, and the batch of new frames that one call processes.
 
-The law: a call reads the past of its slots, and writes what the next call needs only
-at its end (`Batch.commit`); until then nothing has changed, so that a call that failed
-may be made again. Rows of one session never meet those of another.
+Invariant: a call reads the state of its slots and writes it only at its end (`Batch.commit`). Until
+then nothing has changed, so a failed call can be repeated. Rows of different sessions never mix.
 
-Two things make every row of a batch alike:
+Two measures give all rows of a batch the same shape:
 
-- Shorter rows are padded on the right. All layers are causal, so padding reaches no
-  real row; the past is taken from each session's own end, and outputs behind it are
-  dropped.
-- A transposed convolution whose inputs overlap gives nothing for the first input. Here
-  it gives rows all the same, and so each frame is worth the same number of rows from
-  the first on. At a `Level` the stream's first `start` rows are not real: they are
-  zeroed wherever a later row could look back on them, as the padding on the left is.
+- Shorter rows are padded on the right. All layers are causal, so padding affects no real row. State
+  is taken from each session's own end, and outputs after it are dropped.
+- A transposed convolution with overlapping inputs yields nothing for the first input. Here it
+  yields rows nevertheless, so each frame yields the same number of rows from the first on. At a
+  `Level`, the stream's first `start` rows are not real. They are zeroed wherever a later row could
+  read them, like padding on the left.
 """
 
 from __future__ import annotations
@@ -32,25 +30,25 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Where in the upsampling a layer works: rows per frame, unreal rows at the start."""
+    """Position of a layer in the upsampling: rows per frame, and unreal rows at the start."""
 
     rate: int = 1
     start: int = 0
 
     def upsampled(self, stride: int, *, overlaps: bool) -> Level:
-        """The level behind a transposed convolution."""
+        """Return the level after a transposed convolution."""
         return Level(self.rate * stride, (self.start + overlaps) * stride)
 
     def rows(self, frames: int) -> int:
-        """How many real rows the first `frames` frames of a stream give."""
+        """Return the number of real rows of a stream's first `frames` frames."""
         return max(0, frames * self.rate - self.start)
 
 
 class StreamStates:
-    """What sessions carry between calls, a slot each: one tensor, taken once.
+    """The state of sessions between calls, one slot each, in one tensor.
 
-    `shapes` has, by layer, the [rows, channels] of each tensor that a session keeps. A slot
-    must be reset before its first use; only then does a CPU's memory for it become real.
+    `shapes` has, by layer, the [rows, channels] of each tensor of a session. A slot must be reset
+    before its first use; only then does a CPU commit its memory.
     """
 
     def __init__(
@@ -74,18 +72,18 @@ class StreamStates:
             self.layers.append(views)
 
     def reset(self, slot: int) -> None:
-        """Take the slot back to the start of a stream."""
+        """Reset the slot to the start of a stream."""
         self.memory[slot].zero_()
         self.frames[slot] = 0
 
 
 def numbers_of(shapes: Sequence[Sequence[Shape]]) -> int:
-    """How many numbers a session keeps."""
+    """Return the number of values in a session's state."""
     return sum(math.prod(shape) for layer in shapes for shape in layer)
 
 
 class Members:
-    """Whose frames a call advances, as the host knows it: int64 arrays, an entry for each."""
+    """The sessions of a call, on the host: int64 arrays with one entry each."""
 
     def __init__(self, states: StreamStates, slots: Sequence[int], lengths: Sequence[int]) -> None:
         self.slots = np.asarray(slots, dtype=np.int64)
@@ -94,15 +92,15 @@ class Members:
 
     @property
     def numbers(self) -> Array:
-        """Slot, new frames and seen frames of each: int64 [n, 3]."""
+        """Slot, new frames and frames seen before, int64 [n, 3]."""
         return np.stack((self.slots, self.lengths, self.seen), axis=1)
 
 
 class Batch:
-    """New frames of some slots, none twice; see the head of this file.
+    """New frames of distinct slots; see the module.
 
-    `numbers` are those of `Members` on the device. With `known` what the host can tell
-    spares some work; without, the calls are the same for any numbers, as a graph wants it.
+    `numbers` are those of `Members` on the device. With `known`, host values save work. Without it,
+    the calls are the same for any numbers, as a CUDA graph requires.
     """
 
     def __init__(self, numbers: Tensor, known: Members | None = None) -> None:
@@ -116,7 +114,7 @@ class Batch:
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def extended(self, past: Tensor, rows: int) -> Tensor:
-        """A buffer [size, past rows + rows, channels] that begins with the past."""
+        """Return a buffer [size, past rows + rows, channels] that begins with the state."""
         _, before, channels = past.shape
         joined = past.new_empty((self.size, before + rows, channels))
         if self._alone >= 0:
@@ -126,7 +124,7 @@ class Batch:
         return joined
 
     def zero_start(self, rows: Tensor, level: Level) -> None:
-        """Zero what is not real of the new rows [size, frames * rate, channels]."""
+        """Zero the unreal rows among the new rows [size, frames * rate, channels]."""
         most = min(level.start - self._youngest * level.rate, rows.shape[1])
         if most <= 0:
             return
@@ -135,11 +133,11 @@ class Batch:
         rows[:, :most].masked_fill_((places < unreal[:, None])[..., None], 0)
 
     def keep_last(self, past: Tensor, joined: Tensor, level: Level) -> None:
-        """Note each session's last rows of `joined`, an extended buffer, as its new past."""
+        """Record each session's last rows of `joined`, an extended buffer, as its new state."""
         length, before = joined.shape[1], past.shape[1]
         if self._even:
             kept = joined[:, length - before :]
-            # A view would keep all of the buffer until the call's end.
+            # A view would keep the whole buffer alive until the call's end.
             kept = kept if 2 * before > length else kept.clone()
         else:
             firsts = self._lengths * level.rate
@@ -153,7 +151,7 @@ class Batch:
         self._kept.append((past, kept))
 
     def commit(self) -> None:
-        """Write what was kept."""
+        """Write the recorded states."""
         for past, kept in self._kept:
             if self._alone >= 0:
                 past[self._alone] = kept[0]

@@ -1,8 +1,8 @@
-"""Calls of the decoder in a few fixed shapes, which a GPU can replay as graphs.
+"""Decoder calls in a few fixed shapes, to be replayed as CUDA graphs.
 
-A call is padded in two directions, up to the next numbers of frames and of members.
-Frames behind a member's own reach nothing of it, as in any batch. Members beyond the real
-ones write on the last slot, which is nobody's. What has no bucket is called as it is.
+A call is padded to the next sizes in frames and members. Frames after a member's own do not affect
+it, as in any batch. Padding members write to the last slot, which no session owns. Larger calls run
+without padding.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from antiphon_services.vocoder.batch import Batch, Members, StreamStates
 from antiphon_services.vocoder.pace import DecodePace
 from antiphon_services.vocoder.stream import StreamDecoder
 
-# Slot, new frames, seen frames: what stands before the codes in a row of numbers.
+# Slot, new frames, seen frames: the values before the codes in a row of numbers.
 _HEAD = 3
 
 
 class Buckets:
-    """A `Run` for these states, whose last slot no session has.
+    """A `Run` for these states, whose last slot no session owns.
 
-    There are buckets up to `steady` frames, those of a steady chunk, and as many in all as
-    a step of this pace has; all of them are made here.
+    There are buckets up to `steady` frames, those of a steady chunk, and up to as many frames in
+    total as a step of this pace. All are captured on construction.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Buckets:
         steady: int,
     ) -> None:
         self._decoder, self._states = decoder, states
-        self._nobody = len(states.frames) - 1
-        states.reset(self._nobody)
+        self._unowned = len(states.frames) - 1
+        states.reset(self._unowned)
         self._frames = bucket_sizes(1, steady)
         self._members: dict[int, tuple[int, ...]] = {}
         self._runs: dict[int, RowFunction] = {}
-        # The largest first: what the others need in between fits into its memory.
+        # Largest first: the others' intermediates fit into its memory.
         for frames in reversed(self._frames):
             most = max(1, min(self._nobody, pace.step // frames))
             self._members[frames] = bucket_sizes(1, most)
@@ -53,7 +53,7 @@ class Buckets:
             self._runs[frames] = bucketing(partial(self._forward, frames), (rows,), 1)
 
     def __call__(self, codes: Array, members: Members) -> Tensor:
-        """The samples of these frames, in memory of their own: float [n, samples or more]."""
+        """Return the samples of these frames in separate memory: float [n, samples or more]."""
         count, given, _ = codes.shape
         frames = next((each for each in self._frames if each >= given), 0)
         sizes = self._members.get(frames, ())
@@ -63,13 +63,13 @@ class Buckets:
         rows[:count, :_HEAD] = members.numbers
         rows[:count, _HEAD : _HEAD + given * self._decoder.groups] = codes.reshape(count, -1)
         (samples,) = self._runs[frames](on_device(rows, self._decoder.device))
-        # The next replay writes where this one has.
+        # The next replay overwrites these.
         return samples[:count].clone()
 
     def _padding(self, members: int, frames: int) -> Array:
-        """Rows of nobody's frames: int64 [members, 3 + frames * groups]."""
+        """Return padding rows: int64 [members, 3 + frames * groups]."""
         rows = np.zeros((members, _HEAD + frames * self._decoder.groups), dtype=np.int64)
-        rows[:, 0], rows[:, 1] = self._nobody, frames
+        rows[:, 0], rows[:, 1] = self._unowned, frames
         return rows
 
     def _forward(self, frames: int, rows: Tensor) -> tuple[Tensor]:

@@ -1,7 +1,7 @@
 """Convolutions of one stream, computed piece by piece.
 
-The outputs of all pieces, joined, are those of one call over the joined inputs. A stream keeps, for
-each convolution, the inputs that later outputs read. Tensors are [1, channels, n].
+The concatenated outputs of all pieces equal one call over the concatenated inputs. A stream keeps,
+for each convolution, the inputs that later outputs read. Tensors are [1, channels, n].
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from torch.nn.functional import pad
 
 
 class ConvolutionState:
-    """The inputs that one stream keeps, by convolution. A module has one place in the stream."""
+    """The inputs kept for one stream, by convolution. Each module occurs once in the stream."""
 
     def __init__(self) -> None:
         self._kept: dict[nn.Conv1d, Tensor] = {}
 
     def causal(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
-        """An output for each input. It reads that input and earlier ones; zeros precede the
+        """Return one output per input. It reads that input and earlier ones; zeros precede the
         first."""
         reach = (conv.kernel_size[0] - 1) * conv.dilation[0]
         joined = self._joined(conv, x, zeros=reach)
@@ -26,7 +26,8 @@ class ConvolutionState:
         return self._run(conv, joined)
 
     def strided(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
-        """The outputs whose inputs have come, with `stride` - 1 zeros before the first input."""
+        """Return the outputs whose inputs are complete, with `stride` - 1 zeros before the first
+        input."""
         kernel, stride = conv.kernel_size[0], conv.stride[0]
         joined = self._joined(conv, x, zeros=stride - 1)
         count = max(0, (joined.shape[2] - kernel) // stride + 1)
@@ -34,8 +35,11 @@ class ConvolutionState:
         return self._run(conv, joined) if count else self._nothing(conv, x)
 
     def ahead(self, conv: nn.Conv1d, x: Tensor, *, finished: bool) -> Tensor:
-        """The outputs whose inputs have come. One reads `kernel_size` - 1 inputs after its own;
-        zeros follow the last input of a `finished` stream."""
+        """Return the outputs whose inputs are complete.
+
+        An output reads `kernel_size` - 1 inputs after its own. Zeros follow the last input of a
+        `finished` stream.
+        """
         reach = conv.kernel_size[0] - 1
         joined = self._joined(conv, x, zeros=0)
         if finished:
@@ -49,7 +53,7 @@ class ConvolutionState:
         return pad(x, (zeros, 0)) if kept is None else torch.cat((kept, x), dim=2)
 
     def _keep(self, conv: nn.Conv1d, joined: Tensor, start: int) -> None:
-        # A view would keep all of the piece alive.
+        # A view would keep the whole piece alive.
         self._kept[conv] = joined[:, :, start:].clone()
 
     @staticmethod

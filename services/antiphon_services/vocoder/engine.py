@@ -1,9 +1,10 @@
-"""The vocoder engine: advances many segments over one `StreamDecoder`.
+"""The vocoder engine: runs many segments on one `StreamDecoder`.
 
-A segment's frames are decoded once, in order, as soon as they are there: a step takes
-what waits now and never waits for more. A step is bounded in frames, not in segments,
-so that audio leaves as it is made and a long backlog of one segment neither delays
-others nor needs memory for all of it. Segments of about the same length share a call.
+A segment's frames are decoded once, in order, as soon as they arrive: a step takes what is pending
+and never waits for more. A step is bounded in frames, not in segments. So audio is sent as it is
+produced, and a long backlog of one segment neither delays others nor needs memory for all of it.
+Segments of similar length share a call. For the decoding itself see
+`antiphon_services.vocoder.stream`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ Turn = tuple[VocoderSegment, Pending]
 class VocoderEngine:
     """An `Engine`: codec frames in, audio out, on the `edges` that the pipeline declares.
 
-    `context_limit` is the most frames of a segment, `slots` the most segments. A segment
-    holds a slot, `decoder.state_bytes`, from its first decoded frame to its release. With
-    `bucketing` the calls of common shapes are made ready here: those of up to `steady`
-    frames, as a steady chunk has.
+    `context_limit` is the most frames of a segment, `slots` the most segments. A segment holds a
+    slot of `decoder.state_bytes` from its first decoded frame to its release. With `bucketing`,
+    calls of common shapes, up to `steady` frames, are captured here.
     """
 
     def __init__(
@@ -58,23 +58,23 @@ class VocoderEngine:
         self._context_limit = context_limit
         self._slots = slots
         self._pace = pace
-        # With buckets one slot more, for what pads them.
+        # One additional slot for padding members.
         self._states = decoder.new_states(slots + (bucketing is not None))
         self._run: Run = partial(decoder.run, self._states)
         if bucketing is not None:
             self._run = Buckets(decoder, self._states, bucketing, pace, steady)
         self._free_slots = list(range(slots))
         self._segments: dict[SegmentKey, VocoderSegment] = {}
-        # Segments that can step, the longest waiting first.
+        # Segments that can step, longest-waiting first.
         self._ready: dict[SegmentKey, None] = {}
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of decoder state that all segments hold now."""
+        """Bytes of decoder state currently held by segments."""
         return (self._slots - len(self._free_slots)) * self._decoder.state_bytes
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in; holds no slot yet. Refuses it when there are none."""
+        """Register a segment, without a slot yet. Raises `ResourceExhausted` if none is left."""
         if key in self._segments:
             raise FailedPrecondition(f"segment {key} is there already")
         if len(self._segments) == self._slots:
@@ -85,8 +85,8 @@ class VocoderEngine:
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Check and queue frames.
 
-        Raises `DataLoss` for chunks that do not follow on each other, and
-        `InvalidArgument` for codes that the decoder has no place for.
+        Raises `DataLoss` for chunks that are not contiguous, and `InvalidArgument` for codes that
+        the decoder does not support.
         """
         segment = self._segments[key]
         segment.check_order(chunk)
@@ -98,11 +98,11 @@ class VocoderEngine:
             self._ready[key] = None
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The edge of the frames, or None while frames or the finish wait to be worked off."""
+        """Return the edge of the frames, or None while frames or the finish are pending."""
         return None if self._segments[key].can_step else self._edges.frames
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode `DecodePace.step` frames at most; those that waited longest go first."""
+        """Decode at most `DecodePace.step` frames, longest-waiting segments first."""
         ready = [self._segments[key] for key in self._ready if key not in held]
         finishing = [segment for segment in ready if not segment.pending]
         waiting = [segment for segment in ready if segment.pending]
@@ -122,7 +122,7 @@ class VocoderEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the segment's counts so far."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
@@ -141,7 +141,7 @@ class VocoderEngine:
         return events
 
     def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:
-        """The samples that these frames add, float32 [m] each."""
+        """Return the samples of these frames, float32 [m] each."""
         pieces = [StreamPiece(self._slot(segment), frames.codes) for segment, frames in turns]
         rows, spans = self._decoder.advance(self._states, pieces, self._run)
         # One copy for all; each segment sends its slice.
@@ -150,7 +150,7 @@ class VocoderEngine:
         ]
 
     def _slot(self, segment: VocoderSegment) -> int:
-        """The segment's slot, from now on if it had none."""
+        """Return the segment's slot, taking one if it has none."""
         if segment.slot is None:
             segment.slot = self._free_slots.pop()
             self._states.reset(segment.slot)

@@ -1,10 +1,9 @@
-"""The arithmetic of a causal vocoder over rows: [batch, rows, channels], channels last.
+"""Operations of a causal vocoder on rows: [batch, rows, channels], channels last.
 
-Rows are time steps. Channels last is what makes a tail, a frame's samples and a
-weight's panel contiguous. On a CPU in float32 the weights are laid out once in the
-blocks that oneDNN works on: with plain weights each call lays them out anew, which
-for a few frames costs more than the arithmetic, and matrix products go to a library
-that leaves half of some processors' vector width unused.
+Rows are time steps. With channels last, a tail, a frame's samples and a weight's panel are
+contiguous. On a CPU in float32 the weights are packed once into oneDNN's blocks. With plain weights
+each call repacks them, which for a few frames costs more than the arithmetic, and matrix products
+use a library that leaves half of some processors' vector width unused.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from torch.nn import functional
 from antiphon_services.lm.in_place import into
 from antiphon_services.lm.products import onednn_for
 
-# Rows that the packed layout of a convolution is chosen for; any number is right.
+# Number of rows that a convolution's packed layout is chosen for; any number works.
 PACKED_FOR_ROWS = 256
 
 
 class Linear:
     """`weight` [outputs, inputs] and `bias` [outputs] applied to the last axis.
 
-    Owns the layout of its weight, and keeps no other copy of it.
+    Holds the packed weight and no other copy.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -36,7 +35,7 @@ class Linear:
             self._weight = self._onednn._reorder_linear_weight(self._weight)
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """The product, and the sum with `plus` [..., outputs] if there is one."""
+        """Return the product, plus `plus` [..., outputs] if given."""
         if self._onednn is None:
             y = functional.linear(x, self._weight, self._bias)
         else:
@@ -47,7 +46,7 @@ class Linear:
 class Convolution:
     """`weight` [outputs, inputs / groups, kernel] along the rows, without padding.
 
-    `reach` is how many rows before its own each output looks back on.
+    `reach` is how many earlier rows each output reads.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Convolution:
         self.reach = (weight.shape[-1] - 1) * dilation
         self.inputs = weight.shape[1] * groups
         image = weight.detach()[:, :, None].contiguous(memory_format=torch.channels_last)
-        # Depthwise, the arithmetic is too little for the layout to matter.
+        # Depthwise convolutions have too little arithmetic for the layout to matter.
         self._onednn = onednn_for(weight) if groups == 1 else None
         if self._onednn is not None:
             shape = [1, self.inputs, 1, PACKED_FOR_ROWS + self.reach]
@@ -68,11 +67,11 @@ class Convolution:
 
     @property
     def _geometry(self) -> tuple[list[int], list[int], list[int], int]:
-        """Padding, stride, dilation and groups, as images have them."""
+        """Padding, stride, dilation and groups in 2D."""
         return [0, 0], [1, 1], [1, self._dilation], self._groups
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[batch, rows, inputs] to [batch, rows - reach, outputs], contiguous."""
+        """Map [batch, rows, inputs] to [batch, rows - reach, outputs], contiguous."""
         padding, stride, dilation, groups = self._geometry
         image = x.transpose(1, 2).unsqueeze(2)
         if self._onednn is None:
@@ -88,9 +87,8 @@ class Convolution:
 class UnfoldedConvolution:
     """A `Convolution` without groups, as one matrix product over the rows of all sessions.
 
-    It is the faster one where a session brings few rows: these alone would not fill the
-    registers of a convolution's kernel. Where they are many, the unfolded rows, `kernel`
-    times as wide, would leave the caches.
+    Faster if each session has few rows, which would not fill the registers of a convolution's
+    kernel. With many rows, the unfolded rows, `kernel` times as wide, would not fit the caches.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, dilation: int = 1) -> None:
@@ -100,7 +98,7 @@ class UnfoldedConvolution:
         self.reach = (self._kernel - 1) * dilation
 
     def __call__(self, x: Tensor) -> Tensor:
-        """As `Convolution.__call__`; `x` must be contiguous."""
+        """Like `Convolution.__call__`; `x` must be contiguous."""
         batch, length, channels = x.shape
         shape = (batch, length - self.reach, self._kernel, channels)
         strides = (length * channels, channels, self._dilation * channels, 1)
@@ -108,7 +106,7 @@ class UnfoldedConvolution:
 
 
 class Snake:
-    """SnakeBeta with its exponentials taken beforehand: `alpha`, `beta`, `no_div_by_zero`."""
+    """SnakeBeta with precomputed exponentials: `alpha`, `beta`, `no_div_by_zero`."""
 
     def __init__(self, module: Any) -> None:
         with torch.no_grad():
@@ -116,13 +114,13 @@ class Snake:
             self._magnitude: Tensor = 1.0 / (module.beta.exp() + module.no_div_by_zero)
 
     def __call__(self, x: Tensor, out: Tensor) -> Tensor:
-        """x + magnitude * sin(frequency * x) ** 2 into `out`, which may be `x`."""
+        """Write x + magnitude * sin(frequency * x) ** 2 to `out`, which may be `x`."""
         wave = torch.mul(x, self._frequency).sin_()
         return into(out, torch.addcmul, x, wave.mul_(wave), self._magnitude)
 
 
 def concatenated(*layers: nn.Linear) -> Linear:
-    """One `Linear` that gives the outputs of these behind each other."""
+    """Return one `Linear` with the concatenated outputs of the layers."""
     biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
     if len(biases) not in (0, len(layers)):
         raise ValueError("either all layers have a bias or none")
@@ -131,6 +129,6 @@ def concatenated(*layers: nn.Linear) -> Linear:
 
 
 def scaled(layer: nn.Linear, scale: Tensor) -> Linear:
-    """One `Linear` for `layer` and the multiplication of its outputs by `scale`."""
+    """Return one `Linear` for `layer` with its outputs multiplied by `scale`."""
     bias = None if layer.bias is None else layer.bias * scale
     return Linear(layer.weight * scale[:, None], bias)

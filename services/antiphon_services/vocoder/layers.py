@@ -1,11 +1,10 @@
-"""The causal layers of a vocoder, advanced by new inputs only.
+"""The causal layers of a vocoder, applied to new inputs only.
 
-They are made of transformers' modules, which are known by their parts (`stream.py`).
+They are built from transformers' modules, which are recognized by their parts (`stream.py`).
 
-The law: a layer returns for a session's new rows exactly what the Hugging Face module
-gives at these rows when it sees all the session's rows at once. What a layer needs of
-the past lies in slots whose shapes never change (`batch.StreamStates`). Tensors are
-[batch, rows, channels].
+Invariant: for a session's new rows, a layer returns exactly what the Hugging Face module returns at
+these rows when it sees all of the session's rows at once. A layer's state is in slots of fixed
+shape (`batch.StreamStates`). Tensors are [batch, rows, channels].
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from antiphon_services.vocoder.kernels import (
     scaled,
 )
 
-# Rows per frame up to which an unfolded convolution is the faster one.
+# Rows per frame up to which an unfolded convolution is faster.
 UNFOLDED_ROWS = 32
 
 
@@ -36,15 +35,15 @@ class StreamLayer(Protocol):
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Shapes of what one session keeps; zeros before the first input."""
+        """Shapes of a session's state, which is zero before the first input."""
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The outputs at the new rows `x`; may overwrite `x`."""
+        """Return the outputs at the new rows `x`; may overwrite `x`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CausalConvolution:
-    """A convolution that looks back, behind a SnakeBeta or nothing."""
+    """A causal convolution, optionally after a SnakeBeta."""
 
     convolution: Convolution | UnfoldedConvolution
     level: Level
@@ -52,11 +51,11 @@ class CausalConvolution:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The last inputs; zeros stand for the padding on the left."""
+        """The last inputs. Zeros stand for the padding on the left."""
         return ((self.convolution.reach, self.convolution.inputs),)
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Put the activated rows behind the past and convolve without padding; keeps `x`."""
+        """Append the activated rows to the state and convolve without padding; keeps `x`."""
         (tail,) = past
         joined = batch.extended(tail, x.shape[1])
         rows = joined[:, tail.shape[1] :]
@@ -71,18 +70,18 @@ class CausalConvolution:
 
 @dataclass(frozen=True, slots=True)
 class Upsampling:
-    """A transposed convolution, as one that gives the `stride` outputs of a row side by side."""
+    """A transposed convolution, as one that yields the `stride` outputs of a row side by side."""
 
     taps: CausalConvolution | Linear
     stride: int
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The last input, where inputs overlap."""
+        """The last input, if inputs overlap."""
         return () if isinstance(self.taps, Linear) else self.taps.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """`stride` rows for each row, as `Level.upsampled` tells."""
+        """Return `stride` rows for each row, see `Level.upsampled`."""
         taps = self.taps
         y = taps(x) if isinstance(taps, Linear) else taps.advance(batch, past, x)
         return y.view(len(y), y.shape[1] * self.stride, -1)
@@ -90,22 +89,22 @@ class Upsampling:
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """A linear layer, which looks at no other row."""
+    """A linear layer, without state."""
 
     linear: Linear
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Nothing."""
+        """Empty."""
         return ()
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The outputs at the new rows."""
+        """Return the outputs at the new rows."""
         return self.linear(x)
 
 
 class ConvNeXt:
-    """A ConvNeXt block: its depthwise convolution is all that looks back."""
+    """A ConvNeXt block. Only its depthwise convolution has state."""
 
     def __init__(self, module: Any, level: Level) -> None:
         self._depthwise = causal_convolution(module.dwconv, level)
@@ -121,13 +120,13 @@ class ConvNeXt:
         return self._depthwise.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """As the module's `forward`, over the new rows."""
+        """The module's `forward` over the new rows."""
         y = self._norm(self._depthwise.advance(batch, past, x))
         return self._shrink(self._act(self._expand(y)), plus=x)
 
 
 class ResidualUnit:
-    """Two convolutions, each behind a SnakeBeta, the second of kernel 1."""
+    """Two convolutions, each after a SnakeBeta; the second has kernel 1."""
 
     def __init__(self, module: Any, level: Level) -> None:
         second = module.conv2.conv
@@ -143,13 +142,13 @@ class ResidualUnit:
         return self._first.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """As the module's `forward`, over the new rows."""
+        """The module's `forward` over the new rows."""
         y = self._first.advance(batch, past, x)
         return self._second(self._snake(y, out=y), plus=x)
 
 
 def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConvolution:
-    """The streaming form of a convolution of stride 1, with the SnakeBeta before it."""
+    """Return the streaming form of a convolution of stride 1, with the preceding SnakeBeta."""
     conv = module.conv
     kernel = _kernel(level, conv.weight, conv.bias, conv.dilation[0], conv.groups)
     if conv.stride != (1,) or conv.padding != (0,) or module.padding != kernel.reach:
@@ -158,12 +157,12 @@ def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConv
 
 
 def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, Level]:
-    """The streaming form of a transposed convolution, and the level behind it.
+    """Return the streaming form of a transposed convolution, and the level after it.
 
-    Its kernel must be one or two strides wide. Of two, neighbouring inputs overlap by a
-    stride, and the outputs of a row come from the row before and itself. A module that
-    trims a stride at both ends leaves the first row none; one that trims at the end alone
-    gives it all, as if zeros came before.
+    Its kernel must be one or two strides wide. With two, neighbouring inputs overlap by a stride,
+    and the outputs of a row depend on the previous row and itself. A module that trims a stride at
+    both ends yields no output for the first row. One that trims only at the end yields all of it,
+    as if zeros preceded.
     """
     conv, (stride,) = module.conv, module.conv.stride
     plain = (conv.padding, conv.output_padding, conv.dilation) == ((0,), (0,), (1,))
@@ -177,7 +176,7 @@ def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, 
     bias = None if conv.bias is None else conv.bias.repeat(stride)
     if not trim and act is None:
         return Upsampling(Linear(by_row[0].flatten(0, 1), bias), stride), behind
-    # The row before comes first; it contributes the kernel's last stride.
+    # The previous row comes first; it contributes the kernel's last stride.
     weight = by_row.flip(0).flatten(1, 2).permute(1, 2, 0)
     snake = None if act is None else Snake(act)
     taps = CausalConvolution(_kernel(level, weight, bias), level, snake)
@@ -187,7 +186,7 @@ def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, 
 def _kernel(
     level: Level, weight: Tensor, bias: Tensor | None, dilation: int = 1, groups: int = 1
 ) -> Convolution | UnfoldedConvolution:
-    """The faster of the two at this level."""
+    """Return the faster of the two at this level."""
     if level.rate <= UNFOLDED_ROWS and groups == 1:
         return UnfoldedConvolution(weight, bias, dilation=dilation)
     return Convolution(weight, bias, dilation=dilation, groups=groups)

@@ -20,7 +20,7 @@ DILATIONS = 1, 3, 9
 
 
 class CausalConvolutionModule(nn.Module):
-    """Looks back on `padding` rows before each row."""
+    """Reads `padding` rows before each row."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, dilation: int = 1, groups: int = 1
@@ -31,8 +31,8 @@ class CausalConvolutionModule(nn.Module):
 
 
 class CausalUpsampling(nn.Module):
-    """A transposed convolution whose output is trimmed at both ends, or, if not `left`, at the last
-    one alone."""
+    """A transposed convolution whose output is trimmed at both ends; without `left`, only at the
+    end."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int, *, left: bool = True
@@ -68,7 +68,7 @@ class SnakeBeta(nn.Module):
 
 
 class ResidualUnitModule(nn.Module):
-    """A dilated and a pointwise convolution, each behind its activation."""
+    """A dilated and a pointwise convolution, each after its activation."""
 
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()

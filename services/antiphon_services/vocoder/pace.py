@@ -1,4 +1,4 @@
-"""How much a step decodes, and which segments share a call of the decoder."""
+"""How much a step decodes, and which segments share a decoder call."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DecodePace:
-    """What is worth doing on a device, in frames.
+    """Step sizes for a device, in frames.
 
-    `step` frames at most, over all segments, so that a step stays well below a watchdog
-    and audio leaves as it is made. A segment that is not alone gets its share of them, but
-    may always take `least`. A call may spend `padding` frames in all on rows that are
-    shorter than its longest: about what a call of its own would cost.
+    `step` bounds the frames of all segments per step, so that a step stays well below the
+    watchdog's timeout and audio is sent as it is produced. A segment gets an equal share of them,
+    but at least `least`. A call may spend `padding` frames in total on rows shorter than its
+    longest, which is about the cost of a separate call.
     """
 
     step: int
@@ -21,7 +21,7 @@ class DecodePace:
     padding: int
 
     def shares(self, waiting: Sequence[int]) -> list[int]:
-        """How many of its `waiting` frames each segment decodes now; the first come first."""
+        """Return how many of its `waiting` frames each segment decodes now, in order."""
         share = max(self.least, self.step // max(1, len(waiting)))
         left, shares = self.step, []
         for frames in waiting:
@@ -30,7 +30,7 @@ class DecodePace:
         return shares
 
     def grouped(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Indices of the pieces that go into one call, by call, the longest first."""
+        """Return the indices of the pieces by call, longest first."""
         groups: list[list[int]] = []
         spare = 0
         for index in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
@@ -43,8 +43,8 @@ class DecodePace:
         return groups
 
 
-# On a CPU the fixed part of a call costs about a frame, and a larger step costs more per
-# frame again (benchmarks/RESULTS.md). An accelerator is bound by the number of calls
-# instead: its step is not measured, but bounds working memory, some 3 MB a frame in float32.
+# On a CPU the fixed cost of a call is about one frame, and larger steps cost more per frame
+# (benchmarks/RESULTS.md). An accelerator is bound by the number of calls instead. Its step is not
+# measured; it bounds working memory, about 3 MB per frame in float32.
 CPU = DecodePace(step=32, least=4, padding=1)
 ACCELERATOR = DecodePace(step=256, least=4, padding=256)

@@ -1,6 +1,6 @@
-"""Transformer layers of an audio tokenizer: LayerNorm before each part, rotary positions, GELU.
+"""Transformer layers of an audio tokenizer: pre-LayerNorm, rotary positions, GELU.
 
-A row sees the rows within a window, or all of them, of one sequence at a time.
+A row sees the rows within a window, or all rows, of one sequence at a time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How many rows before and after its own a row sees; None: all of them."""
+    """How many rows before and after its own a row sees; None: all."""
 
     before: int | None = None
     after: int | None = None
 
     def mask(self, count: int, device: torch.device) -> Tensor | None:
-        """bool [count, count], true where a row sees a column; None where all see all."""
+        """Return bool [count, count], true where a row sees a column; None if all see all."""
         if self.before is None and self.after is None:
             return None
         at = torch.arange(count, device=device)
@@ -46,7 +46,7 @@ class RotaryLayer(nn.Module):
         self._heads = heads
 
     def forward(self, rows: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """[n, width] of n rows; `turns` are cosines and sines [n, head_dim]."""
+        """Return rows [n, width] after the layer; `turns` are cosines and sines [n, head_dim]."""
         rows = rows + self._attended(self.self_attn_layer_norm(rows), turns, mask)
         inner = gelu(self.fc1(self.final_layer_norm(rows)))
         out: Tensor = rows + self.fc2(inner)
@@ -83,7 +83,7 @@ class _Projections(nn.Module):
 
 
 def rotary_turns(count: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [count, head_dim] of the positions 0, 1, ..., in the dtype of `like`."""
+    """Return cosines and sines [count, head_dim] of positions 0, 1, ..., in the dtype of `like`."""
     index = torch.arange(0, head_dim, 2, device=like.device).float() / head_dim
     angles = torch.arange(count, device=like.device).float()[:, None] / theta**index
     angles = torch.cat((angles, angles), dim=-1)

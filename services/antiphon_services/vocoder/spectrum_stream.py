@@ -1,6 +1,6 @@
 """The short-time Fourier transform and its inverse over one stream, piece by piece.
 
-The pieces, joined, equal one call of `torch.stft` (centered, reflecting) or `torch.istft`
+The concatenated pieces equal one call of `torch.stft` (centered, reflecting) or `torch.istft`
 (centered) over the whole stream. The window is as long as the transform.
 """
 
@@ -14,7 +14,7 @@ Window = Tensor
 
 
 class StreamingStft:
-    """Spectra of a stream's samples. `hop` divides half a window."""
+    """Spectra of a stream of samples. `hop` divides half a window."""
 
     def __init__(self, window: Window, hop: int) -> None:
         self._window, self._hop = window, hop
@@ -22,7 +22,7 @@ class StreamingStft:
         self._kept: Tensor | None = None
 
     def advance(self, samples: Tensor, *, finished: bool) -> Tensor:
-        """complex [bins, columns] of the columns that are complete with samples [n].
+        """Return complex [bins, columns]: the columns completed by samples [n].
 
         The first piece, and the last one with what was kept, must be longer than half a window.
         """
@@ -43,7 +43,7 @@ class StreamingStft:
 
 
 class StreamingIstft:
-    """Samples of a stream's spectra: overlapping windows, added and divided by their weights."""
+    """Samples of a stream of spectra: overlap-add of windows, divided by their weights."""
 
     def __init__(self, window: Window, hop: int) -> None:
         self._window, self._hop = window, hop
@@ -52,7 +52,8 @@ class StreamingIstft:
         self._sums = window.new_zeros(2, overlap)
 
     def advance(self, spectra: Tensor, *, finished: bool) -> Tensor:
-        """float [n]: the samples that no later spectrum changes, of complex [bins, columns].
+        """Return float [n]: the samples that no later spectrum changes, from complex [bins,
+        columns].
 
         A stream of c columns has hop * (c - 1) samples.
         """
@@ -66,7 +67,7 @@ class StreamingIstft:
         sums[:, : self._sums.shape[1]] += self._sums
         whole = self._hop * count
         self._sums = sums[:, whole:].clone()
-        # Half a window lies before the first sample, and half of one after the last.
+        # Half a window precedes the first sample, and half of one follows the last.
         stop = whole + self._sums.shape[1] - len(self._window) // 2 if finished else whole
         skipped = min(self._skipped, stop)
         self._skipped -= skipped

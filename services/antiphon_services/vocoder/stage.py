@@ -1,4 +1,4 @@
-"""What a vocoder stage is made of once a family has its `Vocoder`."""
+"""Builds a vocoder stage from a family's `Vocoder`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from antiphon_services.vocoder.pace import ACCELERATOR, CPU
 from antiphon_services.vocoder.stream import StreamDecoder, Vocoder
 
 CODE_DTYPE_ENTRIES = 1 << 16
-# The stage draws nothing: settings without effect.
+# The stage does not sample, so these settings have no effect.
 NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 log = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VocoderTerms:
-    """What a family knows of its vocoder besides the weights.
+    """A family's facts about its vocoder besides the weights.
 
-    `config_path` is the file that describes it, `most_frames` the longest stream that its
-    positions allow, `steady` the frames of a steady chunk.
+    `config_path` is the file that describes it, `most_frames` the longest stream that its positions
+    allow, `steady` the frames of a steady chunk.
     """
 
     edges: VocoderEdges
@@ -49,8 +49,10 @@ class VocoderTerms:
 
 
 def frame_limit(config: StageConfig, most: int) -> int:
-    """Most frames of a segment: the setting, which may be any, or the checkpoint's `most`. A stream
-    keeps as much state however long it is, so all of it fits."""
+    """Return the most frames of a segment: the setting, or the checkpoint's `most`.
+
+    State does not grow with the stream, so any setting fits.
+    """
     limit = config.context_limit
     return (limit if isinstance(limit, int) else 0) or most
 
@@ -62,7 +64,7 @@ def vocoder_stage(
     config: StageConfig,
     bucketing: Bucketing | None = None,
 ) -> LoadedStage:
-    """The stage, ready to run; `bucketing` is what `config.graphs` chooses if None.
+    """Return the stage, ready to run; `bucketing` defaults to the choice of `config.graphs`.
 
     Raises `FailedPrecondition` for a vocoder that cannot be streamed.
     """
@@ -116,8 +118,8 @@ def _warm_up(
 ) -> None:
     """Decode chunks of every length up to a steady one, and the largest steps.
 
-    The kernels of each of these shapes are compiled then, and the process has touched the memory
-    of its largest step, so no request pays for firsts. Raises `Internal` if the decoder fails.
+    This compiles the kernels of these shapes and commits the memory of the largest step, so that no
+    request pays for it. Raises `Internal` if the decoder fails.
     """
     most_frames = max(1, min(step, context_limit // 2))
     totals = accumulate(range(1, steady + 1))

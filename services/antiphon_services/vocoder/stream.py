@@ -1,8 +1,38 @@
-"""Exact streaming decode: per session a state, and each frame decoded once.
+"""Exact streaming decoding: each frame is decoded once, with a fixed state per session.
 
-Every layer of such a vocoder is causal, so a session carries each layer's own past and
-nothing is decoded twice: the samples of any split of the frames, joined, are those of the
-model's `forward` over all of them, whoever shares the calls.
+The problem: codec frames arrive a few at a time and audio must leave at once. Decoding all frames
+again for each chunk costs quadratic time. Decoding windows with some context costs the context
+every time, and is still not exact: joints are audible, and results depend on how frames were
+chunked.
+
+The vocoders here are causal: every layer's output at a row depends on that row and earlier ones. So
+each layer keeps exactly the inputs that later rows will read:
+
+- a convolution keeps the last (kernel - 1) * dilation rows of its input (`CausalConvolution`);
+- a transposed convolution keeps the last input, if its inputs overlap (`Upsampling`);
+- a transformer with a window of w frames keeps rotated keys and values of w - 1 frames
+  (`SlidingTransformer`).
+
+The samples of any chunking, concatenated, equal the model's `forward` over all frames, whichever
+sessions share the calls. The state has the same size for any length of stream (`state_bytes`).
+
+One call, from frames to samples:
+
+    VocoderEngine.step         choose frames of many segments, bounded by `DecodePace`
+    StreamDecoder.advance      pad the pieces to one shape; `Members` has slots and lengths
+    Run                        call `forward` directly, or replay it as a CUDA graph (`Buckets`)
+    StreamDecoder.forward      embed codes, then for each layer:
+      StreamLayer.advance        state + new rows -> outputs; record the new state in `Batch`
+    Batch.commit               write all new states at once
+
+Nothing is written before `commit`. So a call that fails for one session changes none, and the
+engine repeats it for each session separately (`antiphon_services.stage.isolation.together`).
+
+What is not pretty. First, a transposed convolution yields no rows for a stream's first input, so
+sessions at their start would have other shapes than the rest. They get unreal rows instead, which
+`Batch.zero_start` zeroes at every layer that could read them; `Level.start` counts them. Second,
+the modules come from transformers, which copies a class per model. They are recognized by their
+parts (`_layers_of`), not by class.
 """
 
 from __future__ import annotations
@@ -34,13 +64,13 @@ from antiphon_services.vocoder.transformer import SlidingTransformer
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """Frames that follow on those that the slot has seen: uint16 [n, groups], n at least 1."""
+    """Frames that follow those the slot has seen: uint16 [n, groups], n at least 1."""
 
     slot: int
     codes: Array
 
 
-# Decodes frames, int64 [n, frames, groups], of as many members: float [n, samples or more].
+# Decodes frames, int64 [n, frames, groups], of n members: float [n, samples or more].
 Run = Callable[[Array, Members], Tensor]
 
 
@@ -50,11 +80,11 @@ EmbedFrames = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Vocoder:
-    """A causal vocoder: what embeds its frames, and the modules behind it in their order.
+    """A causal vocoder: the embedding of its frames, and its modules in order.
 
-    A frame has `groups` codes, each below `entries`. A module may be a block of others; those
-    that can be streamed are transformers' causal ones, which its models name after themselves,
-    and are told by their parts.
+    A frame has `groups` codes, each below `entries`. A module may be a block of others. Streamable
+    modules are transformers' causal ones, which are named differently in each model and are
+    recognized by their parts.
     """
 
     groups: int
@@ -66,9 +96,9 @@ class Vocoder:
 class StreamDecoder:
     """Decodes any number of sessions frame by frame.
 
-    Immutable after construction: all that changes is in a `StreamStates`. Keeps its own
-    layout of the weights, and of the modules no more than the small layers.
-    Construction raises `FailedPrecondition` for a layer that cannot be streamed.
+    Immutable after construction: all state is in a `StreamStates`. Holds packed weights, and of the
+    modules only the small layers. The constructor raises `FailedPrecondition` for a layer that
+    cannot be streamed.
     """
 
     def __init__(self, vocoder: Vocoder) -> None:
@@ -82,22 +112,22 @@ class StreamDecoder:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes that a session's state takes; the same at any length of stream."""
+        """Bytes of a session's state, for any length of stream."""
         shapes = [layer.state_shapes for layer in self._layers]
         return numbers_of(shapes) * self._dtype.itemsize
 
     def samples(self, frames: int) -> int:
-        """How many samples the first `frames` frames of a stream give."""
+        """Return the number of samples of a stream's first `frames` frames."""
         return self._level.rows(frames)
 
     def new_states(self, slots: int) -> StreamStates:
-        """Room for the states of that many sessions; reset a slot before its first use."""
+        """Return memory for the states of `slots` sessions; reset a slot before its first use."""
         shapes = [layer.state_shapes for layer in self._layers]
         return StreamStates(shapes, slots, self._dtype, self.device)
 
     @torch.inference_mode()
     def decode(self, states: StreamStates, pieces: Sequence[StreamPiece]) -> list[Tensor]:
-        """What each piece adds, in host memory: float [m] in [-1, 1], m may be 0."""
+        """Return the samples of each piece on the host: float [m] in [-1, 1]; m may be 0."""
         rows, spans = self.advance(states, pieces)
         return [row[span] for row, span in zip(rows.cpu(), spans, strict=True)]
 
@@ -105,13 +135,12 @@ class StreamDecoder:
     def advance(
         self, states: StreamStates, pieces: Sequence[StreamPiece], run: Run | None = None
     ) -> tuple[Tensor, list[slice]]:
-        """A row of samples for each piece, float [batch, n] in [-1, 1] on the decoder's
-        device, and which of them the piece adds; that may be none.
+        """Return a row of samples for each piece, and which of them belong to the piece.
 
-        No two pieces have a slot in common, and codes are below `entries`: the caller has
-        checked. Working memory grows with the longest piece times the number of pieces.
-        After an exception all states are as they were. `run` may call `forward` in a way
-        of its own.
+        Rows are float [batch, n] in [-1, 1] on the decoder's device; a piece may have no samples.
+        Pieces have distinct slots, and codes are below `entries`, as checked by the caller. Working
+        memory is proportional to the longest piece times the number of pieces. After an exception
+        all states are unchanged. `run` may call `forward` differently, such as in a graph.
         """
         lengths = [len(piece.codes) for piece in pieces]
         members = Members(states, [piece.slot for piece in pieces], lengths)
@@ -128,7 +157,8 @@ class StreamDecoder:
         return rows, spans
 
     def forward(self, states: StreamStates, batch: Batch, codes: Tensor) -> Tensor:
-        """The samples of frames int64 [batch, frames, groups]: float [batch, n]; writes states."""
+        """Return the samples of frames int64 [batch, frames, groups]: float [batch, n]. Writes
+        states."""
         x = self._embed(codes)
         for layer, past in zip(self._layers, states.layers, strict=True):
             x = layer.advance(batch, past, x)
@@ -137,13 +167,13 @@ class StreamDecoder:
         return rows
 
     def run(self, states: StreamStates, codes: Array, members: Members) -> Tensor:
-        """A `Run` for these states, with what the host knows of the members."""
+        """A `Run` for these states, with the host's values of the members."""
         batch = Batch(on_device(members.numbers, self.device), members)
         return self.forward(states, batch, on_device(codes, self.device))
 
 
 def _layers_of(modules: Sequence[nn.Module]) -> tuple[list[StreamLayer], Level]:
-    """The streaming form of these modules, and the level behind them."""
+    """Return the streaming form of these modules, and the level after them."""
     parts: list[Any] = []
     for each in modules:
         block = getattr(each, "block", None)
@@ -152,7 +182,7 @@ def _layers_of(modules: Sequence[nn.Module]) -> tuple[list[StreamLayer], Level]:
     level, act = Level(), None
     for part in parts:
         match part:
-            # Each SnakeBeta stands before a convolution that needs its input in a new place.
+            # Each SnakeBeta precedes a convolution that needs its input in new memory.
             case nn.Module(alpha=Tensor(), beta=Tensor()) if act is None:
                 act = part
                 continue

@@ -1,8 +1,8 @@
-"""A vocoder's transformer, advanced by new frames only.
+"""A vocoder's transformer, applied to new frames only.
 
-A window of w frames: frame j is visible to frame i if i - w < j <= i. So each
-layer keeps the rotated keys and the values of the last w - 1 frames. Rows of
-frames before the stream's start hold zeros, and the mask hides them.
+With a window of w frames, frame i sees frame j if i - w < j <= i. So each layer keeps the rotated
+keys and the values of the last w - 1 frames. Rows before the stream's start are zeros, hidden by
+the mask.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FRAMES = Level()
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """What all layers need to know of the new frames: rotation, and the mask of their keys."""
+    """Data on the new frames that all layers share: rotation, and the mask of their keys."""
 
     batch: Batch
     rotation: Rotation
@@ -34,7 +34,7 @@ class _Frames:
 
 
 class SlidingTransformer:
-    """A `Layer`: [batch, frames, hidden] in, as many out."""
+    """A `StreamLayer`: [batch, frames, hidden] in, as many out."""
 
     def __init__(self, module: Any) -> None:
         config, rope_type = module.config, module.rotary_emb.rope_type
@@ -54,11 +54,11 @@ class SlidingTransformer:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Of each layer: keys, then values, of all heads side by side."""
+        """For each layer: keys, then values, of all heads side by side."""
         return tuple((self._window - 1, 2 * layer.key_size) for layer in self._layers)
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """As the module's `forward`, over the new frames."""
+        """The module's `forward` over the new frames."""
         positions = batch.seen[:, None] + torch.arange(x.shape[1], device=x.device)
         cosine, sine = self._rotary(x, positions)
         hidden = ~window_mask(positions, self._window)[:, None]
@@ -71,7 +71,7 @@ class SlidingTransformer:
 
 
 class _TransformerLayer:
-    """Attention and MLP; the layer scales are part of the weights."""
+    """Attention and MLP. Layer scales are folded into the weights."""
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -90,14 +90,14 @@ class _TransformerLayer:
         self.key_size = int(attention.k_proj.out_features)
 
     def advance(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
-        """As the module's `forward`, over the new frames."""
+        """The module's `forward` over the new frames."""
         attended = self._attend(frames, tail, self._attention_norm(x))
         x = self._attended(attended, plus=x)
         gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, dim=-1)
         return self._down(self._act(gate) * up, plus=x)
 
     def _attend(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
-        """As the attention's `forward` before its last projection."""
+        """The attention's `forward` up to its last projection."""
         new, window = x.shape[1], tail.shape[1]
         rows = self._queries_keys_values(x)
         turned, value = torch.split(rows, [self._query_size + self.key_size, self.key_size], dim=-1)
@@ -118,14 +118,15 @@ class _TransformerLayer:
         return attended.transpose(1, 2).flatten(2)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[batch, frames, heads * size] as [batch, heads, frames, size]."""
+        """Reshape [batch, frames, heads * size] to [batch, heads, frames, size]."""
         return x.view(*x.shape[:2], -1, self._head_size).transpose(1, 2)
 
 
 def window_mask(frames: Tensor, window: int) -> Tensor:
-    """Which keys each of the consecutive `frames` [..., n] sees: bool [..., n, window - 1 + n].
+    """Return which keys each of the consecutive `frames` [..., n] sees: bool [..., n, window - 1 +
+    n].
 
-    Keys are the `window - 1` frames before the first and then `frames` themselves.
+    Keys are the `window - 1` frames before the first, then `frames`.
     """
     before = torch.arange(1 - window, 0, device=frames.device) + frames[..., :1]
     keys = torch.cat((before, frames), dim=-1)[..., None, :]
