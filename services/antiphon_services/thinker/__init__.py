@@ -1,1 +1,1 @@
-"""The thinkers of families: recordings, images and text in, a reply and hidden rows out."""
+"""Thinkers of all families: recordings, images and text in, a reply and hidden rows out."""

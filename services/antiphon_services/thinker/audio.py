@@ -1,9 +1,9 @@
-"""Recordings to mel features, exactly as the families' processors make them.
+"""Converts recordings to mel features, exactly as the families' processors do.
 
-Where a family's processor pads the recordings of a conversation to the longest, the padding
-reaches into the last frames of the shorter ones, and all must go through one call of the feature
-extractor. Where it pads each to the longest that there may be, the padding is silence beyond the
-reach of a frame, and each goes through alone, with no more of it than that.
+Some processors pad the recordings of a conversation to the longest. Padding then affects the last
+frames of shorter ones, so all must go through one call of the feature extractor. Others pad each to
+the maximum length. Padding is then silence beyond the reach of a frame, so each recording is
+processed separately with only as much silence as a frame reaches.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ from antiphon_services.thinker.known_recordings import KnownRecording, KnownReco
 Float32 = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int32]
 Heard = Float32 | KnownRecording
-"""A recording: its samples, or what was made of them before."""
+"""A recording: its samples, or cached features."""
 
 KNOWN_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class AudioFeatures:
-    """Mel features of A recordings, of which the longest has F frames.
+    """Mel features of A recordings; the longest has F frames.
 
-    `features` is float32 [mel bins, all real frames], one recording behind the other: padded to
-    F each, a long recording would multiply the size of the short ones beside it. `mask` is
-    int32 [A, F] with 1 at real frames, `positions` how many prompt positions each recording
-    takes. Recordings with equal `digests` (negative numbers of 64 bits) are encoded alike. The
-    tower pads its chunks to `padded` frames: a silence may be ahead of the recordings that are all
-    shorter, whose positions are nobody's.
+    `features` is float32 [mel bins, all real frames], concatenated, since padding to F would
+    multiply the size of short recordings. `mask` is int32 [A, F] with 1 at real frames. `positions`
+    is the number of prompt positions of each recording. Recordings with equal `digests` (negative
+    64-bit numbers) are encoded alike. The tower pads its chunks to `padded` frames. If all
+    recordings are shorter, a silent recording without positions precedes them.
     """
 
     features: Float32
@@ -58,7 +57,7 @@ class AudioFeatures:
         digests: tuple[int, ...],
         padded: int,
     ) -> AudioFeatures:
-        """Of recordings [mel bins, frames]."""
+        """Return features of recordings [mel bins, frames]."""
         if all(each.shape[1] < padded for each in features):
             features = [np.zeros((len(features[0]), padded), np.float32), *features]
         frames = [each.shape[1] for each in features]
@@ -66,12 +65,13 @@ class AudioFeatures:
         return cls(np.concatenate(features, axis=1), mask, positions, digests, padded)
 
     def each(self) -> list[Float32]:
-        """The recordings, [mel bins, frames]."""
+        """Return the recordings, [mel bins, frames]."""
         ends = np.cumsum(self.mask.sum(-1))
         return np.split(self.features, ends[:-1], axis=1)[-len(self.positions) :]
 
     def behind(self, count: int) -> AudioFeatures:
-        """The recordings but for the first `count`, to be encoded as beside those."""
+        """Return the recordings without the first `count`, to be encoded as if those were
+        present."""
         if not count:
             return self
         left = self.each()[count:]
@@ -79,10 +79,10 @@ class AudioFeatures:
 
 
 class AudioWindow:
-    """What the tower encodes alike alone and in its recording: a window of it, or, of a tower that
-    has none, all.
+    """A part that the tower encodes independently: a window of a recording, or, without windows,
+    all of it.
 
-    `features` are float32 [mel bins, frames] and take `positions`; the tower pads its chunks to
+    `features` are float32 [mel bins, frames] and take `positions`. The tower pads its chunks to
     `padded` frames.
     """
 
@@ -96,12 +96,12 @@ class AudioWindow:
 
     @property
     def is_named(self) -> bool:
-        """Whether `name` costs nothing any more."""
+        """Whether `name` is already computed."""
         return bool(self._name)
 
     @property
     def name(self) -> str:
-        """The same for what is encoded alike, and for nothing else; found when first asked for."""
+        """Name of the encoding: equal exactly for equal encodings. Computed on first access."""
         if not self._name:
             content = hashlib.blake2b(self.padded.to_bytes(8, "little"), digest_size=16)
             content.update(np.ascontiguousarray(self.features).data)
@@ -111,12 +111,12 @@ class AudioWindow:
 
 @dataclass(frozen=True, slots=True)
 class AudioTower:
-    """How a family's audio tower takes features.
+    """How a family's audio tower processes features.
 
-    It makes `positions` of a number of mel frames. Recordings of up to `shared_frames` frames are
-    encoded by the longest one beside them, and all are padded to the longest; 0: each is by
-    itself, with silence behind it. Whole windows of `window_frames` are encoded alike alone and in
-    their recording; 0: there are none.
+    `positions` returns the positions of a number of mel frames. The encoding of recordings up to
+    `shared_frames` frames depends on the longest one among them, and all are padded to it; 0 means
+    that each is independent, followed by silence. Whole windows of `window_frames` are encoded
+    independently; 0 means none.
     """
 
     positions: Callable[[int], int]
@@ -125,7 +125,7 @@ class AudioTower:
 
 
 class AudioFrontEnd:
-    """The checkpoint's feature extractor and the limits on what it is given."""
+    """The checkpoint's feature extractor, with limits on its input."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class AudioFrontEnd:
         max_audio_s: float,
         known_bytes: int = KNOWN_BYTES,
     ) -> None:
-        """`max_audio_s` bounds one recording, `known_bytes` what is kept of those that came."""
+        """`max_audio_s` bounds one recording, `known_bytes` the cached features."""
         self.sample_rate_hz: int = extractor.sampling_rate
         self.max_audio_s = max_audio_s
         self._extractor = extractor
@@ -143,9 +143,9 @@ class AudioFrontEnd:
         self.known = KnownRecordings(known_bytes)
 
     def recall(self, recordings: Sequence[Tensor]) -> list[Heard]:
-        """The recordings, those that are told by their key as they are known.
+        """Return the recordings, with keys replaced by cached recordings.
 
-        Raises `NotFound` with the field for one that is not known any more.
+        Raises `NotFound` with the field if one is no longer cached.
         """
         return [
             self.known.named(each.tobytes(), f"audio.{index}") if is_recording_key(each) else each
@@ -153,7 +153,7 @@ class AudioFrontEnd:
         ]
 
     def lengths(self, recordings: Sequence[Tensor]) -> list[int]:
-        """Samples of recordings; 0 for one that is told by its key and not known any more."""
+        """Return the samples of recordings; 0 for a key that is no longer cached."""
         lengths = []
         for each in recordings:
             heard = self.known.get(each.tobytes()) if is_recording_key(each) else each
@@ -162,17 +162,17 @@ class AudioFrontEnd:
 
     @property
     def listens(self) -> bool:
-        """Whether a recording can be taken in window by window while it is made."""
+        """Whether a recording can be processed window by window while it is in progress."""
         return self._tower.window_frames > 0 and not self._extractor.dither
 
     def growing(self) -> GrowingFeatures:
-        """Features, as if `alone`, of a recording that is taken in while it is made."""
+        """Return incremental features of a recording in progress, as if `alone`."""
         tower = self._tower
         silent_end = not tower.shared_frames
         return GrowingFeatures(self._extractor, tower.window_frames, silent_end=silent_end)
 
     def windows(self, audio: AudioFeatures | None) -> list[list[AudioWindow]]:
-        """What of each recording is encoded for itself."""
+        """Return the independently encoded parts of each recording."""
         if audio is None:
             return []
         tower, heard = self._tower, []
@@ -186,33 +186,34 @@ class AudioFrontEnd:
         return heard
 
     def most_windows(self, recordings: int, positions: int) -> int:
-        """How many windows so many recordings can have that take so many positions together."""
+        """Return the most windows of `recordings` recordings that take `positions` in total."""
         size = self._tower.window_frames
         return recordings + (positions // self._tower.positions(size) if size else 0)
 
     def positions_of(self, frames: int) -> int:
-        """How many positions the tower makes of so many frames."""
+        """Return the tower's positions for a number of frames."""
         return self._tower.positions(frames)
 
     def how_encoded(self, frames: Iterable[int], *, company: bool) -> bytes:
-        """What the encoding of recordings of so many frames depends on, beside themselves.
+        """Return what the encoding of recordings of these lengths depends on, besides themselves.
 
-        A tower that pads its chunks to the longest one, and sizes its attention windows by that,
-        makes recordings that are all short depend on the longest.
+        A tower that pads its chunks to the longest one, and sizes its attention windows
+        accordingly, makes short recordings depend on the longest.
         """
         shared = self._tower.shared_frames
         longest = shared if company else min(max(frames), shared)
         return longest.to_bytes(8, "little")
 
     def depends(self, samples: Iterable[int]) -> bool:
-        """Whether recordings of so many samples are encoded by how long others beside them are."""
+        """Return whether the encoding of recordings of these lengths depends on each other's
+        lengths."""
         shared = self._tower.shared_frames * self._extractor.hop_length
         return all(0 < each < shared for each in samples) and shared > 0
 
     def positions(self, recordings: Sequence[Heard], *, alone: bool = False) -> tuple[int, ...]:
-        """Prompt positions that each recording will take, found without extracting.
+        """Return the prompt positions of each recording, without extracting features.
 
-        Raises `InvalidArgument` naming the recording that is too short or too long.
+        Raises `InvalidArgument` with the recording that is too short or too long.
         """
         for index, recording in enumerate(recordings):
             self.check_length(index, len(recording))
@@ -228,19 +229,19 @@ class AudioFrontEnd:
     def extract(
         self, recordings: Sequence[Heard], *, alone: bool = False, company: bool = False
     ) -> AudioFeatures | None:
-        """Features of all recordings (float32 mono at `sample_rate_hz`); None for none.
+        """Return features of all recordings (float32 mono at `sample_rate_hz`); None if there are
+        none.
 
-        Those that are heard `alone` are known from then on; none else may be told by a key.
-
-        Each goes through Hugging Face's extractor `alone`, or they go together. In `company` they
-        are encoded as beside a recording that is long enough not to depend on others.
+        With `alone` each is extracted separately and cached; only these may be sent by key later.
+        With `company` they are encoded as if together with a recording long enough to be
+        independent.
         """
         if not recordings:
             return None
         if alone or not self._tower.shared_frames:
             known = [self._known(each, keep=alone) for each in recordings]
             real = [each.made.features() for each in known]
-            # What is heard of one alone follows from its samples, and from how it is encoded.
+            # With `alone`, the encoding follows from its samples and how it is encoded.
             told = [each.key for each in known]
         else:
             whole = [each for each in recordings if not isinstance(each, KnownRecording)]
@@ -252,7 +253,7 @@ class AudioFrontEnd:
         return self.together(real, tuple(digest(how, each) for each in told), company=company)
 
     def _known(self, recording: Heard, *, keep: bool) -> KnownRecording:
-        """What is made of a recording by itself, which is known from now on if it is to be kept."""
+        """Return a recording with its separate features, cached if `keep`."""
         if isinstance(recording, KnownRecording):
             return recording
         key = recording_key(recording)
@@ -267,7 +268,7 @@ class AudioFrontEnd:
     def together(
         self, features: Sequence[Float32], digests: tuple[int, ...] = (), *, company: bool = False
     ) -> AudioFeatures:
-        """Features of recordings, or of windows of one, as they go to the tower together."""
+        """Return features of recordings, or of windows of one, for a single tower call."""
         tower = self._tower
         frames = [each.shape[1] for each in features]
         positions = tuple(map(tower.positions, frames))
@@ -275,7 +276,7 @@ class AudioFrontEnd:
         return AudioFeatures.of(features, positions, digests, padded)
 
     def _by_itself(self, recording: Float32) -> Float32:
-        """Features of a recording that has nothing, or silence, behind it."""
+        """Return features of a recording followed by nothing, or by silence."""
         if self._tower.shared_frames:
             made, _ = self._extract([recording], padding="longest")
             whole: Float32 = made[0]
@@ -299,7 +300,7 @@ class AudioFrontEnd:
         return batch["input_features"], batch["attention_mask"]
 
     def check_length(self, index: int, samples: int) -> None:
-        """Raise unless a recording fills the extractor's window and keeps the limit."""
+        """Raise unless a recording fills the extractor's window and is within the limit."""
         field = f"audio.{index}"
         shortest = self._extractor.n_fft
         if samples < shortest:
@@ -310,7 +311,7 @@ class AudioFrontEnd:
         self.check_longest(index, samples)
 
     def check_longest(self, index: int, samples: int) -> None:
-        """Raise for a recording that is longer than the limit."""
+        """Raise for a recording longer than the limit."""
         field = f"audio.{index}"
         if samples > self.max_audio_s * self.sample_rate_hz:
             raise InvalidArgument(
@@ -321,7 +322,7 @@ class AudioFrontEnd:
 
 
 def digest(how: bytes, key: bytes) -> int:
-    """A negative number of 64 bits, as no id is, of a recording's key and how it is encoded."""
+    """Return a negative 64-bit number, unlike any id, for a recording's key and its encoding."""
     both = hashlib.blake2b(key, digest_size=8)
     both.update(how)
     return int.from_bytes(both.digest(), "little", signed=True) | -(1 << 63)

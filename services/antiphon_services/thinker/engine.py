@@ -1,19 +1,20 @@
 """The `torch` engine of the thinker: continuous batching over slots.
 
-A segment's conversation becomes prompt ids beside the engine's thread (`preparation`); then it goes
-through three kinds of step:
-- begin: the prompt's ids leave on `prompt` at once, so that the talker prefills while
-  the thinker does;
-- prefill, in as many steps as its rows need: hidden rows that the talker reads leave on
-  `prompt` as they are made, and with the last of the prompt the first id is sampled;
-- decode: one more id, and, where the talker reads it, the row of the one before.
-Every call of `step` runs one forward: the latest id of every segment that decodes, and at most
-`prefill_rows` prompt rows; it encodes what one segment says or shows, and of others as far as that
-is no more work than so many rows, and begins all whose prompts are made. So a step's length, and
-with it the gap between two ids of a reply, does not depend on how long others' prompts are.
+A segment's conversation is converted to prompt ids on another thread (`preparation`). Then it goes
+through three kinds of steps:
 
-A fault in a step fails its segment alone: a forward that failed for all is run again
-one by one (it writes the same keys and values to the same places).
+- begin: the prompt's ids are sent on `prompt` at once, so that the talker prefills in parallel;
+- prefill, in as many steps as its rows need: hidden rows that the talker reads are sent on `prompt`
+  as they are computed, and the first id is sampled with the last row of the prompt;
+- decode: one more id, and, if the talker reads it, the row of the previous one.
+
+Every `step` runs one forward: the latest id of every decoding segment, and at most `prefill_rows`
+prompt rows. It encodes media of one segment, and of others as far as the budget of rows allows, and
+begins all prepared prompts. So the length of a step, and the interval between two ids of a reply,
+is independent of the length of others' prompts.
+
+A fault in a step fails only its segment: a forward that failed for all is repeated for each
+separately (it writes the same keys and values to the same places).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from antiphon_services.thinker.thinker_segment import INPUT, PROMPT
 from antiphon_services.thinker.thinker_segment import ThinkerSegment as AnySegment
 
 ROWS_AT_ONCE = 512
-"""Most rows of one prompt that leave in one step, or as many as are made in one."""
+"""Most rows of one prompt sent in one step, or as many as are computed in one."""
 
 Segment = AnySegment[SlotGeneration]
 _Work = list[tuple[Segment, SlotGeneration, ThinkerFeed]]
@@ -80,8 +81,10 @@ class ThinkerEngine:
         self._wake: Callable[[], None] = wake_nobody
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in. Raises `NotImplementedYet` for text that is to keep to a schema, and
-        `InvalidArgument` for a history of ids that there are not."""
+        """Register a segment.
+
+        Raises `NotImplementedYet` for a JSON schema, and `InvalidArgument` for an invalid history.
+        """
         if settings.sampling.json_schema is not None:
             raise NotImplementedYet(
                 "json_schema: the engine torch cannot hold its text to a schema; one with "
@@ -102,28 +105,28 @@ class ThinkerEngine:
         self._intake.prepare(segment, self._preparations, lambda: self._wake())
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`input` until the conversation is complete, but for what can be done before."""
+        """Return `input` until the conversation is complete, unless work is possible before."""
         return None if _can_step(self._segments[key]) else INPUT
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Whether the segment's prompt is being made, and nothing else is to be done for it."""
+        """Return whether the segment's prompt is being prepared and it has no other work."""
         segment = self._segments[key]
         preparation = segment.preparation
         return preparation is not None and not preparation.done() and not _has_work(segment)
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a prompt was made."""
+        """Call `wake` whenever a prompt is prepared."""
         self._wake = wake
 
     def close(self) -> None:
-        """Make no more prompts."""
+        """Stop preparing prompts."""
         self._preparations.close()
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """One forward for all, and the prompts that were made.
+        """Run one forward for all segments, and start the prepared prompts.
 
-        Waits for a prompt when there is nothing else to do.
+        Waits for a prompt if there is no other work.
         """
         events: list[EngineEvent] = []
         self._preparations.begin_step()
@@ -153,27 +156,27 @@ class ThinkerEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the segment's counts so far."""
         return self._segments[key].so_far()
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment. What it has computed may stay in its slot, to be reused."""
+        """Forget a segment. Its content may stay in its slot for reuse."""
         self._preparations.drop(key)
         self._give_slot_back(self._segments.pop(key), worth_keeping=True)
 
     def forget(self) -> None:
-        """Forget what ended segments have left in their slots."""
+        """Discard the content of ended segments in all slots."""
         self._slots.forget()
 
     def _alone(
         self, segment: Segment, events: list[EngineEvent]
     ) -> contextlib.AbstractContextManager[None]:
-        """What goes wrong inside fails this segment and no other."""
+        """Return a context whose exceptions fail only this segment."""
         return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
 
     def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
-        """Let the prompt's ids go, and what is known of the reply."""
+        """Send the prompt's ids and the known part of the reply."""
         known = known_ids(segment, self._intake.prompts.special)
         generation = segment.generation = self._generation(segment, prompt, known)
         yield from segment.emit_prompt(generation)
@@ -192,7 +195,7 @@ class ThinkerEngine:
         )
 
     def _hear(self, segment: Segment, heard: HeardPrompt) -> Iterator[EngineEvent]:
-        """Go on with a prompt that has grown, and let its new ids go."""
+        """Continue with a prompt that has grown, and send its new ids."""
         if segment.generation is None:
             segment.generation = self._generation(segment, heard.prompt)
         generation = segment.generation
@@ -210,7 +213,7 @@ class ThinkerEngine:
     def _prompt_work(
         self, waiting: list[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> _Work:
-        """This step's part of the prompts that have, or get, a slot."""
+        """Return this step's part of the prompts that have, or get, a slot."""
         placed = [each for each in waiting if self._place(*each, events)]
         self._encode(placed, events)
         ready = [each for each in placed if not (each[0].ended or each[1].must_encode)]
@@ -224,7 +227,7 @@ class ThinkerEngine:
     def _encode(
         self, placed: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> None:
-        """Encode what the oldest prompt needs next, and more as far as the budget goes."""
+        """Encode what the oldest prompt needs next, and more within the budget."""
         left = self._prefill_rows
         for segment, generation in placed:
             while not segment.ended and (positions := generation.to_encode):
@@ -238,12 +241,12 @@ class ThinkerEngine:
     def _place(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> bool:
-        """Whether the prompt has a slot; it waits when all are taken."""
+        """Return whether the prompt has a slot. It waits if all are taken."""
         if generation.slot is None:
             claim = self._slots.claim(generation.content)
             if claim is None:
                 return False
-            # Before the copy, whose fault would lose the slot.
+            # Before the copy, since an exception there would lose the slot.
             generation.place(claim)
             if claim.source is not None:
                 with self._alone(segment, events):
@@ -251,7 +254,7 @@ class ThinkerEngine:
         return not segment.ended
 
     def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
-        """Run what is to be fed in one batch, and sample where a prompt or id is complete."""
+        """Run the work in one batch, and sample where a prompt or id is complete."""
         fed = together(self._model.forward, [feed for _, _, feed in work])
         sampled: list[tuple[Segment, SlotGeneration]] = []
         spoken: list[tuple[SlotGeneration, torch.Tensor]] = []
@@ -285,7 +288,7 @@ class ThinkerEngine:
     def _push(
         self, segment: Segment, generation: SlotGeneration, id_: int, events: list[EngineEvent]
     ) -> None:
-        """Add an id to the reply and let go what may go."""
+        """Append an id to the reply and send what may be sent."""
         release = generation.reply.push(id_)
         events += segment.emit_reply(generation, release)
         if segment.wants_reply_rows:
@@ -297,7 +300,7 @@ class ThinkerEngine:
     def _complete(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """End a segment whose reply has ended, when the rows of its prompt have left."""
+        """End a segment whose reply has ended, once the rows of its prompt are sent."""
         sends = segment.wants_rows(generation) and not generation.all_rows_sent
         if generation.finish is not None and not sends:
             events.append(segment.complete(generation, generation.finish))
@@ -306,7 +309,7 @@ class ThinkerEngine:
     def _send_rows(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """Let rows of the prompt that are there go to whoever needs them, so many in a step."""
+        """Send available prompt rows to the talker, a bounded number per step."""
         sends = segment.wants_rows(generation) and not generation.holds_rows
         if not sends or generation.all_rows_sent:
             return
@@ -320,7 +323,7 @@ class ThinkerEngine:
     def _send_known_rows(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """Let rows of the reply go that were prefilled, or were in the slot."""
+        """Send reply rows that were prefilled, or were already in the slot."""
         first, positions = generation.known_rows_due()
         if len(positions):
             rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
@@ -330,15 +333,15 @@ class ThinkerEngine:
     def _go_on_sending(
         self, done: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> None:
-        """Send more rows of the prompts that have nothing else to do, as their reply has ended, or
-        more of what is said must come first."""
+        """Send more rows of prompts without other work: the reply has ended, or more input must
+        come."""
         for segment, generation in done:
             with self._alone(segment, events):
                 self._send_rows(segment, generation, events)
                 self._complete(segment, generation, events)
 
     def _bring_rows(self, spoken: Sequence[tuple[SlotGeneration, torch.Tensor]]) -> None:
-        """Copy the rows of the ids that were fed, one each, to the host, all at once."""
+        """Copy the rows of the fed ids, one each, to the host in one copy."""
         if spoken:
             rows = self._to_host.copy(torch.cat([each for _, each in spoken]))
             for at, (generation, _) in enumerate(spoken):
@@ -346,7 +349,7 @@ class ThinkerEngine:
                 generation.reply_rows.come(fed, rows[at : at + 1])
 
     def _push_scored(self, asked: _Asked, events: list[EngineEvent]) -> None:
-        """Push the ids of the segments that ask how likely theirs are, after all others."""
+        """Append the ids of segments that request log probabilities, after all others."""
         scores = together(score_together, [sampled for *_, sampled in asked])
         for (segment, generation, logprobs, sampled), score in zip(asked, scores, strict=True):
             with self._alone(segment, events):
@@ -354,7 +357,7 @@ class ThinkerEngine:
                 self._push(segment, generation, sampled.id_, events)
 
     def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:
-        """Keep what is in a segment's slot for reuse, or clear it. May be called again."""
+        """Keep the content of a segment's slot for reuse, or clear it. Idempotent."""
         generation = segment.generation
         if generation is None or generation.slot is None:
             return
@@ -368,7 +371,7 @@ class ThinkerEngine:
 
 
 def _has_work(segment: Segment) -> bool:
-    """Whether a step has something to do for the segment beside taking its prompt."""
+    """Return whether a step has work for the segment besides starting its prompt."""
     generation = segment.generation
     if segment.ended or generation is None:
         return False
@@ -376,22 +379,24 @@ def _has_work(segment: Segment) -> bool:
 
 
 def _owes_rows(segment: Segment, generation: SlotGeneration) -> bool:
-    """Whether a prompt that is all in as far as it goes has rows that were not sent, of a prefix
-    that was there: they leave while its user speaks."""
+    """Return whether an open, fully prefilled prompt has unsent rows of a reused prefix.
+
+    They are sent while the user speaks.
+    """
     sends = segment.wants_rows(generation) and not generation.holds_rows
     waits = generation.is_open and not generation.remaining
     return sends and waits and len(generation.rows_due(1)) > 0
 
 
 def _can_step(segment: Segment) -> bool:
-    """Whether the segment waits for no input, or something can be done before it comes."""
+    """Return whether the segment needs no input, or has work before it arrives."""
     return segment.can_step or (
         not segment.ended and (segment.preparation is not None or _has_work(segment))
     )
 
 
 def _logits_row(segment: Segment, generation: SlotGeneration, logits: torch.Tensor) -> LogitsRow:
-    """What the segment's next id is chosen from."""
+    """Return what the segment's next id is sampled from."""
     sampling = segment.settings.sampling
     seen = generation.seen(logits) if sampling.repetition_penalty != 1.0 else None
     return LogitsRow(logits, sampling, len(generation.reply.ids), seen)

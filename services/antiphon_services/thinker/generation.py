@@ -1,4 +1,4 @@
-"""A prompt on its way into a slot, and the reply to it."""
+"""A prompt being prefilled into a slot, and its reply."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ Encode = Callable[[AudioFeatures | VisualPatches], torch.Tensor]
 
 
 class SlotGeneration:
-    """What the model has done and has still to do for one segment.
+    """State of one segment in the model.
 
-    `length` counts the positions that the slot holds: those of the prompt, of which
-    the first `reused` were there before, then those of the reply but its latest id. The `known`
-    ids of the reply are fed as the prompt is, behind it.
-    `finish` is there when the reply has ended; `reply_rows` if its rows are kept. While the
-    prompt `is_open`, more of it comes; `told` of its ids have left.
+    `length` counts the positions in the slot: those of the prompt, of which the first `reused` were
+    present before, then those of the reply without its latest id. The `known` ids of the reply are
+    prefilled after the prompt. `finish` is set when the reply has ended. `reply_rows` are kept if
+    needed. While the prompt `is_open`, more of it will arrive; `told` of its ids were sent.
     """
 
     def __init__(
@@ -47,11 +46,8 @@ class SlotGeneration:
         every_row: bool,
         known: Sequence[int] = (),
     ) -> None:
-        """`row_positions` are those of the prompt whose hidden rows are kept.
-
-        With `every_row` the reply's are, too.
-        """
-        # Patches are given up one by one as they are encoded.
+        """Rows at `row_positions` of the prompt are kept; with `every_row`, the reply's too."""
+        # Patches are released one by one as they are encoded.
         self.prompt = dataclasses.replace(prompt, patches=())
         self.reply = reply
         self.row_positions = row_positions
@@ -84,7 +80,7 @@ class SlotGeneration:
     def hear(
         self, heard: HeardPrompt, row_positions: Positions, reply: Callable[[], ReplyText]
     ) -> None:
-        """Take more of the prompt, and forget what no longer holds; at its end comes the reply."""
+        """Extend the prompt and discard what no longer holds. `reply` is called at its end."""
         special, ids = self._special, heard.prompt.ids
         self.prompt = heard.prompt
         self.is_open = heard.is_open
@@ -118,7 +114,7 @@ class SlotGeneration:
             self.reply = reply()
 
     def _feed_prompt(self, known: Sequence[int]) -> None:
-        """What goes in by prefill: the prompt, and the reply as far as it is known."""
+        """Set what is prefilled: the prompt and the known part of the reply."""
         prompt, tapped = self.prompt, self.row_positions
         self._fed = np.concatenate((prompt.ids, np.asarray(known, np.int32)))
         behind = np.arange(len(prompt.ids), len(self._fed))
@@ -130,7 +126,7 @@ class SlotGeneration:
 
     @property
     def remaining(self) -> int:
-        """Positions that are still to be prefilled; 0 when the reply has begun, or goes on."""
+        """Positions still to be prefilled."""
         return max(len(self._fed) - self.length, 0)
 
     @property
@@ -140,25 +136,25 @@ class SlotGeneration:
 
     @property
     def must_encode(self) -> bool:
-        """Whether something must be encoded before more of the prompt can be fed."""
+        """Whether media must be encoded before more of the prompt can be fed."""
         return self.to_encode > 0
 
     @property
     def to_encode(self) -> int:
-        """How many positions what must be encoded next takes; 0 for nothing."""
+        """Positions of the media to encode next; 0 if none."""
         while self._pieces and self._pieces[0][0][-1] < self.length:
             self._pieces.popleft()
         return len(self._pieces[0][0]) if self._pieces else 0
 
     def place(self, claim: Claim) -> None:
-        """Take the slot, with what is in it already, which need not be encoded."""
+        """Take the slot. Media within its reused content need no encoding."""
         self.slot = claim.slot
         self.length = self.reused = claim.reused
         self._pieces = deque(_behind(self.length, *each) for each in self._pieces)
 
     def encode(self, encode: Encode) -> None:
-        """Encode all of the prompt's recordings, which may depend on each other, or one image
-        or video."""
+        """Encode all of the prompt's recordings, which may depend on each other, or one image or
+        video."""
         positions, piece = self._pieces.popleft()
         made = encode(piece)
         if self._encoded is None:
@@ -167,7 +163,7 @@ class SlotGeneration:
         self._encoded[on_device(at, made.device)] = made
 
     def prompt_feed(self, count: int) -> ThinkerFeed:
-        """The next `count` positions of the prompt, and of what is known of the reply."""
+        """Return the next `count` positions of the prompt and the known part of the reply."""
         start, end = self.length, self.length + count
         first, last = np.searchsorted(self._tapped, (start, end))
         media = None
@@ -184,49 +180,52 @@ class SlotGeneration:
         )
 
     def reply_feed(self) -> ThinkerFeed:
-        """The reply's latest id."""
+        """Return the reply's latest id as a feed."""
         latest = np.asarray(self.reply.ids[-1:], dtype=np.int32)
         tapped = np.zeros(1, dtype=np.intp) if self._every_row else no_positions()
         shift = self.prompt.shift
         return ThinkerFeed(self.placed(), self.length, latest, tapped, sampled=True, shift=shift)
 
     def take(self, feed: ThinkerFeed) -> None:
-        """Take note of what was fed."""
+        """Record what was fed."""
         self.length = feed.span.end
         if not self.remaining:
             self._encoded = None
 
     @property
     def holds_rows(self) -> bool:
-        """Whether nothing leaves for the talker yet: one that reads every row of a prompt takes no
-        prompts that grow."""
+        """Whether rows must wait: a talker that reads every row does not support growing
+        prompts."""
         return self.is_open and self._every_row
 
     def rows_due(self, most: int) -> Positions:
-        """The next prompt positions, `most` at most, whose rows are there and were not sent."""
+        """Return the next, at most `most`, prompt positions with available, unsent rows."""
         there = int(np.searchsorted(self.row_positions, self.length))
         return self.row_positions[self._rows_sent : min(there, self._rows_sent + most)]
 
     def rows_sent(self, count: int) -> None:
-        """Take note of rows that were sent."""
+        """Count rows as sent."""
         self._rows_sent += count
 
     def known_rows_due(self) -> tuple[int, Positions]:
-        """The next of the known ids whose rows are there and were not told, and their positions,
-        which are told now."""
+        """Return the first known id with an available, unsent row, and the positions of all such
+        rows.
+
+        They count as sent.
+        """
         first, prompt = self._known_rows_sent, len(self.prompt.ids)
         self._known_rows_sent = max(first, min(self.length, len(self._fed)) - prompt)
         return first, np.arange(prompt + first, prompt + self._known_rows_sent)
 
     @property
     def all_rows_sent(self) -> bool:
-        """Whether the rows of all `row_positions` were, and there are no more."""
+        """Whether the rows of all `row_positions` were sent and no more will come."""
         return self._rows_sent == len(self.row_positions) and not self.is_open
 
     def kept(self) -> Kept | None:
-        """What the slot holds that may be reused; None while the prompt is prefilled."""
+        """Return the reusable content of the slot; None while the prompt is prefilled."""
         if self.is_open:
-            # What is known by now to be said in a later prompt, too.
+            # The part certain to be in a later prompt, too.
             known = min(self.length, self._head)
             return Kept(self.content[:known], known) if known >= MIN_REUSED else None
         if self.remaining:
@@ -236,19 +235,21 @@ class SlotGeneration:
         return Kept(content[: self.length], len(self.prompt.ids))
 
     def seen(self, logits: torch.Tensor) -> torch.Tensor:
-        """Which ids there are so far, bool like `logits` [V]: what a repetition penalty applies
-        to. Kept on the device; ids outside the vocabulary are passed over."""
+        """Return which ids occurred so far, bool like `logits` [V], for the repetition penalty.
+
+        Kept on the device. Ids outside the vocabulary are ignored.
+        """
         if self._seen is None:
             self._seen = torch.zeros_like(logits, dtype=torch.bool)
             ids = self._fed[self._fed < len(logits)].astype(np.int64)
             self._seen[on_device(ids, logits.device)] = True
-        # Each is noted before the next is chosen.
+        # Each id is recorded before the next is chosen.
         if latest := self.reply.ids[-1:]:
             self._seen[latest[0]] = True
         return self._seen
 
     def placed(self) -> int:
-        """The slot. Raises `Internal` before `place`."""
+        """Return the slot. Raises `Internal` before `place`."""
         if self.slot is None:
             raise Internal("a prompt is fed before it has a slot")
         return self.slot
@@ -257,7 +258,8 @@ class SlotGeneration:
 def _behind(
     length: int, positions: Positions, piece: AudioFeatures | VisualPatches
 ) -> tuple[Positions, AudioFeatures | VisualPatches]:
-    """A piece without the recordings that end within so many positions; the last one stays."""
+    """Return a piece without the recordings that end within `length` positions; the last one
+    stays."""
     if not isinstance(piece, AudioFeatures):
         return positions, piece
     ends = np.cumsum(piece.positions)
@@ -266,7 +268,7 @@ def _behind(
 
 
 def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Content:
-    """The content of a prompt's positions; digests are negative, as no id is."""
+    """Return the content of a prompt's positions. Digests are negative, unlike ids."""
     content = ids.astype(np.int64)
     if audio is not None:
         heard = np.flatnonzero(ids == audio_id)[: sum(audio.positions)]
@@ -275,7 +277,7 @@ def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Cont
 
 
 def visual_positions(prompt: PreparedPrompt, special: MediaIds) -> Sequence[Positions]:
-    """The positions of each of the prompt's images and videos, in their order."""
+    """Return the positions of each of the prompt's images and videos, in order."""
     left = {
         "image": np.flatnonzero(prompt.ids == special.image),
         "video": np.flatnonzero(prompt.ids == special.video),

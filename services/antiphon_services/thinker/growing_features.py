@@ -1,9 +1,9 @@
-"""Mel features of one recording while it is made, bit for bit those of the whole.
+"""Incremental mel features of a recording in progress, bit-identical to those of the whole.
 
-A frame depends on the `n_fft` samples around it and, through its floor, on the loudest of all
-frames. So a frame can be computed when its samples are there, and its floor rises when something
-louder comes: then windows with a cell below the new floor are other ones. At its two ends Hugging
-Face's extractor mirrors the recording, or has silence behind it.
+A frame depends on the `n_fft` samples around it and, through its floor, on the loudest frame of
+all. So a frame can be computed when its samples are available. Its floor rises when a louder frame
+arrives, which changes windows with a cell below the new floor. At both ends, Hugging Face's
+extractor mirrors the recording, or appends silence.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 Float32 = npt.NDArray[np.float32]
 
 RANGE = 8.0
-"""Below the loudest, in powers of ten: there the floor is. As in `WhisperFeatureExtractor`."""
+"""Distance of the floor below the loudest cell, in powers of ten (`WhisperFeatureExtractor`)."""
 
 
 class GrowingFeatures:
-    """Windows of `window_frames` frames; the last one may have fewer, or none.
+    """Windows of `window_frames` frames; the last may be shorter or missing.
 
-    With `silent_end` the recording has silence behind it instead of its mirror image. Not for
-    several threads at a time.
+    With `silent_end` the recording is followed by silence instead of its mirror image. Not
+    thread-safe.
     """
 
     def __init__(self, extractor: Any, window_frames: int, *, silent_end: bool) -> None:
@@ -41,7 +41,7 @@ class GrowingFeatures:
         self._windows: list[Tensor] = []
         self._lowest: list[float] = []
         self._loudest = -math.inf
-        # What the next window's first frame, and all behind it, need. Frame 0 is in its middle.
+        # Samples needed from the next window's first frame on. Frame 0 is in its middle.
         self._kept: Float32 = np.empty(0, np.float32)
         self._heard = 0
 
@@ -52,21 +52,21 @@ class GrowingFeatures:
 
     @property
     def bins(self) -> int:
-        """Of a frame."""
+        """Mel bins of a frame."""
         return len(self._filters)
 
     @property
     def count(self) -> int:
-        """How many windows there are."""
+        """Number of windows."""
         return len(self._windows)
 
     def samples_for(self, windows: int) -> int:
-        """How many samples there must be for so many whole windows."""
+        """Return the number of samples needed for `windows` whole windows."""
         frames = windows * self._window_frames
         return (frames - 1) * self._hop + self._size - self._half
 
     def hear(self, samples: Float32) -> int:
-        """Take the next samples; the first window that is new or another one, `count` if none."""
+        """Add samples. Return the first window that is new or changed, `count` if none."""
         self._keep(samples)
         told, before = len(self._windows), self._loudest
         while self._heard >= self.samples_for(len(self._windows) + 1):
@@ -74,7 +74,7 @@ class GrowingFeatures:
         return self._first_other(told, before)
 
     def finish(self) -> int:
-        """No more samples come; the first window that is new or another one, `count` if none."""
+        """End the recording. Return the first window that is new or changed, `count` if none."""
         told, done, before = len(self._windows), sum(self.lengths), self._loudest
         if self._silent_end:
             # The loudest frame may be one that reaches into the silence.
@@ -93,7 +93,7 @@ class GrowingFeatures:
         return self._first_other(told, before)
 
     def window(self, index: int) -> Float32:
-        """Features [mel bins, frames] of a window, as far as it is known how loud it becomes."""
+        """Return features [mel bins, frames] of a window, given the loudest frame so far."""
         floored = torch.maximum(self._windows[index], torch.tensor(self._loudest) - RANGE)
         features: Float32 = ((floored + 4.0) / 4.0).numpy()
         return features
@@ -103,11 +103,12 @@ class GrowingFeatures:
         self._heard += len(samples)
         self._kept = np.concatenate((self._kept, samples))
         if begins and self._heard > self._half:
-            # What mirrors the beginning.
+            # The mirror image of the beginning.
             self._kept = np.concatenate((self._kept[self._half : 0 : -1], self._kept))
 
     def _cut(self, frames: int) -> Tensor:
-        """Log mel [mel bins, frames] of the next frames, of which as much as they need is kept."""
+        """Return log mel [mel bins, frames] of the next frames, and drop samples no longer
+        needed."""
         heard = torch.from_numpy(self._kept[: (frames - 1) * self._hop + self._size])
         self._kept = self._kept[frames * self._hop :]
         spectrum = torch.stft(
@@ -115,7 +116,7 @@ class GrowingFeatures:
         )
         power = (spectrum.abs() ** 2).contiguous()
         if alone := power.shape[1] == 1:
-            # A product with one column rounds otherwise than the same column among others.
+            # A product with a single column rounds differently from the same column among others.
             power = power.repeat(1, 2)
         log_mel = torch.clamp(self._filters @ power, min=1e-10).log10()
         return log_mel[:, :1] if alone else log_mel
@@ -126,8 +127,10 @@ class GrowingFeatures:
         self._loudest = max(self._loudest, float(window.max()))
 
     def _first_other(self, told: int, before: float) -> int:
-        """The first of the windows that were told in which a floor that has risen shows, or the
-        first behind them. `before` was the loudest then."""
+        """Return the first reported window that a raised floor changes, or the first new one.
+
+        `before` was the loudest cell when they were reported.
+        """
         floor = float(torch.tensor(self._loudest) - RANGE)
         if self._loudest > before:
             for index, lowest in enumerate(self._lowest[:told]):

@@ -1,4 +1,4 @@
-"""From a segment's input to its prompt and an empty reply: the same for every engine."""
+"""Converts a segment's input to its prompt and an empty reply, for every engine."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from antiphon_services.thinker.thinker_segment import (
 
 ThinkerPreparations = Preparations[PreparedPrompt | HeardPrompt]
 SEEN = ("image.", "video.")
-"""What the tensors of files to decode are called."""
+"""Name prefixes of tensors with files to decode."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptIntake:
-    """Makes prompts and replies for one checkpoint; `stop_id` ends a reply.
+    """Creates prompts and replies for one checkpoint; `stop_id` ends a reply.
 
-    `row_positions` are those of a prompt whose hidden row the talker needs, ascending; with
-    `every_row` they are all, and it needs those of the reply, too.
+    `row_positions` returns the prompt positions whose hidden rows the talker needs, ascending. With
+    `every_row` these are all positions, and those of the reply, too.
     """
 
     prompts: PromptFactory
@@ -47,9 +47,9 @@ class PromptIntake:
     every_row: bool = False
 
     def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
-        """Keep the conversation, which comes in one chunk but for a live segment's last recording.
+        """Store the conversation, which is one chunk except for a live segment's last recording.
 
-        Raises `InvalidArgument`, also for messages that are longer than any that fit.
+        Raises `InvalidArgument`, also for messages longer than any that fit.
         """
         if chunk.edge != INPUT:
             raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
@@ -64,7 +64,7 @@ class PromptIntake:
         segment.input_finished = chunk.segment_finished
 
     def _hear(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
-        """Keep a piece of a live segment's input; all of it, once it has come and none was used."""
+        """Store a piece of a live segment's input. If unused until complete, treat it as whole."""
         if segment.live_input is None:
             speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
             segment.live_input = LiveInput(self.prompts, speaks=speaks)
@@ -78,10 +78,10 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start making the segment's prompt, or what can be made of one that grows, if nothing of
-        it is being made.
+        """Start preparing the segment's prompt, or the next part of a growing one, unless in
+        progress.
 
-        `done` is called then, on any thread. The prompt raises `InvalidArgument`.
+        `done` is called at its end, on any thread. The prompt raises `InvalidArgument`.
         """
         live = segment.live_input
         if segment.preparation is not None or segment.ended:
@@ -97,7 +97,7 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start preparing what has come of a live segment's input, if that is enough."""
+        """Start preparing the available part of a live segment's input, if it is enough."""
         job = segment.live_input.next_job() if segment.live_input is not None else None
         if job is not None:
             make, size = job
@@ -109,14 +109,14 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start making the prompt of a segment whose input is complete."""
+        """Start preparing the prompt of a segment whose input is complete."""
         tensors, segment.tensors = segment.tensors, {}
         speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
         make = partial(self._make, tensors, speaks=speaks)
         text_bytes = sum(tensors[name].nbytes for name in ("messages", "tools") if name in tensors)
         media_bytes = sum(tensor.nbytes for tensor in tensors.values()) - text_bytes
         if self.prompts.patches and any(name.startswith(SEEN) for name in tensors):
-            # A small file may have very many pixels.
+            # A small file may have many pixels.
             media_bytes = max(media_bytes, LARGE_MEDIA_BYTES)
         self._start(
             segment, preparations, make, done, text_bytes=text_bytes, media_bytes=media_bytes
@@ -141,7 +141,8 @@ class PromptIntake:
         return self.prompts.prepare(from_tensors(tensors), speaks=speaks)
 
     def start_reply(self, segment: ThinkerSegment[G], prompt: PreparedPrompt) -> ReplyText:
-        """An empty reply with the segment's ways to end; its log probabilities if asked for."""
+        """Return an empty reply with the segment's stop conditions, and its log probabilities if
+        requested."""
         sampling = segment.settings.sampling
         if sampling.top_logprobs is not None and segment.wants(TEXT):
             segment.logprobs = ReplyLogprobs(self.vocabulary, sampling.top_logprobs)

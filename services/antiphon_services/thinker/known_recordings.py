@@ -1,4 +1,4 @@
-"""Recordings that were brought before: what was made of them, by key, of the latest ones."""
+"""A cache of features of recent recordings, by key."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class MadeOnce:
-    """Features that are made when first asked for; threads that ask at the same time may all do
-    it."""
+    """Features computed on first access. Concurrent threads may each compute them."""
 
     __slots__ = ("_made", "_make")
 
@@ -26,10 +25,10 @@ class MadeOnce:
         self._made: Float32 | None = None
 
     def features(self) -> Float32:
-        """The features."""
+        """Return the features."""
         make, made = self._make, self._made
         if made is None:
-            # Whoever has made them lets go of `make` afterwards.
+            # `make` is released after the features are stored.
             made = self._made if make is None else make()
             assert made is not None
             self._made = made
@@ -39,8 +38,10 @@ class MadeOnce:
 
 @dataclass(frozen=True, slots=True)
 class KnownRecording:
-    """A recording of so many `samples`; `made` are the features [mel bins, frames] of it alone,
-    which take `size_bytes`."""
+    """A recording of `samples` samples, with its separate features [mel bins, frames] in `made`.
+
+    The features take `size_bytes`.
+    """
 
     key: bytes
     samples: int
@@ -52,8 +53,7 @@ class KnownRecording:
 
 
 class KnownRecordings:
-    """At most `most_bytes` of features, but the latest recording's whatever their size. Any thread
-    may ask."""
+    """At most `most_bytes` of features, but always the latest recording's. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -62,14 +62,14 @@ class KnownRecordings:
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> KnownRecording | None:
-        """The recording, if it is still known."""
+        """Return the recording if it is cached."""
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
             return self._known.get(key)
 
     def named(self, key: bytes, field: str) -> KnownRecording:
-        """The recording. Raises `NotFound` with the field."""
+        """Return the recording. Raises `NotFound` with the field."""
         known = self.get(key)
         if known is None:
             raise NotFound(
@@ -79,7 +79,7 @@ class KnownRecordings:
         return known
 
     def put(self, recording: KnownRecording) -> None:
-        """Know a recording; those that were asked for longest ago make room."""
+        """Cache a recording. The least recently used ones are evicted."""
         with self._lock:
             before = self._known.pop(recording.key, None)
             self._bytes += recording.size_bytes - (before.size_bytes if before else 0)
@@ -90,5 +90,5 @@ class KnownRecordings:
 
     @property
     def size_bytes(self) -> int:
-        """What the features take."""
+        """Bytes of all cached features."""
         return self._bytes

@@ -1,7 +1,7 @@
-"""The beginning of a reply that its client has already: see `antiphon.values.history`.
+"""The beginning of a reply that its client already has: see `antiphon.values.history`.
 
-Its last id is sampled again, so that whether the reply ends with it is decided where it ever is;
-the ids before it are fed like those of a prompt.
+Its last id is sampled again, so that the end of the reply is decided in the usual place. The ids
+before it are fed like those of a prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon_services.thinker.thinker_segment import G, ThinkerSegment
 
 
 def check_history(segment: ThinkerSegment[G], vocabulary: int) -> None:
-    """Raise `InvalidArgument` for ids that are not below `vocabulary`."""
+    """Raise `InvalidArgument` for ids outside `vocabulary`."""
     history = segment.settings.history
     if history is None or not len(history.ids):
         return
@@ -30,10 +30,10 @@ def check_history(segment: ThinkerSegment[G], vocabulary: int) -> None:
 
 
 def known_ids(segment: ThinkerSegment[G], special: MediaIds) -> list[int]:
-    """The ids that need not be sampled.
+    """Return the ids that need not be sampled.
 
-    All must be where log probabilities are asked for, which nobody keeps, and those from one on
-    that would stand for sound or a picture in a prompt.
+    With log probabilities all must be sampled, since these are not stored. So must all from the
+    first id on that would be a media placeholder in a prompt.
     """
     history = segment.settings.history
     if history is None or segment.settings.sampling.top_logprobs is not None:
@@ -47,9 +47,9 @@ def known_ids(segment: ThinkerSegment[G], special: MediaIds) -> list[int]:
 def repeat_reply(
     segment: ThinkerSegment[G], generation: G, ids: Sequence[int]
 ) -> Iterator[EngineEvent]:
-    """Let the ids and their text leave, as they would have if they had been sampled.
+    """Send the ids and their text as if they had been sampled.
 
-    Raises `InvalidArgument` for ids behind the reply's end.
+    Raises `InvalidArgument` for ids after the reply's end.
     """
     for number, id_ in enumerate(ids):
         release = generation.reply.push(id_)

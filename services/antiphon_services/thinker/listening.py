@@ -1,13 +1,13 @@
-"""A live segment's input: a conversation whose last recording is still being made.
+"""A live segment's input: a conversation whose last recording is in progress.
 
-Its prompt grows by each whole window of the audio tower. What is there is told as `HeardPrompt`s:
-the first with the conversation up to the recording, the last with the rest of it and what
-follows. Ids never change; where something louder comes, windows that were told before may have
-other features, and everything from the first of them on has to be computed anew.
+Its prompt grows by whole windows of the audio tower. Progress is reported as `HeardPrompt`s: the
+first has the conversation up to the recording, the last the rest of it and what follows. Ids never
+change. When a louder frame arrives, features of reported windows may change; everything from the
+first of them on must then be computed again.
 
-`LiveInput` is what has come, on the engine's thread; `Listener` makes features of it where prompts
-are made, at most one job of a segment at a time. A recording that is over before anything of it
-was begun, and every recording where that cannot be done, is prepared as if it had come whole.
+`LiveInput` holds what was received, on the engine's thread. `Listener` computes features where
+prompts are prepared, at most one job per segment at a time. A recording that ends before any job
+started, or whose tower has no windows, is prepared as a whole.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from antiphon_services.thinker.prompt import PreparedPrompt, PromptFactory
 Float32 = npt.NDArray[np.float32]
 
 UNKNOWN = -1
-"""Content of positions whose recording is not complete; none is like another."""
+"""Content of positions whose recording is incomplete; never equal to another."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeardPrompt:
-    """A prompt as far as it is known; the recording begins at position `start`.
+    """The known part of a prompt; the recording begins at position `start`.
 
-    What was told of positions before `kept` still holds. `windows` are features from the first
-    other position on, each with the position at which it begins; `digest` is what stands at the
-    recording's positions once the prompt is no longer `is_open`.
+    Positions before `kept` are unchanged. `windows` are features from the first changed position
+    on, each with its first position. `digest` is the content of the recording's positions once the
+    prompt is no longer `is_open`.
     """
 
     prompt: PreparedPrompt
@@ -50,23 +50,24 @@ class HeardPrompt:
 
 
 class Listener:
-    """Makes a prompt of a conversation, and of its last recording while that is made."""
+    """Prepares a prompt from a conversation, and from its last recording while that is in
+    progress."""
 
     def __init__(self, prompts: PromptFactory, tensors: Mapping[str, Tensor], speaks: bool) -> None:
         self._prompts = prompts
         self._tensors = tensors
         self._speaks = speaks
         self._features = prompts.audio.growing()
-        # A constant of the features, for any thread.
+        # Depends only on constants, so any thread may call it.
         self.samples_for = self._features.samples_for
         self._key = RecordingKey()
         self._head: PreparedPrompt | None = None
         self._start = self._recordings = 0
 
     def hear(self, samples: Float32, *, last: bool) -> HeardPrompt:
-        """What the conversation and the next samples, or all that were left, add.
+        """Return what the conversation and the next samples add; `last` means that no more follow.
 
-        Raises `InvalidArgument`, also for a conversation whose end is not open.
+        Raises `InvalidArgument`, also for a conversation that does not end with a live recording.
         """
         is_first = self._head is None
         head = self._head = self._head or self._begin()
@@ -98,7 +99,7 @@ class Listener:
         return HeardPrompt(prompt, start, kept, windows, digest(how, self._key.key), is_open=False)
 
     def _remember(self) -> None:
-        """The recording is known from now on, to whoever tells its key."""
+        """Cache the recording, so that it can be sent by key."""
         features = self._features
         size = sum(features.lengths) * features.bins * np.dtype(np.float32).itemsize
 
@@ -109,7 +110,7 @@ class Listener:
         self._prompts.audio.known.put(known)
 
     def _begin(self) -> PreparedPrompt:
-        """The prompt in which the open recording has one position."""
+        """Return the prompt, in which the open recording has one position."""
         conversation = from_tensors(self._tensors, live=True)
         self._tensors = {}
         head = self._prompts.prepare(conversation, speaks=self._speaks, open_end=True)
@@ -122,13 +123,13 @@ Job = Callable[[], "PreparedPrompt | HeardPrompt"]
 
 
 class LiveInput:
-    """What has come of a live segment's input, and what of it can be prepared next."""
+    """A live segment's received input, and what of it can be prepared next."""
 
     def __init__(self, prompts: PromptFactory, *, speaks: bool) -> None:
         self.finished = False
         self._opened = False
         self._prompts = prompts
-        # Without it nothing is prepared before all has come.
+        # Otherwise nothing is prepared before all input was received.
         self._listens = prompts.audio.listens
         self._speaks = speaks
         self._tensors: Mapping[str, Tensor] = {}
@@ -140,9 +141,9 @@ class LiveInput:
         self._ended = False
 
     def take(self, tensors: Mapping[str, Tensor], *, last: bool) -> None:
-        """Take a chunk's tensors in: the conversation first, and then samples.
+        """Add a chunk's tensors: first the conversation, then samples.
 
-        Raises `InvalidArgument` for what is neither, for too many samples, and for NaN.
+        Raises `InvalidArgument` for anything else, for too many samples, and for NaN.
         """
         rest = {name: each for name, each in tensors.items() if name != "samples"}
         if tensors and bool(rest) == self._opened:
@@ -155,7 +156,7 @@ class LiveInput:
             self._opened = True
             self._tensors = rest
             self._index = sum(name.startswith("audio.") for name in rest)
-            # How one that shows something is laid out is only known as a whole.
+            # The layout of a prompt with images or videos is known only as a whole.
             self._listens &= not any(name.startswith(("image.", "video.")) for name in rest)
         if len(samples := tensors.get("samples", np.empty(0, np.float32))):
             self._hear(samples)
@@ -167,18 +168,18 @@ class LiveInput:
         audio.check_longest(self._index, self._samples)
         if not np.isfinite(samples).all():
             raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
-        # A copy: the chunk's bytes may belong to a transport, and hold more than this.
+        # Copy: the chunk's bytes may belong to a transport, and contain more than this.
         self._pieces.append(np.array(samples))
 
     @property
     def began(self) -> bool:
-        """Whether something was prepared before all had come."""
+        """Whether a job was started before all input was received."""
         return self._listener is not None
 
     def next_job(self) -> tuple[Job, int] | None:
-        """What can be prepared next, and of how many bytes; None: nothing yet, or no more.
+        """Return the next job and its bytes; None if nothing can be prepared yet, or any more.
 
-        Nothing is as long as nothing `began` and the input is finished: then it is prepared whole.
+        None also if no job was started and the input is finished: it is then prepared as a whole.
         """
         if self._ended or (self._listener is None and not self._can_begin):
             return None
@@ -196,12 +197,12 @@ class LiveInput:
         return partial(listener.hear, samples, last=self.finished), size
 
     def whole(self) -> dict[str, Tensor]:
-        """The conversation as if it had come whole."""
+        """Return the conversation with the complete recording."""
         return {**self._tensors, f"audio.{self._index}": self._taken()}
 
     @property
     def _can_begin(self) -> bool:
-        """Whether it is known how the conversation's recordings are encoded."""
+        """Whether the encoding of the conversation's recordings is determined."""
         if self.finished or not (self._listens and self._tensors):
             return False
         audio = self._prompts.audio
@@ -209,6 +210,6 @@ class LiveInput:
         return not said or not audio.depends([*audio.lengths(said), max(self._samples, 1)])
 
     def _taken(self) -> Float32:
-        """What has come and was not prepared."""
+        """Return the received samples that were not prepared yet."""
         pieces, self._pieces = self._pieces, []
         return np.concatenate(pieces) if pieces else np.empty(0, np.float32)

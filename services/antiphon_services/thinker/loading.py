@@ -1,4 +1,4 @@
-"""What the thinkers of all families load of a checkpoint, and what they tell of it."""
+"""Loads what the thinkers of all families have in common."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from antiphon_services.vllm.media import MediaLimits
 PREPROCESSOR_FILE = "preprocessor_config.json"
 VISION_TOWER = "thinker.visual."
 VLLM_READS_IT = "set the stage's engine to vllm, which reads it"
-"""The remedy for a quantised thinker on the torch engine."""
+"""The remedy for a quantized thinker on the torch engine."""
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
 )
-"""What Hugging Face's `generate` does unless told otherwise: greedy, 1024 tokens."""
+"""Defaults of Hugging Face's `generate`: greedy, 1024 tokens."""
 
 
 def load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
-    """The audio front end's settings. Raises `FailedPrecondition`."""
+    """Return the audio feature extractor. Raises `FailedPrecondition`."""
     path = model_dir / PREPROCESSOR_FILE
     settings = read_json(path)
     with reading(path):
@@ -45,15 +45,15 @@ def with_media(
     *,
     cuts: bool = False,
 ) -> PromptFactory:
-    """The factory within these limits, with the checkpoint's eyes if anything may be seen.
+    """Return the factory with these limits, and with the checkpoint's vision front end if needed.
 
-    `settings` are those of the family's processor in transformers. It `cuts` pixels for an engine
-    that does not decode them itself.
+    `settings` are those of the family's processor in transformers. With `cuts` it cuts pixels to
+    patches for an engine that does not decode them itself.
     """
     prompts = dataclasses.replace(prompts, max_recordings=media.audio)
     if not media.sees:
         return prompts
-    # Pillow and OpenCV come with vLLM, and nothing else here needs them.
+    # Pillow and OpenCV are installed with vLLM and needed only here.
     from antiphon_services.thinker.vision_loading import load_patch_maker, load_vision
 
     vision = load_vision(model_dir, settings, max_images=media.image, max_videos=media.video)
@@ -62,7 +62,7 @@ def with_media(
 
 
 def first_picture(media: MediaLimits) -> bytes:
-    """The picture that warms the engine up; empty if it sees none."""
+    """Return the image for the warm-up; empty without vision."""
     if not media.image:
         return b""
     from antiphon_services.thinker.vision_loading import blank_picture
@@ -73,7 +73,7 @@ def first_picture(media: MediaLimits) -> bytes:
 def thinker_facts(
     role: str, model_dir: Path, prompts: PromptFactory, engine: str, media: MediaLimits
 ) -> StageFacts:
-    """What `Describe` says of a thinker."""
+    """Return the thinker's facts for `Describe`."""
     kinds = ["text", *(name for name, most in dataclasses.asdict(media).items() if most)]
     if prompts.chat.takes_tools:
         kinds.append("tools")

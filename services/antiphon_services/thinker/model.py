@@ -1,8 +1,8 @@
-"""One forward over new positions of many sequences, on Hugging Face's weights.
+"""One forward over new positions of many sequences, with Hugging Face's weights.
 
-Equals the families' thinkers in transformers (5.19), but for the deepstack features of images,
-which are left out here. The positions that turn keys and queries are those in the slot where
-there is only text and audio; with images and videos the prompt says them.
+Equals the families' thinkers in transformers (5.19), except for the deepstack features of images,
+which are omitted. With only text and audio, rotary positions are those in the slot. With images and
+videos, the prompt specifies them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ Offsets = npt.NDArray[np.intp]
 class ThinkerFeed:
     """New ids of one sequence, from position `start` on.
 
-    `media` [k, hidden] is what stands at the k ids among them that are heard or seen. `tapped`
-    are offsets of the ids whose row is kept; the logits after the last are computed if `sampled`.
-    `turned` int64 [n, 3] are the positions in rotary attention; where there are none, they are
-    those in the slot plus `shift`.
+    `media` [k, hidden] are the rows at the k media placeholders among them. `tapped` are offsets of
+    ids whose row is kept. The logits after the last id are computed if `sampled`. `turned` int64
+    [n, 3] are the rotary positions; None means those in the slot plus `shift`.
     """
 
     slot: int
@@ -55,13 +54,13 @@ class ThinkerFeed:
 
     @property
     def span(self) -> Span:
-        """Where the ids go."""
+        """The span of the ids in the slot."""
         return Span(self.slot, self.start, len(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Logits [V] after the last id if they were wanted, and the rows [n, hidden] that were kept."""
+    """Logits [V] after the last id if requested, and the kept rows [n, hidden]."""
 
     logits: Tensor | None
     rows: Tensor
@@ -69,11 +68,11 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class _StepNumbers(Generic[Of]):
-    """What the device must know of a step, of arrays or of tensors on it.
+    """Numbers of a step for the device, as arrays or as tensors on it.
 
-    `ids` [n]; the rows at which something is heard or seen, are kept (`tapped`), or have their
-    logits computed (`sampled`); of the kept ones the `places` [2, k], slots and positions, and
-    which are `words` [k]; positions in rotary attention [n] or [n, 3] if they are others.
+    `ids` [n]; the rows with media, with kept hidden states (`tapped`), or with logits (`sampled`);
+    for the kept ones `places` [2, k], slots and positions, and whether they are `words` [k]; rotary
+    positions [n] or [n, 3] if they differ from the slots'.
     """
 
     ids: Of
@@ -93,12 +92,10 @@ class _StepNumbers(Generic[Of]):
 class ThinkerModel:
     """Runs Hugging Face's `module`, a thinker; the talker's rows stay in `row_store`.
 
-    A row is hidden state number `tapped_layer`, as `Decoder.append` counts, or, `with_words`, the
-    sum of it and the word's embedding, which is zero where something is heard or seen. `special`
-    are the ids that stand for that, `towers` how what stands there is encoded.
-    `bucketing` runs what can be a graph, by `kernels` if there are any. Raises `InvalidArgument`
-    for slots that a GPU cannot hold
-    at their longest.
+    A row is hidden state number `tapped_layer`, counted as in `Decoder.append`. `with_words`, it is
+    the sum with the word's embedding, which is zero at media positions. `special` are the
+    placeholder ids, `towers` the plan of the encoders. `bucketing` runs parts as graphs, with
+    `kernels` if given. Raises `InvalidArgument` if a GPU cannot hold all slots at full length.
     """
 
     def __init__(
@@ -145,7 +142,8 @@ class ThinkerModel:
         self.row_store = RowStore(self._words.weight, width, slots, context_limit)
 
     def encode(self, piece: AudioFeatures | VisualPatches) -> Tensor:
-        """A tower's output [positions, hidden] of all recordings, or of an image or video."""
+        """Return a tower's output [positions, hidden] for all recordings, or for an image or
+        video."""
         if isinstance(piece, AudioFeatures):
             return self._encode_audio(piece)
         patches = on_device(piece.patches, self.device).to(self._vision_tower.dtype)
@@ -172,7 +170,7 @@ class ThinkerModel:
         return rows[len(rows) - sum(audio.positions) :].to(self._words.weight.dtype)
 
     def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:
-        """Append every feed's ids to its sequence, all in one batch."""
+        """Append every feed's ids to its sequence in one batch."""
         order = sorted(range(len(feeds)), key=lambda index: self._decoder.order(feeds[index].span))
         ordered = [feeds[index] for index in order]
         self.cache.reserve(max(each.span.end for each in feeds))
@@ -200,7 +198,7 @@ class ThinkerModel:
         return [fed[index] for index in range(len(feeds))]
 
     def _numbers(self, feeds: Sequence[ThinkerFeed]) -> _StepNumbers[npt.NDArray[np.int64]]:
-        """What the device must know of a step."""
+        """Return the numbers of a step for the device."""
         starts = np.cumsum([0, *(len(each.ids) for each in feeds)])[:-1]
         heard = [
             start + np.flatnonzero(is_media(each.ids, self._special))
@@ -233,7 +231,7 @@ class ThinkerModel:
         )
 
     def _embed(self, feeds: Sequence[ThinkerFeed], there: _StepNumbers[Tensor]) -> Tensor:
-        """Word embeddings [n, hidden], and at other ids what is heard or seen."""
+        """Return word embeddings [n, hidden], with media rows at their placeholders."""
         rows: Tensor = self._words(there.ids)
         media = [each.media for each in feeds if each.media is not None and len(each.media)]
         if media:
@@ -247,7 +245,7 @@ class ThinkerModel:
         tapped: Tensor,
         embedded: Tensor,
     ) -> Tensor:
-        """Keep the rows that all `feeds` want to be kept; [n, hidden]."""
+        """Store and return the rows that `feeds` keep; [n, hidden]."""
         rows = tapped[there.tapped]
         if not len(rows):
             return rows
@@ -258,7 +256,7 @@ class ThinkerModel:
 
 
 def _turned(feeds: Sequence[ThinkerFeed]) -> npt.NDArray[np.int64] | None:
-    """Positions [n] or [n, 3] in rotary attention; None where they are those in the slots."""
+    """Return rotary positions [n] or [n, 3]; None if they are those in the slots."""
     if all(each.turned is None and not each.shift for each in feeds):
         return None
     plain = [
@@ -273,12 +271,12 @@ def _turned(feeds: Sequence[ThinkerFeed]) -> npt.NDArray[np.int64] | None:
 
 
 def _whole(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """One after the other."""
+    """Concatenate the parts."""
     return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)
 
 
 def _split(feeds: Sequence[ThinkerFeed], logits: Tensor, tapped: Tensor) -> list[Fed]:
-    """Each feed's part of what was computed."""
+    """Return each feed's part of the results."""
     rows = iter(torch.split(tapped, [len(each.tapped) for each in feeds]))
     drawn = iter(logits)
     return [Fed(next(drawn) if each.sampled else None, next(rows)) for each in feeds]

@@ -1,7 +1,7 @@
-"""How many samples an MP4 file says it has, from its boxes alone, before a decoder opens it.
+"""Counts the samples that an MP4 file declares, from its boxes, before a decoder opens it.
 
-A table of some bytes can say that there are billions of frames: FFmpeg makes an index of
-them all when it opens the file, and finding the last one to see would take that many grabs.
+A table of a few bytes can declare billions of frames. FFmpeg indexes all of them when it opens the
+file, and reading the last visible one would take that many grabs.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from antiphon.errors import InvalidArgument
 
 MAX_VIDEO_FRAMES = 28_800
-"""Two minutes at 240 frames a second."""
+"""Two minutes at 240 frames per second."""
 
 MAX_OTHER_SAMPLES = 8_000_000
-"""Of a track that is no video: two minutes of sound, where each of its samples is one."""
+"""For tracks other than video: two minutes of audio with one entry per sample."""
 
 MAX_TRACKS = 16
 
 MAX_INDEX_BYTES = 16 << 20
-"""Of the box that describes all tracks: two minutes of film and sound take about 1 MB."""
+"""Size of the box that describes all tracks; two minutes of video and audio take about 1 MB."""
 
 MAX_BOXES = 100_000
-"""A fragment for each frame of two minutes takes about a third of it."""
+"""About three times what one fragment per frame of two minutes takes."""
 
 _CONTAINERS = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"})
 _SIZE_TABLES = frozenset({b"stsz", b"stz2"})
@@ -32,7 +32,7 @@ _SIZE_TABLES = frozenset({b"stsz", b"stz2"})
 
 @dataclass(slots=True)
 class _Counts:
-    """What has been counted: of the present track, of those before it, and of all fragments."""
+    """Counts of the current track, of those before it, and of all fragments."""
 
     samples: int = 0
     others: int = 0
@@ -42,7 +42,7 @@ class _Counts:
 
 
 def check_samples(data: bytes, name: str) -> None:
-    """Raise `InvalidArgument`, with `name` as its field, for a file of too many samples."""
+    """Raise `InvalidArgument`, with `name` as its field, for a file with too many samples."""
     counts = _Counts()
     for boxes, (kind, start, end) in enumerate(_boxes(data, 0, len(data))):
         if boxes >= MAX_BOXES:
@@ -86,7 +86,7 @@ def _check(counts: _Counts, name: str) -> None:
 
 
 def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, start and end of the content of each box, those in containers behind their own."""
+    """Yield kind, start and end of each box's content; a container precedes its children."""
     waiting = [(at, end)]
     while waiting:
         at, end = waiting.pop()
@@ -106,12 +106,12 @@ def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _timed(data: bytes, start: int, end: int) -> int:
-    """Samples of a table of durations, which are run-length coded."""
+    """Return the samples in a run-length coded table of durations."""
     entries = min(_number(data, start + 4, end), max(end - start - 8, 0) // 8)
     table = data[start + 8 : start + 8 + 8 * entries]
     return sum(count for count, _ in struct.iter_unpack(">II", table))
 
 
 def _number(data: bytes, at: int, end: int) -> int:
-    """Four bytes; 0 where the box has none."""
+    """Return four bytes as a number; 0 if the box is too short."""
     return int.from_bytes(data[at : at + 4], "big") if at + 4 <= end else 0

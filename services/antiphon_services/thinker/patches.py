@@ -1,8 +1,7 @@
-"""Pixels cut into patches as vision towers take them, exactly as Qwen's processors do it.
+"""Cuts pixels into patches for vision towers, exactly as Qwen's processors do.
 
-An image goes through the checkpoint's own processor. A video's frames have their final size
-already, so that normalising and cutting is all that its processor would do; it needs torchvision,
-and this does not.
+An image uses the checkpoint's own processor. A video's frames already have their final size, so its
+processor would only normalize and cut. It needs torchvision; this module does not.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ Float32 = npt.NDArray[np.float32]
 class VisualPatches:
     """An image or a video: patches float32 [n, values], in the order of its `grid`.
 
-    `grid` counts patches: times, rows, columns. Those with equal digests are encoded alike and
-    turned alike; a digest is a negative number of 64 bits.
+    `grid` counts patches: times, rows, columns. Equal digests mean equal encoding and rotary
+    positions; a digest is a negative 64-bit number.
     """
 
     patches: Float32
@@ -37,13 +36,13 @@ class VisualPatches:
 
 
 class PatchMaker:
-    """Cuts pixels as a checkpoint's `processor` does."""
+    """Cuts pixels like a checkpoint's `processor`."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
 
     def __call__(self, visual: Visual) -> VisualPatches:
-        """Decode and cut: takes long. Raises `InvalidArgument` for a file that is broken."""
+        """Decode and cut, which is slow. Raises `InvalidArgument` for a corrupt file."""
         pixels = visual.pixels()
         if isinstance(pixels, np.ndarray):
             patches, grid = self._cut(pixels)
@@ -54,7 +53,8 @@ class PatchMaker:
         return VisualPatches(patches, grid, digest(how, recording_key(patches)))
 
     def _cut(self, frames: Pixels) -> tuple[Float32, tuple[int, int, int]]:
-        """Patches and grid of frames [n, height, width, 3]; the last one fills the last time up."""
+        """Return patches and grid of frames [n, height, width, 3]; the last frame is repeated as
+        padding."""
         processor = self._processor
         together, side, merged = (
             processor.temporal_patch_size,
@@ -72,7 +72,7 @@ class PatchMaker:
         cut = normal.reshape(
             times, together, rows // merged, merged, side, columns // merged, merged, side, 3
         )
-        # Of each time: blocks of merged patches by row, the patches in them, then colours.
+        # For each time: blocks of merged patches by row, the patches in them, then colours.
         ordered = cut.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
         patches = np.ascontiguousarray(ordered).reshape(times * rows * columns, -1)
         return patches, (times, rows, columns)

@@ -1,8 +1,8 @@
-"""A conversation made ready for any engine: prompt ids, audio features and what is seen.
+"""Prepares a conversation for any engine: prompt ids, audio features and images or videos.
 
-Mirrors the families' processors in Hugging Face: chat template, one placeholder id repeated
-for every position that a recording, image or video takes, features. What is wrong with a
-request is found here, before an engine spends anything on it.
+Mirrors the families' processors in Hugging Face: the chat template, one placeholder id repeated for
+every position of a recording, image or video, and features. Invalid requests are detected here,
+before an engine spends work on them.
 """
 
 from __future__ import annotations
@@ -26,32 +26,30 @@ from antiphon_services.thinker.patches import VisualPatches
 from antiphon_services.vllm.media import MediaLimits
 
 if TYPE_CHECKING:
-    # It needs Pillow, which a stage that sees nothing does without.
+    # It needs Pillow, which a stage without vision need not have.
     from antiphon_services.thinker.vision import VisionFrontEnd, Visual
 
 Ids = npt.NDArray[np.int32]
 
 JSON_ESCAPE = 6
-"""Most bytes of JSON for one of text: control characters are spelled `\\u0000`."""
+"""Most JSON bytes per byte of text: control characters are written as `\\u0000`."""
 
 PART_BYTES = 128
-"""Of JSON around a message or a part of one, of which a prompt has no more than positions."""
+"""JSON bytes around a message or part; a prompt has at most as many as positions."""
 
 
 def any_prompt(ids: Ids) -> None:
-    """Raises for no prompt."""
+    """Accept any prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """What an engine prefills: ids int32 [P], features for the audio ids among them, and what
-    the image and video ids show, in their order.
+    """The input of an engine: ids int32 [P], audio features, and images and videos in order.
 
-    For an engine that takes patches these are here, and, where there are any, the positions
-    `turned` int64 [P, 3] in rotary attention and the one that follows them. `calls` is there if
-    the reply may call functions. The last `begun` ids are a beginning of the reply, not said by
-    anyone: the talker does not get them. `listened` positions of audio, whose features are
-    not among these, were taken in while they were recorded.
+    For an engine that takes `patches`, these are set, and with them the rotary positions `turned`
+    int64 [P, 3] and the next position. `calls` is set if the reply may call functions. The last
+    `begun` ids are a forced beginning of the reply; the talker does not receive them. `listened`
+    positions of audio, without features here, were processed while they were recorded.
     """
 
     ids: Ids
@@ -71,26 +69,26 @@ class PreparedPrompt:
 
     @property
     def shift(self) -> int:
-        """What to add to a position of the reply for the one that turns it."""
+        """Difference between a reply position's rotary position and the position itself."""
         return 0 if self.turned is None else self.following - len(self.ids)
 
     @property
     def reach(self) -> int:
-        """The first position that the prompt has taken neither in a slot nor in turning."""
+        """First position that is free both in the slot and in rotary positions."""
         return max(len(self.ids), self.following)
 
     @property
     def audio_positions(self) -> int:
-        """How many of the positions stand for audio."""
+        """Number of audio positions."""
         return self.listened + (sum(self.audio.positions) if self.audio else 0)
 
     @property
     def image_positions(self) -> int:
-        """How many of the positions stand for images and videos."""
+        """Number of image and video positions."""
         return sum(visual.positions for visual in self.visuals)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What leaves on the edge `prompt` before anything was computed."""
+        """Return the tensors sent on the edge `prompt` before computation starts."""
         if not self.visuals:
             return {"ids": self.heard_ids}
         grids = np.array([each.grid for each in self.visuals], dtype=np.int32)
@@ -104,12 +102,11 @@ class PromptTooLong(InvalidArgument):
 
 @dataclass(frozen=True, slots=True)
 class PromptFactory:
-    """Makes prompts for one checkpoint; `context_limit` counts prompt and reply.
+    """Creates prompts for one checkpoint; `context_limit` counts prompt and reply.
 
-    A conversation has at most `max_recordings`. Without `vision` neither images nor videos are
-    taken. `check_spoken` raises
-    `InvalidArgument` for a prompt whose reply cannot be spoken. `patches` cuts pixels for an
-    engine that does not decode them itself.
+    A conversation has at most `max_recordings`. Without `vision`, images and videos are rejected.
+    `check_spoken` raises `InvalidArgument` for a prompt whose reply cannot be spoken. `patches`
+    cuts pixels for an engine that does not decode them itself.
     """
 
     chat: ChatTokenizer
@@ -123,7 +120,7 @@ class PromptFactory:
 
     @property
     def max_text_bytes(self) -> int:
-        """No text of more bytes can fit; one of fewer need not."""
+        """Upper bound on text that can fit; shorter text may still not fit."""
         return self.context_limit * self.chat.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
@@ -134,13 +131,12 @@ class PromptFactory:
     def prepare(
         self, conversation: Conversation, *, speaks: bool, open_end: bool = False
     ) -> PreparedPrompt:
-        """The prompt of a conversation; `speaks` if the reply is to be spoken.
+        """Return the prompt of a conversation; `speaks` if the reply is to be spoken.
 
-        With an `open_end` the last recording is not there yet and takes one position; the others
-        are encoded as beside a long one.
-
-        Raises `InvalidArgument` naming `messages`, `audio.N`, `image.N` or `video.N`, and
-        `NotImplementedYet` for images, videos and functions where none are taken.
+        With `open_end` the last recording is missing and takes one position; the others are encoded
+        as if together with a long one. Raises `InvalidArgument` with `messages`, `audio.N`,
+        `image.N` or `video.N`, and `NotImplementedYet` for unsupported images, videos and
+        functions.
         """
         if not conversation.messages:
             raise InvalidArgument("messages: there are none", field="messages")
@@ -164,7 +160,7 @@ class PromptFactory:
     def _cut(
         self, prompt: PreparedPrompt, patches: Callable[[Visual], VisualPatches]
     ) -> PreparedPrompt:
-        """The prompt with its patches and positions."""
+        """Return the prompt with its patches and rotary positions."""
         told = prompt.tensors()
         seen = self.special.image, self.special.video
         turned, following = rotary_positions(
@@ -175,7 +171,7 @@ class PromptFactory:
         return replace(prompt, patches=cut, turned=turned, following=following)
 
     def _listen(self, recordings: Sequence[Heard], *, alone: bool, more: int) -> tuple[int, ...]:
-        """The positions that each recording takes, and one for each that is not there yet."""
+        """Return the positions of each recording, and one for each missing one."""
         if (count := len(recordings) + more) > self.max_recordings:
             raise InvalidArgument(
                 f"messages: {count} recordings; this thinker takes at most "
@@ -186,7 +182,7 @@ class PromptFactory:
         return self.audio.positions(recordings, alone=alone) + (1,) * more
 
     def _look(self, conversation: Conversation) -> tuple[Visual, ...]:
-        """What the conversation shows, in the order of its parts."""
+        """Return the conversation's images and videos in the order of its parts."""
         if not (conversation.images or conversation.videos):
             return ()
         if self.vision is None:
@@ -203,7 +199,7 @@ class PromptFactory:
         heard: Sequence[int],
         visuals: Sequence[Visual],
     ) -> Ids:
-        """Repeat the nth id of a kind as often as the nth thing of it takes positions."""
+        """Repeat the nth placeholder of a kind for all positions of the nth item."""
         special = self.special
         kinds = (
             ("recordings", special.audio, heard),
@@ -225,11 +221,11 @@ class PromptFactory:
         return np.repeat(ids, repeats)
 
     def check_room(self, ids: Ids) -> None:
-        """Raise `PromptTooLong` unless there is room for a reply behind these ids."""
+        """Raise `PromptTooLong` unless a reply fits after these ids."""
         self._check(ids, len(ids))
 
     def _check(self, ids: Ids, reach: int) -> None:
-        """Raise unless there is room for a reply behind the position that the prompt reaches."""
+        """Raise unless a reply fits after the position that the prompt reaches."""
         taken = max(len(ids), reach)
         if taken >= self.context_limit:
             raise PromptTooLong(
@@ -247,9 +243,9 @@ class PromptFactory:
 
 
 def _call_rules(conversation: Conversation) -> CallRules | None:
-    """What calls the reply may have; None if it is not looked through for any.
+    """Return the rules for calls in the reply; None if it is not searched for calls.
 
-    It is if earlier replies have had some, too: the model may imitate them.
+    It is also searched if earlier replies had calls, since the model may imitate them.
     """
     choice = conversation.tool_choice
     names = function_names(conversation.tools)

@@ -1,9 +1,9 @@
-"""Which hidden rows of a reply may leave, for a talker that reads rows in place of ids.
+"""Hidden rows of a reply that may be sent, for a talker that reads rows instead of ids.
 
-Laws: the row of an id leaves when it has come and the id may be spoken, in order and once. It
-comes a step after its id, maybe by another way, on which it can be the faster one. The last id of
-a reply has no row; rows of ids that are not to be spoken are nobody's, those of a call of a
-function among them.
+Invariants: the row of an id is sent once, in order, when it is available and the id may be spoken.
+It becomes available one step after its id, possibly on another path, which can be the faster one.
+The last id of a reply has no row. Rows of ids that are not spoken are dropped, including those of a
+function call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon_services.text.stopping import ReleasedText
 
 
 class ReplyRows:
-    """The rows of one reply, each [hidden]; `complete` when the last that may leave has left."""
+    """The rows of one reply, each [hidden]; `complete` when the last one was sent."""
 
     def __init__(self) -> None:
         self._waiting: deque[Tensor] = deque()
@@ -28,12 +28,12 @@ class ReplyRows:
         self.complete = False
 
     def release(self, release: ReleasedText) -> None:
-        """Note how many more ids may be spoken, and whether they are the last."""
+        """Record how many more ids may be spoken, and whether they are the last."""
         self._spoken += len(release.spoken)
         self._finish = self._finish or release.speech_finish
 
     def come(self, start: int, rows: Tensor) -> None:
-        """Take the rows [n, hidden] of ids `start` to `start + n`. Raises `DataLoss` for a gap."""
+        """Add the rows [n, hidden] of ids `start` to `start + n`. Raises `DataLoss` for a gap."""
         if self.complete:
             return
         following = self._left + len(self._waiting)
@@ -42,7 +42,7 @@ class ReplyRows:
         self._waiting.extend(rows)
 
     def leave(self) -> tuple[Sequence[Tensor], FinishReason | None]:
-        """The rows that leave now, and how the reply ended if they are the last; told once."""
+        """Return the rows to send now, and how the reply ended if they are the last; only once."""
         count = min(len(self._waiting), self._spoken - self._left)
         self._left += count
         leaving = [self._waiting.popleft() for _ in range(count)]

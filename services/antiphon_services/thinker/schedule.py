@@ -1,4 +1,4 @@
-"""How the prompt rows of one step are shared among the prompts that wait."""
+"""Divides the prompt rows of a step among the waiting prompts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def prefill_shares(remaining: Sequence[int], budget: int) -> list[int]:
-    """Rows of each prompt in this step, given the rows that each still has, oldest first.
+    """Return each prompt's rows in this step, given its remaining rows, oldest first.
 
-    At most `budget` together. A quarter goes to the oldest, so that none waits for
-    ever; the rest goes to the shortest first, so that a long prompt delays no short one.
+    At most `budget` in total. A quarter goes to the oldest, which prevents starvation. The rest
+    goes to the shortest first, so that a long prompt delays no short one.
     """
     shares = [0] * len(remaining)
     shortest_first = sorted(range(len(remaining)), key=lambda index: remaining[index])

@@ -1,4 +1,4 @@
-"""A segment of the thinker, and what of it leaves on which edge: the same for every engine."""
+"""A segment of the thinker and its output on each edge, for every engine."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ TOOL_CALLS = "tool_calls"
 
 
 class ReplyAnswer(Protocol):
-    """A prompt and the reply to it, as far as they leave."""
+    """A prompt and its reply, as needed for output."""
 
     @property
     def prompt(self) -> PreparedPrompt:
-        """What is answered."""
+        """The prompt."""
 
     @property
     def reply(self) -> ReplyText:
-        """The ids so far."""
+        """The reply so far."""
 
     @property
     def row_positions(self) -> Positions:
-        """Prompt positions whose hidden row the talker needs, ascending."""
+        """Prompt positions whose hidden rows the talker needs, ascending."""
 
     @property
     def reply_rows(self) -> ReplyRows | None:
-        """Those of the reply's ids, which must be there where they are wanted."""
+        """Rows of the reply's ids, if the talker needs them."""
 
     @property
     def reused(self) -> int:
-        """How many positions of the prompt were not computed anew."""
+        """Number of prompt positions that were not computed again."""
 
 
 G = TypeVar("G", bound=ReplyAnswer)
@@ -58,12 +58,12 @@ G = TypeVar("G", bound=ReplyAnswer)
 
 @dataclass(slots=True)
 class ThinkerSegment(Generic[G]):
-    """One segment's state; `generation` is there once its input was prepared.
+    """State of one segment; `generation` is set once its input was prepared.
 
-    With `every_row` the talker reads a row of every position, also of the reply's, and no ids of
-    it. `preparation` is the prompt, or more of it, while it is being made; `live_input` is there in
-    a live segment. `spoken` counts the ids, or rows, that left on `tokens`, and `called` the pieces
-    of calls; `logprobs` is there if they are asked for.
+    With `every_row` the talker reads a row for every position, including the reply's, and no ids of
+    it. `preparation` is the prompt, or more of it, in progress. `live_input` is set in a live
+    segment. `spoken` counts the ids, or rows, sent on `tokens`, and `called` the pieces of calls.
+    `logprobs` is set if requested.
     """
 
     key: SegmentKey
@@ -86,7 +86,7 @@ class ThinkerSegment(Generic[G]):
 
     @contextlib.contextmanager
     def alone(self, events: list[EngineEvent], let_go: Callable[[], None]) -> Iterator[None]:
-        """What goes wrong inside fails this segment and no other; `let_go` frees what it holds."""
+        """A context whose exceptions fail only this segment; `let_go` frees its resources."""
 
         def end() -> None:
             self.ended = True
@@ -96,20 +96,20 @@ class ThinkerSegment(Generic[G]):
             yield
 
     def wants(self, edge: str) -> bool:
-        """Whether an output edge goes anywhere."""
+        """Return whether an output edge has a destination."""
         return edge in self.settings.outputs
 
     def wants_rows(self, generation: G) -> bool:
-        """Whether anyone needs hidden rows of the prompt."""
+        """Return whether hidden rows of the prompt are needed."""
         return self.wants(PROMPT) and len(generation.row_positions) > 0
 
     @property
     def wants_reply_rows(self) -> bool:
-        """Whether anyone needs hidden rows of the reply."""
+        """Whether hidden rows of the reply are needed."""
         return self.every_row and self.wants(TOKENS)
 
     def emit_prompt(self, generation: G) -> Iterator[EngineEvent]:
-        """The prompt's ids, before anything of it was computed."""
+        """Yield the prompt's ids, before computation starts."""
         if self.wants(PROMPT):
             finish = None if len(generation.row_positions) else FinishReason.STOP
             yield Emitted(self.key, PROMPT, 0, generation.prompt.tensors(), finish)
@@ -117,8 +117,10 @@ class ThinkerSegment(Generic[G]):
     def emit_heard(
         self, ids: npt.NDArray[np.int32], start: int, *, more: bool, whole: bool
     ) -> EngineEvent:
-        """The prompt's ids from `start` on. If there are no `more` and all rows have left, it is
-        `whole`."""
+        """Return the prompt's ids from `start` on.
+
+        The edge ends if there are no `more` and all rows were sent (`whole`).
+        """
         tensors: Tensors = {"ids": ids[start:]}
         if more:
             tensors = {**tensors, "more_ids": np.ones(1, np.uint8)}
@@ -127,7 +129,8 @@ class ThinkerSegment(Generic[G]):
     def emit_rows(
         self, generation: G, rows: Tensor, positions: Positions, *, last: bool
     ) -> EngineEvent:
-        """Hidden rows [n, hidden] at ascending prompt positions [n]; `last` if no more come."""
+        """Return hidden rows [n, hidden] at ascending prompt positions [n]; `last` ends the
+        edge."""
         finish = FinishReason.STOP if last else None
         if self.every_row:
             return Emitted(self.key, PROMPT, int(positions[0]), {"rows": rows}, finish)
@@ -135,8 +138,8 @@ class ThinkerSegment(Generic[G]):
         return Emitted(self.key, PROMPT, len(generation.prompt.heard_ids), tensors, finish)
 
     def emit_reply(self, generation: G, release: ReleasedText) -> Iterator[EngineEvent]:
-        """The latest id with the text that it completes, the ids that may be spoken now, and the
-        pieces of calls that it lets go."""
+        """Yield the latest id with its text, the ids that may be spoken now, and pieces of
+        calls."""
         reply = generation.reply
         if self.wants(TEXT):
             tensors: Tensors = {
@@ -158,7 +161,7 @@ class ThinkerSegment(Generic[G]):
             self.called += len(release.calls)
 
     def emit_reply_rows(self, rows: ReplyRows) -> Iterator[EngineEvent]:
-        """The rows of the reply that may leave now."""
+        """Yield the reply rows that may be sent now."""
         leaving, finish = rows.leave()
         if leaving or finish:
             tensors: Tensors = {"rows": np.stack(leaving)} if leaving else {}
@@ -166,19 +169,19 @@ class ThinkerSegment(Generic[G]):
             self.spoken += len(leaving)
 
     def complete(self, generation: G, finish: FinishReason) -> Completed:
-        """Ends the segment: what it took and gave."""
+        """End the segment and return its counts."""
         self.ended = True
         return self.cost(finish, generation)
 
     def so_far(self) -> Completed:
-        """What it has taken and given until it is cancelled, which is now."""
+        """Return the counts of a segment that is being cancelled."""
         reason = FinishReason.CANCELLED
         if self.generation is None:
             return Completed(self.key, reason, 0, 0)
         return self.cost(reason, self.generation)
 
     def cost(self, finish: FinishReason, generation: G) -> Completed:
-        """What it took and gave."""
+        """Return the segment's counts."""
         return Completed(
             self.key,
             finish,

@@ -1,4 +1,4 @@
-"""Loads the torch engine of a thinker, of whichever family."""
+"""Loads the torch engine of a thinker of any family."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TOWERS = "audio_tower", "visual"
 
 @dataclass(frozen=True, slots=True)
 class TorchThinker:
-    """Hugging Face's module for a thinker of this `config`, and what its talker reads of it.
+    """Hugging Face's module for a thinker of this `config`, and what its talker reads.
 
-    `tapped_layer`, `towers` and `with_words` are those of `ThinkerModel`; `processor` are the
-    settings of the family's processor in transformers, for one that sees.
+    For `tapped_layer`, `towers` and `with_words` see `ThinkerModel`. `processor` are the settings
+    of the family's processor in transformers, for a thinker with vision.
     """
 
     module_class: type[torch.nn.Module]
@@ -59,10 +59,10 @@ def load_torch(
     bucketing: Bucketing | None,
     prefill_rows: int | None,
 ) -> LoadedStage:
-    """The stage, warmed up; it takes what `media` says; `intake` is without eyes.
+    """Return the stage, warmed up, with the limits of `media`; `intake` has no vision front end.
 
-    Raises `FailedPrecondition` for weights that are not complete, and where no prompt succeeds;
-    `InvalidArgument` for slots that a GPU cannot hold at their longest.
+    Raises `FailedPrecondition` for incomplete weights and if no prompt succeeds; `InvalidArgument`
+    if a GPU cannot hold all slots at full length.
     """
     to_host = ToHost.of(config)
     prompts = with_media(model_dir, intake.prompts, thinker.processor, media, cuts=True)

@@ -1,8 +1,8 @@
-"""Videos: frames at an even pace, already in the size in which the model sees them.
+"""Decodes videos: frames at a fixed pace, in the size that the model sees.
 
-As in Qwen's own tools, frames are taken at two a second and made as large as a frame may
-be, so that a long video does not lie in memory at its full size; the checkpoint's video
-processor then finds nothing to resize.
+Like in Qwen's own tools, two frames per second are taken and resized to the largest allowed size,
+so that a long video is not held in memory at full size. The checkpoint's video processor then has
+nothing to resize.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from antiphon_services.thinker.vision import (
     broken,
 )
 
-# FFmpeg's AV_LOG_QUIET: it would write a line for each fault of a file. OpenCV reads it with the
-# first video.
+# FFmpeg's AV_LOG_QUIET: otherwise it prints a line for each fault of a file. OpenCV reads it with
+# the first video.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 MAX_VIDEO_S = 120.0
-"""Of one video; its frames are all in memory at once."""
+"""Longest video; all of its frames are in memory at once."""
 
 _MP4 = b"ftyp"
 
 
 def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Visual:
-    """What the header of an MP4 file and its first frame say. Raises `InvalidArgument`."""
+    """Read the header of an MP4 file and its first frame. Raises `InvalidArgument`."""
     check_samples(file.tobytes(), name)
     capture = _open(file, name)
     total = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
@@ -68,7 +68,8 @@ def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Vis
 
 
 def _sampled(total: int, rate: float, together: int) -> npt.NDArray[np.int64]:
-    """Which frames are seen, evenly spread: whole groups of `together`, if there are so many."""
+    """Return the indices of sampled frames, evenly spaced, in whole groups of `together` if
+    possible."""
     wanted = min(max(int(total / rate * FRAMES_PER_S), together), total)
     wanted -= wanted % together if wanted > together else 0
     return np.linspace(0, total - 1, wanted).round().astype(np.int64)
@@ -77,7 +78,7 @@ def _sampled(total: int, rate: float, together: int) -> npt.NDArray[np.int64]:
 def _decode(
     file: Tensor, name: str, indices: npt.NDArray[np.int64], size: tuple[int, int]
 ) -> Pixels:
-    """Frames [len(indices), height, width, 3] of `size` (width, height)."""
+    """Return frames [len(indices), height, width, 3] of `size` (width, height)."""
     capture = _open(file, name)
     frames: list[Pixels] = []
     try:
@@ -98,19 +99,19 @@ def _decode(
 
 
 def _frame(frame: Pixels, size: tuple[int, int]) -> Pixels:
-    """One frame as RGB in its final size."""
+    """Return one frame as RGB in its final size."""
     image = Image.fromarray(cv2.cvtColor(frame, cv2.COLOR_BGR2RGB))
     return np.asarray(image.resize(size, Image.Resampling.BICUBIC))
 
 
 def _open(file: Tensor, name: str) -> cv2.VideoCapture:
-    """The file, opened. Raises `InvalidArgument`.
+    """Open the file. Raises `InvalidArgument`.
 
-    It is never released but by forgetting it: OpenCV's `release` lets go of the bytes, which
-    are Python's, without the interpreter's lock, and takes the process with it.
+    It is only released by garbage collection: OpenCV's `release` frees the bytes, which belong to
+    Python, without the GIL, and crashes the process.
     """
     data = file.tobytes()
-    # The library takes playlists too, and fetches what they name.
+    # The library also accepts playlists, and fetches what they name.
     if data[4:8] != _MP4:
         raise InvalidArgument(f"{name}: is no MP4 file", field=name)
     try:

@@ -1,9 +1,9 @@
-"""Images and videos: what of a prompt they take, and the pixels that the model is given.
+"""Images and videos: their prompt positions, and their pixels for the model.
 
-A file's header says how many positions it takes, so a prompt that is too long is refused
-before a pixel is decoded. Pixels are decoded beside the engine, and from there on they go
-through the checkpoint's own image and video processors, in vLLM as in Hugging Face. The
-sizes that these choose are computed here with Hugging Face's own rule.
+A file's header determines its positions, so a prompt that is too long is rejected before any pixel
+is decoded. Pixels are decoded on other threads than the engine's, then pass through the
+checkpoint's own image and video processors, in vLLM as in Hugging Face. The sizes that these choose
+are computed here with Hugging Face's own rule.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from antiphon.errors import InvalidArgument
 from antiphon.values.chunk import Tensor
 from antiphon.values.conversation import Conversation, ImagePart, VideoPart
 
-# Pillow warns in the words of the file, in as many lines as it asks for, and Python keeps each.
+# Pillow's warnings quote the file, with any number of lines, and Python stores each.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 MAX_PIXELS = 64_000_000
-"""Of an image, or of a video's frame; more than any camera's in one file is an attack."""
+"""Largest image or video frame; more than any camera produces is treated as an attack."""
 
 MAX_CONVERSATION_PIXELS = 256_000_000
-"""Of all images of a conversation at full size and all frames of its videos at theirs. On vLLM they
-are in memory together, three bytes a pixel."""
+"""All images of a conversation at full size plus all frames of its videos at theirs.
+
+On vLLM they are in memory together, at three bytes per pixel."""
 
 FRAMES_PER_S = 2.0
-"""Of a video, those that are seen."""
+"""Sampled frames per second of video."""
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 _BACKGROUND = (255, 255, 255)
@@ -51,12 +52,11 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Visual:
-    """An image or video of a conversation, as its file's header describes it.
+    """An image or video of a conversation, as described by its file's header.
 
-    `grid` are the positions that it takes: times, rows, columns. Two times are `step`
-    positions apart, as the model counts. `decoded` is the number of its pixels in memory, those of
-    all frames together. `pixels` decodes it, an image upright, RGB and on
-    white, or a video's frames [frames, height, width, 3]: that takes long, and raises
+    `grid` are its positions: times, rows, columns. Two times are `step` positions apart. `decoded`
+    is the number of its pixels in memory, over all frames. `pixels` decodes it: an upright RGB
+    image on white, or a video's frames [frames, height, width, 3]. That is slow, and raises
     `InvalidArgument` for a file that cannot be decoded.
     """
 
@@ -68,22 +68,22 @@ class Visual:
 
     @property
     def positions(self) -> int:
-        """Prompt positions that it takes."""
+        """Number of its prompt positions."""
         times, rows, columns = self.grid
         return times * rows * columns
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a checkpoint's processor does to pixels: the side of a position's square, and the
-    least and most pixels of an image or frame."""
+    """Size limits of a checkpoint's processor: side of a position's square, least and most
+    pixels."""
 
     side: int
     least: int
     most: int
 
     def grid(self, width: int, height: int, name: str) -> tuple[int, int]:
-        """Rows and columns. Raises `InvalidArgument` for a shape that the model cannot see."""
+        """Return rows and columns. Raises `InvalidArgument` for an unsupported shape."""
         if width * height > MAX_PIXELS:
             raise InvalidArgument(
                 f"{name}: has {width} x {height} pixels; at most {MAX_PIXELS} are allowed",
@@ -98,20 +98,20 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class FramePace:
-    """How time becomes positions: `frames` make one of the grid's times, and two of these are
-    `step` positions apart."""
+    """How time maps to positions: `frames` form one time of the grid, and times are `step`
+    apart."""
 
     frames: int
     step: int
 
 
 Measure = Callable[[Tensor, str], Visual]
-"""From a file and its name to what its header says. Raises `InvalidArgument`."""
+"""Reads a file's header, given the file and its name. Raises `InvalidArgument`."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisionFrontEnd:
-    """One checkpoint's eyes: how to measure each kind, and the most of it in a conversation."""
+    """A checkpoint's vision: how to measure each kind, and the most of it in a conversation."""
 
     images: Measure
     videos: Measure
@@ -119,10 +119,10 @@ class VisionFrontEnd:
     max_videos: int
 
     def look(self, conversation: Conversation) -> tuple[Visual, ...]:
-        """The conversation's images and videos in the order in which its parts name them.
+        """Return the conversation's images and videos in the order of its parts.
 
-        Reads headers only. Raises `InvalidArgument` naming `messages`, `image.N` or `video.N`, also
-        for the first one with which there are more than `MAX_CONVERSATION_PIXELS`.
+        Reads only headers. Raises `InvalidArgument` with `messages`, `image.N` or `video.N`, also
+        for the first one that exceeds `MAX_CONVERSATION_PIXELS`.
         """
         counts = {
             IMAGE: (len(conversation.images), self.max_images),
@@ -166,11 +166,11 @@ class VisionFrontEnd:
 
 
 def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
-    """What the header of an image file says. Raises `InvalidArgument`."""
+    """Read the header of an image file. Raises `InvalidArgument`."""
     image = _open(file, name)
     width, height = image.size
     try:
-        # Looking for more than the header has would decode all of a PNG file.
+        # Searching beyond the header would decode all of a PNG file.
         turned = _EXIF in image.info and image.getexif().get(_ORIENTATION) in _TURNED
     except Exception as error:
         raise broken(name, error) from error
@@ -181,7 +181,7 @@ def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
 
 
 def _decode(file: Tensor, name: str) -> Image.Image:
-    """An image's pixels, upright RGB on white. Raises `InvalidArgument`."""
+    """Return an image's pixels, upright RGB on white. Raises `InvalidArgument`."""
     image = _open(file, name)
     try:
         upright = ImageOps.exif_transpose(image) if _EXIF in image.info else image
@@ -196,7 +196,7 @@ def _decode(file: Tensor, name: str) -> Image.Image:
 
 
 def _open(file: Tensor, name: str) -> Image.Image:
-    """The image, of which only the header has been read. Raises `InvalidArgument`."""
+    """Return the image with only its header read. Raises `InvalidArgument`."""
     try:
         return Image.open(io.BytesIO(file.tobytes()), formats=FORMATS)
     except UnidentifiedImageError as error:
@@ -210,5 +210,6 @@ def _open(file: Tensor, name: str) -> Image.Image:
 
 
 def broken(name: str, error: Exception) -> InvalidArgument:
-    """The error for a file at which a decoder failed; what it raises then is not documented."""
+    """Return the error for a file that a decoder failed on; decoders' exceptions are
+    undocumented."""
     return InvalidArgument(f"{name}: cannot be decoded: {error}", field=name)

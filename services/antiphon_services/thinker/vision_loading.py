@@ -1,7 +1,5 @@
-"""The vision front end of a checkpoint: needs Pillow, and OpenCV for videos.
-
-Both come with vLLM.
-"""
+"""Loads a checkpoint's vision front end. Needs Pillow, and OpenCV for videos; both come with
+vLLM."""
 
 from __future__ import annotations
 
@@ -31,10 +29,11 @@ from antiphon_services.thinker.vision import (
 def load_vision(
     model_dir: Path, settings: object, *, max_images: int, max_videos: int
 ) -> VisionFrontEnd:
-    """The front end of a checkpoint directory; `settings` are those of its family's processor.
+    """Return the front end of a checkpoint directory; `settings` are those of its family's
+    processor.
 
-    Raises `FailedPrecondition` where a video's time would fall between two positions: vLLM
-    counts in whole ones, Hugging Face does not.
+    Raises `FailedPrecondition` if a video's time would fall between two positions: vLLM counts in
+    whole ones, Hugging Face does not.
     """
     processor = _load_processor(model_dir)
     side = processor.patch_size * processor.merge_size
@@ -63,7 +62,7 @@ def load_vision(
 
 
 def load_patch_maker(model_dir: Path) -> PatchMaker:
-    """What cuts pixels for the vision tower of a checkpoint directory."""
+    """Return the patch maker for the vision tower of a checkpoint directory."""
     return PatchMaker(_load_processor(model_dir))
 
 
@@ -76,7 +75,7 @@ def _no_video(file: Tensor, name: str) -> Visual:
 
 
 def blank_picture() -> bytes:
-    """A file of a small image."""
+    """Return a small image file."""
     file = io.BytesIO()
     Image.new("RGB", (64, 64)).save(file, "PNG")
     return file.getvalue()

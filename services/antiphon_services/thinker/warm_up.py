@@ -1,8 +1,8 @@
-"""Pays for what only a first request would pay for, before the stage says it is ready.
+"""Runs requests before the stage is ready, so that no client pays for first-time work.
 
-Template compilation, mel filters, the towers' and the layers' first calls, the allocation
-of the slots, greedy and drawn sampling, log probabilities, for which vLLM compiles code,
-a shared and a lone forward.
+That is template compilation, mel filters, the first calls of towers and layers, the allocation of
+slots, greedy and random sampling, log probabilities, for which vLLM compiles code, and forwards
+with one and with several segments.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ _log = logging.getLogger(__name__)
 
 
 def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") -> None:
-    """Run two short segments on a fresh engine, with sound unless the rate is None.
+    """Run two short segments on a fresh engine, with audio unless the rate is None.
 
-    They show a picture, the file of an image, if there is one.
-
-    A context limit that has no room for them leaves it cold. Raises `FailedPrecondition`
-    for any other fault: then no request would succeed either.
+    They contain `picture`, an image file, if given. A context limit too small for them leaves the
+    engine cold. Raises `FailedPrecondition` for any other fault, since then no request would
+    succeed.
     """
     keys = []
     for number, sampling in enumerate((GREEDY, DRAWN)):
@@ -70,7 +69,7 @@ def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") ->
 
 
 def _conversation(sample_rate_hz: int | None, picture: bytes) -> InputChunk:
-    """A word, a moment of silence, and what there is to see."""
+    """Return a word, a short silence and the picture."""
     parts: list[Part] = [TextPart("Hello")]
     recordings: tuple[Tensor, ...] = ()
     images: tuple[Tensor, ...] = ()

@@ -1,6 +1,6 @@
-"""Stock vLLM in processes of its own, for any stage whose language model it runs.
+"""Stock vLLM in separate processes, for any stage whose language model it runs.
 
-Runs in vLLM's processes: `tap`, `connector`, `spans`, `row_sender`, `plugin` (which the
-stage's process has too). Runs in the stage: everything else. What a family adds is its model
-(`plugin.announce`), the `TextShape` of its checkpoint and the `Media` of its prompts.
+`tap`, `connector`, `spans`, `row_sender` and `plugin` run in vLLM's processes (`plugin` in the
+stage's, too). Everything else runs in the stage. A family adds its model (`plugin.announce`), the
+`TextShape` of its checkpoint and the `Media` of its prompts.
 """

@@ -1,4 +1,4 @@
-"""From a stage's configuration to vLLM's engine arguments."""
+"""Converts a stage's configuration to vLLM's engine arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from antiphon_services.vllm.media import ARGUMENT, MediaLimits
 from antiphon_services.vllm.row_receiver import RowAddress
 
 CPU_CACHE_BYTES = 1 << 30
-"""Paged memory on CPUs, beside one whole context: vLLM would take most of the host's."""
+"""Paged memory on CPUs in addition to one full context; vLLM would take most of the host's."""
 
 OWN_KEYS = {
     "model": "the deployment's `model`",
@@ -40,22 +40,22 @@ OWN_KEYS = {
     "disable_log_stats": "it measures where the stage has `metrics_listen`",
     "logprobs_mode": "log probabilities are the model's own, before temperature and penalties",
 }
-"""Arguments that a stage decides itself, and by what."""
+"""Arguments that the stage sets, with the reason or the setting."""
 
 SCHEMA_BACKEND = "xgrammar"
-"""With vLLM's `auto` the first schema chooses the compiler of all later ones."""
+"""With vLLM's `auto`, the first schema selects the compiler of all later ones."""
 
 PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 """Arguments that may need more than one process."""
 
 TAPPING_DRAFTERS = ("eagle3", "extract_hidden_states")
-"""Ways of speculative decoding that take the hidden states of the model for themselves."""
+"""Speculative decoding methods that use the model's hidden state output themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextShape:
-    """Sizes of a checkpoint's language model, and their `place` in its `config.json`, which is
-    empty where they are at its top."""
+    """Sizes of a checkpoint's language model, and their `place` in `config.json`; empty at the top
+    level."""
 
     place: str
     layers: int
@@ -66,7 +66,7 @@ class TextShape:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """The `architecture` whose model keeps hidden rows, and where they go."""
+    """The `architecture` whose model stores hidden rows, and the address they are sent to."""
 
     architecture: str
     rows: RowAddress
@@ -82,12 +82,12 @@ def engine_arguments(
     overrides: Mapping[str, Any],
     tap: Tap | None,
 ) -> AsyncEngineArgs:
-    """The arguments of an engine for a checkpoint's language model.
+    """Return the arguments of an engine for a checkpoint's language model.
 
-    `media` says what is taken beside words, and `overrides` what vLLM must read in place of
-    what the checkpoint's configuration says. Without a `tap` the model is the stock one.
-    Raises `InvalidArgument` for arguments that vLLM or this stage does not take, and
-    `FailedPrecondition` for a checkpoint that vLLM's attention here cannot run.
+    `media` are the media limits. `overrides` replace values of the checkpoint's configuration.
+    Without a `tap` the stock model is used. Raises `InvalidArgument` for arguments that vLLM or
+    this stage does not accept, and `FailedPrecondition` for a checkpoint that vLLM's attention does
+    not support here.
     """
     given = config.engine_args
     _check(given, config)
@@ -98,14 +98,14 @@ def engine_arguments(
         "max_model_len": context_limit,
         "max_num_seqs": config.slots,
         "enable_prefix_caching": True,
-        # Features are made anew for every request, so keeping them here saves little,
-        # and vLLM's two halves of this cache can fall out of step when a request is aborted.
+        # Features are computed for every request, so caching them here saves little, and the two
+        # halves of vLLM's cache can diverge when a request is aborted.
         "mm_processor_cache_gb": 0,
-        # The defaults of a request are the stage's.
+        # Defaults of requests are the stage's.
         "generation_config": "vllm",
-        # Its log line. What it measures is shown with the stage's metrics: see `load.py`.
+        # Disables its log line. Its measurements are exported with the stage's metrics.
         "disable_log_stats": True,
-        # Its bars are noise in a log, and their lock outlives a killed process.
+        # Progress bars are noise in a log, and their lock outlives a killed process.
         "use_tqdm_on_load": False,
         "hf_overrides": dict(overrides),
     }
@@ -172,7 +172,7 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
 
 
 def _check_heads(shape: TextShape, config: StageConfig) -> None:
-    """On CPUs vLLM would find out at its first step, and be started again and again."""
+    """Check head sizes on CPUs: vLLM would fail at its first step, and be restarted repeatedly."""
     size = shape.head_dim
     if config.device == "cpu" and not CPUAttentionBackend.supports_head_size(size):
         known = ", ".join(map(str, CPUAttentionBackend.get_supported_head_sizes()))
@@ -183,7 +183,7 @@ def _check_heads(shape: TextShape, config: StageConfig) -> None:
 
 
 def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[str, Any]:
-    """The tapped model, and the connector that hands its rows out."""
+    """Return arguments for the tapped model and the connector that sends its rows."""
     return {
         "hf_overrides": {**overrides, "architectures": [tap.architecture]},
         "kv_transfer_config": {
@@ -199,6 +199,7 @@ def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[
 
 
 def _position_bytes(shape: TextShape, config: StageConfig) -> int:
-    """Paged memory of one position: keys and values of all layers, and the tapped row."""
+    """Return the paged memory of one position: keys and values of all layers, and the tapped
+    row."""
     numbers = 2 * shape.layers * shape.key_value_heads * shape.head_dim + shape.hidden
     return numbers * (4 if dtype_name(VLLM, config, on_gpu=BFLOAT16) == FLOAT32 else 2)

@@ -1,7 +1,7 @@
-"""Work that takes long, on a thread that no one waits for when the process ends.
+"""Slow work on a thread that does not delay the exit of the process.
 
-The interpreter joins the threads of an executor before it exits, and with them a start of
-vLLM that takes minutes.
+The interpreter joins an executor's threads before it exits, and with them a vLLM startup that takes
+minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def on_background_thread(name: str, work: Callable[[], T]) -> T:
-    """What the work returns or raises. Cancelling this leaves the work to itself."""
+    """Return or raise the result of `work`. Cancelling abandons the work."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -26,7 +26,7 @@ async def on_background_thread(name: str, work: Callable[[], T]) -> T:
             outcome = partial(_fulfil, done, work())
         except BaseException as error:
             outcome = partial(_break, done, error)
-        # The loop is closed when nobody wants to know any more.
+        # The loop may be closed by then.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(outcome)
 

@@ -1,13 +1,13 @@
-"""The KV connector that reads the tap: which rows a step has made, and off with them.
+"""The KV connector that reads the tap: selects the rows of each step and sends them.
 
-vLLM makes one in the scheduler, which says what leaves, and one in each worker, which
-sends it. An exception in any method would end the engine for everybody, so what goes
-wrong is logged and fails the request alone: its rows are missing at the other end.
+vLLM creates one in the scheduler, which selects rows, and one in each worker, which sends them. An
+exception in any method would end the engine for all sessions. So faults are logged and fail only
+the request: its rows are missing at the other end.
 
-A prompt's rows may be as large as the keys and values of a small model, and a prefix-cache hit
-has them all at once. So a step takes out so many rows at most, and none while the stage is
-behind: what is left stays in paged memory. When a request ends, its blocks may be used again
-from the next forward on; what it still has there is taken out before that.
+A prompt's rows may be as large as the keys and values of a small model, and a prefix cache hit
+makes them all available at once. So a step extracts a bounded number of rows, and none while the
+stage is behind; the rest stays in paged memory. When a request ends, its blocks may be reused from
+the next forward on. Rows still there are extracted before that.
 """
 
 from __future__ import annotations
@@ -41,15 +41,18 @@ _log = logging.getLogger(__name__)
 
 
 ROW_STEPS = 16
-"""Steps that may take rows out before those that wait fill what they may take."""
+"""Number of steps whose rows fit the buffer of waiting rows."""
 BEHIND_STEPS = 2
-"""From so many on that wait, the stage is behind."""
+"""Steps' worth of waiting rows from which the stage counts as behind."""
 
 
 @dataclass
 class RowMetadata(KVConnectorMetadata):
-    """What the scheduler tells the workers of a step: rows that are there when it is done, and
-    those of requests that have ended, which are taken out before it begins."""
+    """The scheduler's instructions for a step's workers.
+
+    `rows` are available after the step. `ended` are rows of ended requests, extracted before it
+    begins.
+    """
 
     rows: StepRows
     ended: StepRows
@@ -57,20 +60,20 @@ class RowMetadata(KVConnectorMetadata):
 
 @dataclass
 class RowsWaiting(KVConnectorWorkerMetadata):
-    """What a worker tells the scheduler: how much it keeps for the stage to take."""
+    """A worker's report to the scheduler: bytes waiting for the stage."""
 
     size_bytes: int
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> RowsWaiting:
-        """Of several workers one sends, and the others tell nothing."""
+        """Add up the workers' reports; only one of them sends rows."""
         assert isinstance(other, RowsWaiting)
         return RowsWaiting(self.size_bytes + other.size_bytes)
 
 
 class RowConnector(KVConnectorBase_V1, SupportsHMA):
-    """Hands the rows that requests want to the stage. Loads nothing, delays nothing."""
+    """Sends requested rows to the stage. Loads nothing and delays nothing."""
 
-    # True would discard what a preempted request has in flight: for blocks that move.
+    # True would discard a preempted request's rows in flight; it is meant for blocks that move.
     requires_kv_delivery = False
 
     def __init__(
@@ -93,10 +96,10 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
         self._sender: RowSender | None = None
         self._told_bytes = 0
 
-    # -- in the scheduler --------------------------------------------------------------------
+    # -- scheduler ---------------------------------------------------------------------------
 
     def on_new_request(self, request: Request) -> None:
-        """Note which rows the request wants."""
+        """Record which rows the request needs."""
         try:
             wanted = Wanted.of(request.kv_transfer_params)
         except Exception:
@@ -106,7 +109,8 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             self._wanted[request.request_id] = wanted
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> RowMetadata:
-        """The rows that this step makes or finds in the prefix cache, and those left behind."""
+        """Return the rows that this step computes or finds in the prefix cache, and those left
+        over."""
         rows, (ended, self._ended) = StepRows(), (self._ended, StepRows())
         if self._wanted:
             try:
@@ -132,7 +136,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             rows.add(spans, tables[self._group], self._block_size)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """Note how far the stage is behind."""
+        """Record how far the stage is behind."""
         told = connector_output.kv_connector_worker_meta
         if isinstance(told, RowsWaiting):
             self._waiting_bytes = told.size_bytes
@@ -140,11 +144,11 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Forget the request; its blocks may go when what is left of its rows is taken out."""
+        """Forget the request. Its blocks may be freed after its remaining rows are extracted."""
         wanted = self._wanted.pop(request.request_id, None)
         if wanted is not None and wanted.waiting:
             try:
-                # One that was thrown out to be computed again has no blocks.
+                # A preempted request has no blocks.
                 table = block_ids[self._group]
                 wanted.computed = min(wanted.computed, len(table) * self._block_size)
                 self._ended.add(wanted.take(NO_END), table, self._block_size)
@@ -155,18 +159,18 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Nothing is ever loaded."""
+        """Return 0: nothing is loaded."""
         return 0, False
 
     def update_state_after_alloc(
         self, request: Request, blocks: Any, num_external_tokens: int
     ) -> None:
-        """Nothing is ever loaded."""
+        """Do nothing: nothing is loaded."""
 
-    # -- in a worker -------------------------------------------------------------------------
+    # -- worker ------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Take note of the tap's memory; the first of the ranks that hold the same sends it."""
+        """Store the tap's memory. The first of the ranks with equal content sends it."""
         if get_tensor_model_parallel_rank() != 0:
             return
         try:
@@ -177,12 +181,12 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             raise RuntimeError(f"hidden rows cannot leave: {error!r}") from error
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """Before the forward: send what is left of requests that have ended. Never waits."""
+        """Before the forward: send remaining rows of ended requests. Does not block."""
         assert isinstance(kv_connector_metadata, RowMetadata)
         self._send(kv_connector_metadata.ended)
 
     def wait_for_save(self) -> None:
-        """After the forward: send what the scheduler named. Never waits."""
+        """After the forward: send the rows selected by the scheduler. Does not block."""
         self._send(self._get_connector_metadata().rows)
 
     def _send(self, rows: StepRows) -> None:
@@ -195,7 +199,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             _log.exception("the hidden rows of a step were lost")
 
     def build_connector_worker_meta(self) -> RowsWaiting | None:
-        """What waits for the stage, whenever it is another amount than was told."""
+        """Report the bytes waiting for the stage if they have changed."""
         waiting = self._sender.waiting_bytes if self._sender is not None else 0
         if waiting == self._told_bytes:
             return None
@@ -203,24 +207,25 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
         return RowsWaiting(waiting)
 
     def shutdown(self) -> None:
-        """End the sender."""
+        """Stop the sender."""
         if self._sender is not None:
             self._sender.close()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Nothing is ever loaded."""
+        """Do nothing: nothing is loaded."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing is ever loaded."""
+        """Do nothing: nothing is loaded."""
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Python does not run here when a CUDA graph is replayed: see `wait_for_save`."""
+        """Do nothing: Python does not run here when a CUDA graph is replayed; see
+        `wait_for_save`."""
 
 
 def _tap_group(config: KVCacheConfig) -> tuple[int, int]:
-    """Index and block size of the cache group that the tap is in."""
+    """Return the index and block size of the tap's cache group."""
     for index, group in enumerate(config.kv_cache_groups):
         if TAP_LAYER in group.layer_names:
             return index, group.kv_cache_spec.block_size

@@ -1,6 +1,6 @@
-"""vLLM's settings that are environment variables: set before vLLM is imported, once.
+"""vLLM's environment variables, set once before vLLM is imported.
 
-What the operator has set stays. The processes that vLLM starts inherit them.
+Variables set by the operator are kept. vLLM's processes inherit them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def is_installed() -> bool:
-    """Whether vLLM is there; does not import it."""
+    """Return whether vLLM is installed, without importing it."""
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
@@ -28,10 +28,9 @@ def prepare(
     models: Mapping[str, str],
     environment: MutableMapping[str, str] = os.environ,
 ) -> None:
-    """Set the variables that a configuration and the family's `models` imply.
+    """Set the variables for a configuration and the family's `models`, see `announce`.
 
-    See `announce` for these. Raises `FailedPrecondition` without vLLM, `InvalidArgument` for
-    a device that it has no place for.
+    Raises `FailedPrecondition` without vLLM, `InvalidArgument` for an unsupported device.
     """
     if not is_installed():
         raise FailedPrecondition(
@@ -41,7 +40,7 @@ def prepare(
         environment.setdefault(name, value)
     announce(models, environment)
     if _PACKAGE in sys.modules:
-        # It reads entry points once in a process, and may have done so for other models.
+        # vLLM reads entry points once per process, possibly for other models.
         register()
     kind, _, index = config.device.partition(":")
     if kind == "cuda" and index:
@@ -49,18 +48,18 @@ def prepare(
 
 
 def _settings(config: StageConfig) -> dict[str, str]:
-    """Variables and their defaults for a device."""
+    """Return the variables and their defaults for a device."""
     settings = {
         # The stage has threads, which a fork would lose with their locks held.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
-        # torch would ask cuDNN first, which plans each new shape on the host: see
+        # torch would prefer cuDNN, which plans each new shape on the host: see
         # `antiphon_services.lm.attention_calls`.
         "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
     }
     if config.device == "cpu":
-        # Else the executor becomes a process of its own, and all engines of a host are
-        # bound to the same core.
+        # Otherwise the executor becomes a separate process, and all engines of a host are bound to
+        # the same core.
         settings |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         if config.threads:
             settings["OMP_NUM_THREADS"] = str(config.threads)
@@ -68,7 +67,8 @@ def _settings(config: StageConfig) -> dict[str, str]:
 
 
 def _from(index: str, visible: str) -> str:
-    """The visible devices from one on: the first is this stage's, the others for its ranks."""
+    """Return the visible devices from `index` on: the first is the stage's, others are for its
+    ranks."""
     devices = [each for each in visible.split(",") if each]
     if not index.isdecimal() or (devices and int(index) >= len(devices)):
         raise InvalidArgument(

@@ -1,10 +1,10 @@
-"""Keeps vLLM running: an event loop on a thread of its own, and the engine's lives on it.
+"""Keeps vLLM running: an event loop on a separate thread, and the engine's restarts on it.
 
     starting ──up──▶ serving ──a process died──▶ down ──pause──▶ starting
         └─failed─▶ down                 any ──close──▶ closed
 
-A death is noticed by the processes' sentinels, also when nobody asks anything. Whatever
-runs then fails at once; new segments are refused until the engine is up again.
+A death is detected by the processes' sentinels, even without requests. Running orders fail at once,
+and new segments are rejected until the engine is up again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from antiphon_services.vllm.session import SessionPart, VllmSession
 
 RETRY_AFTER_S = 5.0
 DECODED_AT_ONCE = 2
-"""Orders whose media are decoded at the same time: pixels take much memory."""
+"""Orders whose media are decoded concurrently; bounded because pixels take memory."""
 LARGE_PIXELS = 16_000_000
-"""Orders of more decoded pixels take turns, one at a time, so they delay no smaller ones."""
-# vLLM's process takes seconds to unload; then it is killed.
+"""Orders with more decoded pixels are decoded one at a time, so they delay no smaller ones."""
+# vLLM's process takes seconds to unload; after this it is killed.
 UNLOAD_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 8.0
 
@@ -54,11 +54,11 @@ _log = logging.getLogger(__name__)
 
 
 class VllmHost:
-    """Runs orders on an engine that `start_engine` makes, again whenever one has died.
+    """Runs orders on an engine created by `start_engine`, and restarts it when it dies.
 
-    Errors name the stage's `role`. JSON schemas are compiled in child processes first, against
-    the engine's `vocabulary`; an engine without one takes no schemas. The thread and vLLM's
-    processes yield to others by `nice`, see `StageConfig`.
+    Errors name the stage's `role`. JSON schemas are first compiled in child processes against the
+    engine's `vocabulary`; without one, schemas are rejected. `nice` is the niceness of the thread
+    and of vLLM's processes, see `StageConfig`.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class VllmHost:
         self._mailbox = mailbox
         self._restarts = restarts
         self._started: Future[None] = Future()
-        self._changed: Changed = _nobody
+        self._changed: Changed = _ignore
         self._fault: str | None = "it starts"
         self._state = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
-        # What follows belongs to the loop.
+        # The following belong to the event loop.
         self._loop: asyncio.AbstractEventLoop
         self._closing: asyncio.Event
         self._died: asyncio.Event
@@ -93,10 +93,10 @@ class VllmHost:
         self._life = 0
         self._cache_positions = 0
 
-    # -- on any thread -----------------------------------------------------------------------
+    # -- any thread --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the engine and return when it serves. Raises what its start raises."""
+        """Start the engine and wait until it serves. Raises its startup error."""
         self._thread.start()
         self._started.result()
 
@@ -114,43 +114,42 @@ class VllmHost:
                 changed(self._down(self._fault))
 
     def submit(self, order: VllmOrder) -> None:
-        """Run an order; what comes of it goes to the mailbox."""
+        """Run an order; its results go to the mailbox."""
         self._loop.call_soon_threadsafe(self._begin, order)
 
     def open(self, session: VllmSession) -> None:
-        """Begin a request whose parts follow. Of what comes of it, rows and its end by a fault go
-        to the mailbox."""
+        """Start a request whose parts follow. Its rows and its fault go to the mailbox."""
         self._loop.call_soon_threadsafe(self._begin, session)
 
     def extend(self, session: VllmSession, part: SessionPart) -> None:
-        """Hand on the next part of a session that was opened."""
+        """Pass the next part of an open session."""
         self._loop.call_soon_threadsafe(session.parts.put_nowait, part)
 
     def cancel(self, number: int) -> None:
-        """Stop an order; what was on its way may still come."""
+        """Stop an order. Results in flight may still arrive."""
         self._loop.call_soon_threadsafe(self._cancel, number)
 
     @property
     def life(self) -> int:
-        """Which of the engine's lives this is."""
+        """Number of the engine's current life; increases with each restart."""
         return self._life
 
     @property
     def cache_positions(self) -> int:
-        """How many positions vLLM's paged memory holds; the engine must be up."""
+        """Positions in vLLM's paged memory; valid while the engine is up."""
         return self._cache_positions
 
     def report_broken(self, life: int) -> None:
-        """The engine has lost a limb in that life: end it and start another."""
+        """Restart the engine if it is still in life `life`, since part of it failed."""
         self._loop.call_soon_threadsafe(self._note_death, life)
 
     def close(self) -> None:
-        """End the engine and its processes."""
+        """Stop the engine and its processes."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join(CLOSE_TIMEOUT_S)
 
-    # -- on the loop ---------------------------------------------------------------------------
+    # -- event loop ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         stand_back(self._nice)
@@ -175,7 +174,7 @@ class VllmHost:
                 await self._schemas.close()
 
     async def _live_on(self) -> None:
-        """Start the engine again and again until the host is closed."""
+        """Start the engine repeatedly until the host is closed."""
         while not self._closing.is_set():
             self._died = asyncio.Event()
             self._life += 1
@@ -199,7 +198,7 @@ class VllmHost:
                 await self._unless_closed(asyncio.sleep(pause_s))
 
     async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What the work returns; None if the host is closed before it is done."""
+        """Return the result of the work; None if the host is closed first."""
         tasks = asyncio.create_task(work), asyncio.create_task(self._closing.wait())
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -207,7 +206,7 @@ class VllmHost:
         return await tasks[0] if tasks[0].done() else None
 
     def _give_birth(self) -> tuple[AsyncLLM, Collection[BaseProcess]]:
-        """A new engine and the processes that came with it."""
+        """Return a new engine and its processes."""
         before = set(multiprocessing.active_children())
         engine = self._start_engine()
         if self._schemas is None and self._vocabulary is not None:
@@ -231,7 +230,7 @@ class VllmHost:
         finally:
             closing = self._closing.is_set()
             reason = "it shuts down" if closing else "its process died; it is restarted"
-            # What the engine told last is true no more.
+            # The engine's last report is no longer valid.
             unregister_vllm_metrics()
             self._engine = None
             self._become(reason)
@@ -255,7 +254,7 @@ class VllmHost:
             self._changed(None if fault is None else self._down(fault))
 
     def _end_for_good(self, fault: str) -> None:
-        """Nobody starts vLLM again but whoever starts this process anew."""
+        """Report a permanent fault: only a restart of this process starts vLLM again."""
         with self._state:
             self._fault = fault
             self._changed(Internal(f"{self._role}: vLLM is down: {fault}"))
@@ -265,7 +264,7 @@ class VllmHost:
         return Unavailable(message, retry_after_s=RETRY_AFTER_S)
 
     def _note_death(self, life: int) -> None:
-        # What is late may be about a life that has ended.
+        # A late report may concern an earlier life.
         if life == self._life:
             self._died.set()
 
@@ -288,7 +287,7 @@ class VllmHost:
             if isinstance(order, VllmSession):
                 parameters = order.parameters()
                 async for _ in engine.generate(order.inputs(parameters), parameters, str(number)):
-                    """What vLLM samples is not used."""
+                    """vLLM's sampled ids are not used."""
             else:
                 await self._generate(engine, order)
         except EngineDeadError:
@@ -305,7 +304,7 @@ class VllmHost:
             self._mailbox.put(Ended(number, fault))
 
     async def _generate(self, engine: AsyncLLM, order: VllmOrder) -> None:
-        """Put the ids of an order into the mailbox as they come."""
+        """Put the ids of an order into the mailbox as they arrive."""
         await self._check_schema(order)
         parameters = parameters_of(order)
         prompt = await self._render(engine, order)
@@ -315,7 +314,7 @@ class VllmHost:
             first = False
 
     async def _check_schema(self, order: VllmOrder) -> None:
-        """Return if vLLM can compile the order's schema at a bounded cost, or it has none."""
+        """Return if vLLM can compile the order's schema at a bounded cost, or if it has none."""
         if (schema := order.sampling.json_schema) is None:
             return
         if self._schemas is None:
@@ -326,7 +325,7 @@ class VllmHost:
         await self._schemas.check(schema)
 
     async def _render(self, engine: AsyncLLM, order: VllmOrder) -> Any:
-        """The order's prompt as vLLM takes it."""
+        """Return the order's prompt for vLLM."""
         if not order.media.takes_long:
             return (await engine.renderer.render_cmpl_async([prompt_of(order)]))[0]
         is_large = order.media.decoded_pixels > LARGE_PIXELS
@@ -336,9 +335,9 @@ class VllmHost:
 
 
 def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
-    """What an update says; one may carry several ids.
+    """Convert an update, which may contain several ids.
 
-    Log probabilities are handed on as they are: what is made of them is made elsewhere.
+    Log probabilities are passed on unconverted.
     """
     update = output.outputs[0]
     flat = update.logprobs
@@ -353,12 +352,15 @@ def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
 
 
 def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgument:
-    """The error of what vLLM rejects: the schema if there is one, as the prompt was checked
-    before. Its checks reject more than xgrammar does."""
+    """Return the error for an order that vLLM rejects.
+
+    It blames the schema if there is one, since the prompt was checked before. vLLM's checks are
+    stricter than xgrammar's.
+    """
     if isinstance(order, VllmOrder) and order.sampling.json_schema is not None:
         return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")
     return InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")
 
 
-def _nobody(fault: AntiphonError | None) -> None:
-    """Who watches before anyone does."""
+def _ignore(fault: AntiphonError | None) -> None:
+    """Do nothing: the default of `watch`."""

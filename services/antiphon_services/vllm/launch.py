@@ -1,4 +1,4 @@
-"""Starts vLLM for a stage, with all that stands between the two."""
+"""Starts vLLM for a stage, with the connections between the two."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A host that serves, what it leaves its answers in, and how to end both."""
+    """A running host, its mailbox, and a function that stops both."""
 
     host: VllmHost
     mailbox: Mailbox
@@ -44,10 +44,10 @@ def launch(
     *,
     takes_schemas: bool,
 ) -> Launched:
-    """Start vLLM, with the `arguments` that it takes if hidden rows go to the given address.
+    """Start vLLM with `arguments`, a function of the address for hidden rows.
 
-    An engine that `takes_schemas` has a process that checks JSON schemas. Raises what `arguments`
-    does, `InvalidArgument` for arguments that vLLM does not take, and what vLLM's start raises.
+    With `takes_schemas`, a process checks JSON schemas. Raises as `arguments` does,
+    `InvalidArgument` for arguments that vLLM does not accept, and vLLM's startup errors.
     """
     mailbox = Mailbox()
     rows = RowReceiver(
@@ -78,10 +78,10 @@ def launch(
 
 
 def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
-    """A new engine; blocks until its processes serve.
+    """Create an engine; blocks until its processes serve.
 
-    One that is `measured` has its series in Prometheus's default registry, which the stage's
-    page shows. Its other logger keeps more and more until somebody asks for its line.
+    With `measured`, its series are in Prometheus's default registry, which the stage exports.
+    vLLM's other logger is not used: it accumulates data until its line is logged.
     """
     loggers: list[StatLoggerFactory] = [PrometheusStatLogger] if measured else []
     try:
@@ -95,7 +95,7 @@ def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
 
 
 def vocabulary_of(engine: AsyncLLM) -> SchemaVocabulary:
-    """What the engine compiles JSON schemas against."""
+    """Return what the engine compiles JSON schemas against."""
     config = engine.vllm_config
     info = xgrammar.TokenizerInfo.from_huggingface(
         cached_tokenizer_from_config(config.model_config),

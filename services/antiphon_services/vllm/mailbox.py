@@ -1,7 +1,7 @@
-"""Where threads that hear from vLLM, or make prompts, leave what came for the engine's thread.
+"""Deliveries to the engine's thread from threads that serve vLLM or prepare prompts.
 
-Bounded by what is under way: a segment leaves here at most one prompt, the ids and rows that
-its request may make, and one end.
+Bounded by the work in progress: a segment delivers at most one prompt, its request's ids and rows,
+and one end.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from antiphon_services.vllm.scores import Scores
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A segment's prompt was made, or could not be."""
+    """A segment's prompt was prepared, or failed."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The next ids of a request. `prompt_ids` and `cached` come with the first.
+    """The next ids of a request. `prompt_ids` and `cached` are set in the first.
 
-    `scores` say how likely each was, if that was asked for.
+    `scores` are their log probabilities, if requested.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Hidden rows [n, hidden] of a request's prompt from position `start` on."""
+    """Hidden rows [n, hidden] of a request, from position `start` on."""
 
     number: int
     start: int
@@ -49,7 +49,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The request will bring nothing more, because of a fault."""
+    """The request failed and yields no more results."""
 
     number: int
     error: AntiphonError
@@ -68,19 +68,20 @@ class Mailbox:
         self._wake = threading.Condition()
 
     def put(self, delivery: Delivery) -> None:
-        """Leave something. Called on any thread."""
+        """Add a delivery. Callable on any thread."""
         with self._wake:
             self._deliveries.append(delivery)
             self._wake.notify()
 
     def interrupt(self) -> None:
-        """Make the `take` that waits, or else the next one, return. Called on any thread."""
+        """Make the blocked or the next `take` return. Callable on any thread."""
         with self._wake:
             self._interrupted = True
             self._wake.notify()
 
     def take(self, timeout_s: float | None) -> list[Delivery]:
-        """All deliveries; waits while there are none, at most `timeout_s` (None: for ever)."""
+        """Return all deliveries; waits for at most `timeout_s` if there are none (None:
+        forever)."""
         with self._wake:
             self._wake.wait_for(lambda: self._deliveries or self._interrupted, timeout_s)
             self._interrupted = False

@@ -1,7 +1,7 @@
-"""How many recordings, images and videos one conversation may have.
+"""Limits on recordings, images and videos per conversation.
 
-vLLM builds a tower only for what may come, and sizes its memory for the largest: so a
-stage for speech alone saves by `limit_mm_per_prompt: {image: 0, video: 0}`.
+vLLM builds a tower only for media that are allowed, and sizes its memory for the largest. So a
+speech-only stage saves memory with `limit_mm_per_prompt: {image: 0, video: 0}`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from antiphon.errors import InvalidArgument
 
 ARGUMENT = "limit_mm_per_prompt"
-"""The engine argument by which an operator lowers or raises a limit."""
+"""The engine argument that sets a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """The most of each in one conversation; the fields have vLLM's names."""
+    """Most items of each kind in one conversation; field names are vLLM's."""
 
     audio: int = 256
     image: int = 64
@@ -26,22 +26,22 @@ class MediaLimits:
 
     @property
     def sees(self) -> bool:
-        """Whether any image or video may come."""
+        """Whether images or videos are allowed."""
         return self.image > 0 or self.video > 0
 
 
 def media_limits(given: Mapping[str, Any], *, hears: bool, sees: bool) -> MediaLimits:
-    """The limits of a stage whose `engine_args` are given.
+    """Return the limits for a stage's `engine_args`.
 
-    `hears` and `sees` say what the checkpoint and the other arguments allow at all. Raises
-    `InvalidArgument` for what is no limit, and for one above 0 where nothing is possible.
+    `hears` and `sees` are what the checkpoint and the other arguments support. Raises
+    `InvalidArgument` for an invalid limit, and for one above 0 of an unsupported kind.
     """
     possible = {"audio": hears, "image": sees, "video": sees}
     limits = {name: most * possible[name] for name, most in asdict(MediaLimits()).items()}
-    told = given.get(ARGUMENT, {})
-    if not isinstance(told, Mapping):
+    limit_argument = given.get(ARGUMENT, {})
+    if not isinstance(limit_argument, Mapping):
         raise _wrong("must be a mapping")
-    for name, most in told.items():
+    for name, most in limit_argument.items():
         if name not in limits:
             raise _wrong(f"no {name!r}; there are: {', '.join(limits)}")
         if isinstance(most, bool) or not isinstance(most, int) or most < 0:

@@ -1,4 +1,4 @@
-"""What vLLM is asked for, in our terms."""
+"""Requests to vLLM in antiphon's terms."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from antiphon.values.sampling import Sampling
 
 
 class Media(Protocol):
-    """What is heard and seen in a prompt."""
+    """A prompt's audio, images and videos."""
 
     @property
     def takes_long(self) -> bool:
-        """Whether `fields` does, so that it runs beside the loop, and few at a time."""
+        """Whether `fields` is slow, so that it runs on another thread with bounded concurrency."""
 
     @property
     def decoded_pixels(self) -> int:
-        """Pixels of all images and frames when they are decoded."""
+        """Pixels of all decoded images and frames."""
 
     def fields(self) -> dict[str, Any]:
-        """What stands beside the ids in vLLM's prompt.
+        """Return the fields of vLLM's prompt besides the ids.
 
-        Raises `InvalidArgument` for what cannot be decoded.
+        Raises `InvalidArgument` for media that cannot be decoded.
         """
 
 
@@ -33,10 +33,10 @@ class Media(Protocol):
 class VllmOrder:
     """One request: at most `limit` ids, or up to `stop_id`, after a prompt.
 
-    `number` is ours, for vLLM makes its own ids of what it is given. `ids` int32 [n] have
-    one placeholder for each recording, image and video of `media`; the hidden rows at
-    `row_positions` of the prompt must leave, and all from position `reply_rows_from` on, where
-    the reply begins, unless that is None.
+    `number` is antiphon's, since vLLM derives its own ids from those given. `ids` int32 [n] have
+    one placeholder for each item of `media`. Hidden rows are sent for `row_positions` of the
+    prompt, and for all positions from `reply_rows_from` on, where the reply begins, unless that is
+    None.
     """
 
     number: int

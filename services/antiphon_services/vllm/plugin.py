@@ -1,12 +1,12 @@
-"""What antiphon adds to vLLM: the entry point `antiphon` of `vllm.general_plugins`.
+"""The vLLM plugin: entry point `antiphon` of `vllm.general_plugins`.
 
-vLLM calls it in each of its processes. It makes the family's models known, by name alone, so
-that each is imported only where it is built. And it ties the process to the stage that
-started it: vLLM's processes would outlive a stage that was killed, and keep its accelerator.
+vLLM calls it in each of its processes. It registers the family's models by name, so that each is
+imported only where it is built. It also ties the process to the stage that started it; otherwise
+vLLM's processes would survive a killed stage and keep its accelerator.
 
-No installed package declares the entry point, so no other vLLM of the environment has it: its
-metadata lie in `plugin_path`, which a stage adds to the import path of its own process and of
-those that it starts (`announce`).
+No installed package declares the entry point, so other uses of vLLM in the environment are
+unaffected. Its metadata are in `plugin_path`, which a stage adds to the import path of its process
+and of those it starts (`announce`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pathlib import Path
 import antiphon
 
 STAGE_PID = "ANTIPHON_STAGE_PID"
-"""The variable by which a stage tells its process id to the vLLM that it starts."""
+"""Variable with the stage's process id, for vLLM's processes."""
 MODELS = "ANTIPHON_VLLM_MODELS"
-"""The variable by which it tells the family's models: JSON, see `announce`."""
+"""Variable with the family's models as JSON, see `announce`."""
 GRACE_S = 5.0
 
 _NAME = "antiphon"
@@ -41,13 +41,13 @@ def announce(
     environment: MutableMapping[str, str] = os.environ,
     search: list[str] | None = None,
 ) -> None:
-    """Let the vLLM of this process and of those that it starts find the entry point.
+    """Make the entry point visible to vLLM in this process and in those that it starts.
 
     `models` has the class of each architecture, in vLLM's form `module:name`. `search` is the
-    import path, `sys.path` if None: as it is now, for a module may have put another list
-    there, as OpenCV does. To be called before vLLM is imported. Changes `PYTHONPATH`, which
-    processes inherit, and the import path, which processes that are spawned take over; and
-    `VLLM_PLUGINS` where the operator has chosen, since a stage cannot do without.
+    import path, by default the current `sys.path`, because a module may have replaced the list, as
+    OpenCV does. Call it before importing vLLM. Changes `PYTHONPATH`, which processes inherit, the
+    import path, which spawned processes take over, and `VLLM_PLUGINS` if it is set, since a stage
+    needs the plugin.
     """
     places = [str(_METADATA), *map(str, _ROOTS)]
     search = sys.path if search is None else search
@@ -63,7 +63,7 @@ def announce(
 
 
 def register() -> None:
-    """Register every model, and leave with the stage if there is one; may be called again."""
+    """Register every model, and exit with the stage if there is one. Idempotent."""
     from vllm import ModelRegistry
 
     for architecture, model in json.loads(os.environ.get(MODELS, "{}")).items():
@@ -74,7 +74,7 @@ def register() -> None:
 
 
 def _leave_with(stage: int) -> None:
-    """Wait for the end of a process, then end this one."""
+    """Wait until the stage's process ends, then end this one."""
     with contextlib.suppress(ProcessLookupError):
         ended = os.pidfd_open(stage)
         select.select([ended], [], [])

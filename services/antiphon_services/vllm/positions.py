@@ -1,4 +1,4 @@
-"""Where what is heard stands in rotary attention."""
+"""Rotary positions of recordings in vLLM."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 class HeardLikeWords:
-    """Comes before a stock model whose recordings take positions one after the other, as words do.
+    """Mixin before a stock model whose recordings take consecutive positions, like text.
 
-    So they need no rule of their own; vLLM's has one by which a prompt must go on behind each, and
-    ends the engine where one does not.
+    They need no rule of their own. vLLM's rule requires that the prompt continues after each
+    recording, and ends the engine otherwise.
     """
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> Any:
-        """The stock positions, of all but recordings."""
+        """Return the stock positions, treating recordings as text."""
         seen = [each for each in mm_features if each.modality != "audio"]
         stock: Any = super()
         return stock.get_mrope_input_positions(input_tokens, seen)

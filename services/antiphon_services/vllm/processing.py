@@ -1,4 +1,4 @@
-"""How vLLM's processors are told of recordings that come as features."""
+"""Adapts vLLM's processors to recordings given as features."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from vllm.multimodal.processing.processor import BaseMultiModalProcessor, HFMult
 
 
 class FeaturesBesidePixels(BaseMultiModalProcessor):  # type: ignore[type-arg, unused-ignore]
-    """Comes before a stock processor, for features of recordings beside images and videos.
+    """Mixin before a stock processor, for features of recordings together with images and videos.
 
-    Hugging Face's processor is run for these alone; but the stock one shows it places for the
-    recordings too, of whose lengths it knows nothing.
+    Hugging Face's processor runs only for the latter, but the stock code also passes it
+    placeholders of the recordings, whose lengths it does not know.
     """
 
     def _get_hf_mm_inputs(

@@ -1,4 +1,4 @@
-"""An order in vLLM's terms."""
+"""Converts orders to vLLM's types."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.spans import wanted
 
 _SEED_MASK = (1 << 63) - 1
-"""vLLM seeds generators of torch, which take 64 bits with a sign."""
+"""vLLM seeds torch generators, which take signed 64-bit numbers."""
 
 
 def prompt_of(order: VllmOrder) -> dict[str, Any]:
-    """Ids, and what is heard and seen. Raises what `Media.fields` does."""
+    """Return ids and media. Raises as `Media.fields` does."""
     return {"prompt_token_ids": order.ids.tolist()} | order.media.fields()
 
 
 def parameters_of(order: VllmOrder) -> SamplingParams:
-    """Sampling. Raises what vLLM does for values that it does not take.
+    """Return the sampling parameters. Raises vLLM's errors for unsupported values.
 
-    vLLM stops at the stop id and at the limit alone: stop strings are ours, so that both
-    engines cut alike. Log probabilities come as flat lists, without an object for each.
+    vLLM stops only at the stop id and at the limit. Stop strings are handled by antiphon, so that
+    both engines cut alike. Log probabilities are flat lists, without an object for each.
     """
     sampling = order.sampling
     rows = None

@@ -1,4 +1,4 @@
-"""How long to wait before an engine that died is started again."""
+"""Backoff before a dead engine is restarted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORGIVEN_AFTER_S = 60.0
 
 @dataclass(slots=True)
 class Restarts:
-    """The pause doubles with each death, and starts over after a life of `forgiven_after_s`."""
+    """The pause doubles with each death, and is reset after a life of `forgiven_after_s`."""
 
     first_pause_s: float = FIRST_PAUSE_S
     longest_pause_s: float = LONGEST_PAUSE_S
@@ -19,7 +19,7 @@ class Restarts:
     _next_s: float = 0.0
 
     def pause_s(self, lived_s: float) -> float:
-        """The pause after a life of `lived_s`; a start that failed is one of 0."""
+        """Return the pause after a life of `lived_s`; 0 for a failed start."""
         if not self._next_s or lived_s >= self.forgiven_after_s:
             self._next_s = self.first_pause_s
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self.longest_pause_s)

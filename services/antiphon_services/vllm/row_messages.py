@@ -1,8 +1,8 @@
-"""What travels from vLLM's worker to the stage: hidden rows, and whose were lost.
+"""Messages from vLLM's worker to the stage: hidden rows, and requests that lost some.
 
-A message is one tensor blob: `spans` int64 [n, 3] of (request number, first position,
-count), `rows` [sum of counts, hidden] in the same order, `lost` int64 [m] with the numbers
-of requests whose rows will not come.
+A message is one tensor blob: `spans` int64 [n, 3] of (request number, first position, count),
+`rows` [sum of counts, hidden] in the same order, and `lost` int64 [m] with the numbers of requests
+whose rows will not arrive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_MESSAGE_BYTES = 1 << 30
 
 
 def encode_rows(spans: Sequence[RowSpan], rows: Tensor | None, lost: Sequence[int]) -> bytes:
-    """A message."""
+    """Encode a message."""
     tensors: dict[str, Tensor] = {"lost": np.array(lost, dtype=np.int64)}
     if rows is not None:
         each = [(span.number, span.start, span.count) for span in spans]
@@ -29,7 +29,8 @@ def encode_rows(spans: Sequence[RowSpan], rows: Tensor | None, lost: Sequence[in
 
 
 def decode_rows(message: bytes) -> tuple[list[tuple[RowSpan, Tensor]], list[int]]:
-    """The spans with their rows, and the numbers of lost ones. Raises `DataLoss`."""
+    """Return the spans with their rows, and the numbers of requests with lost rows. Raises
+    `DataLoss`."""
     tensors = decode(message)
     if "rows" not in tensors:
         return [], tensors["lost"].tolist()

@@ -1,7 +1,7 @@
-"""The stage's end: takes hidden rows from vLLM's workers as they come.
+"""The stage's end of the row connection: receives hidden rows from vLLM's workers.
 
-A socket without a name in the file system, so that nothing can be left behind; whoever
-connects has to prove that it knows the secret (an HMAC challenge).
+The socket has no name in the file system, so nothing is left behind. A client must prove that it
+knows the secret (an HMAC challenge).
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RowAddress:
-    """Where a worker sends its rows; hexadecimal, so that a configuration can carry it."""
+    """The address that workers send rows to, in hexadecimal so that a configuration can contain
+    it."""
 
     name: str
     secret: str
 
     def connect(self) -> Connection:
-        """A worker's connection. Raises `OSError` or `AuthenticationError`."""
+        """Connect as a worker. Raises `OSError` or `AuthenticationError`."""
         return Client(f"\0{self.name}", _FAMILY, authkey=bytes.fromhex(self.secret))
 
 
 class RowReceiver:
-    """Listens until `close`. All callbacks come on threads of its own.
+    """Listens until `close`. All callbacks run on its own threads.
 
-    `rows` is called with each span and its rows [count, hidden], `lost` with the number
-    of each request that lost some, and `broken` when a worker's connection ended: with
-    what `life` said when it began.
+    `rows` is called with each span and its rows [count, hidden], `lost` with the number of each
+    request that lost some, and `broken` when a worker's connection ends, with the value of `life`
+    at its beginning.
     """
 
     def __init__(
@@ -62,9 +63,9 @@ class RowReceiver:
         threading.Thread(target=self._accept, name="hidden rows", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more; connections end with the workers that hold them."""
+        """Stop listening. Connections end with their workers."""
         self._closed = True
-        # A thread that accepts does not notice that its socket is closed: it is let in once more.
+        # A blocked `accept` does not notice that its socket is closed, so connect once more.
         with contextlib.suppress(OSError, EOFError, AuthenticationError):
             self.address.connect().close()
         self._listener.close()

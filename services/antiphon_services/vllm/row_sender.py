@@ -1,12 +1,11 @@
-"""The worker's end: rows leave vLLM's paged memory without ever stopping the engine.
+"""The worker's end of the row connection: sends rows from vLLM's paged memory without blocking it.
 
-On an accelerator the rows are gathered on the stream that computed them, so that their
-blocks may be reused at once; another stream copies them to the host, and this object's
-thread waits for the copy and for the socket. The host's memory for that is pinned once, for
-pinning takes milliseconds; rows that find no place there have memory pinned for them. What waits
-is bounded in bytes. The connector takes no more out while `waiting_bytes` are many; where it
-must, because blocks are about to be used again, and the bound is hit, the rows are dropped and
-their requests reported as lost, which fails those alone.
+On an accelerator, rows are gathered on the stream that computed them, so their blocks may be reused
+at once. Another stream copies them to the host, and a separate thread waits for the copy and the
+socket. Host memory is pinned once, since pinning takes milliseconds; rows that do not fit get newly
+pinned memory. Waiting rows are bounded in bytes. The connector extracts no more while many bytes
+wait. If it must, because blocks are about to be reused, and the bound is reached, the rows are
+dropped and their requests reported as lost, which fails only those.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from antiphon_services.vllm.row_messages import encode_rows
 from antiphon_services.vllm.spans import RowSpan
 
 STAGING_BYTES = 64 << 20
-"""Pinned memory for rows that are on their way, and for where they are gathered; a power of two."""
+"""Pinned memory for rows in transfer and for their slot indices; a power of two."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Rows of one step on their way to the host; `arrive` returns when they are there.
+    """Rows of one step in transfer to the host; `arrive` waits for them.
 
-    `places` are views of the pinned memory in use, which is free when they are gone.
+    `places` are views of the pinned memory in use, which is freed with them.
     """
 
     spans: Sequence[RowSpan]
@@ -48,7 +47,7 @@ class _Batch:
 
 
 class RowSender:
-    """Sends rows over a connection. Everything but `close` is called on the engine's thread."""
+    """Sends rows over a connection. All methods but `close` are called on the engine's thread."""
 
     def __init__(
         self,
@@ -57,9 +56,9 @@ class RowSender:
         copies: Copies | None = None,
         staging: Staging | None = None,
     ) -> None:
-        """At most `most_bytes` wait for the socket; one step's rows always may.
+        """At most `most_bytes` wait for the socket; one step's rows are always accepted.
 
-        `copies` bring rows to the host, through `staging`; without them rows are there already.
+        `copies` copy rows to the host through `staging`; None if they are on the host.
         """
         self._connection = connection
         self._limit = most_bytes
@@ -74,7 +73,7 @@ class RowSender:
 
     @classmethod
     def on(cls, device: torch.device, connection: Connection, most_bytes: int) -> RowSender:
-        """For rows that are on a device."""
+        """Return a sender for rows on a device."""
         if device.type == "cpu":
             return cls(connection, most_bytes)
         staging = Staging(STAGING_BYTES, pinned=True)
@@ -85,7 +84,7 @@ class RowSender:
     ) -> None:
         """Send the rows in `slots` (int64 [n], on the host) of `cache` [blocks, 1, size, hidden].
 
-        Never waits. Rows that find no room are lost, and their requests are told so.
+        Does not block. Rows that do not fit are dropped and reported as lost.
         """
         size = len(slots) * cache.shape[3] * cache.element_size()
         with self._wake:
@@ -103,18 +102,18 @@ class RowSender:
 
     @property
     def waiting_bytes(self) -> int:
-        """Rows that wait for the socket."""
+        """Bytes of rows waiting for the socket."""
         with self._wake:
             return self._waiting_bytes
 
     def close(self) -> None:
-        """Send no more; the thread closes the connection and ends."""
+        """Stop sending. The thread closes the connection and ends."""
         with self._wake:
             self._closed = True
             self._wake.notify()
 
     def _gather(self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor) -> _Batch:
-        """Copy the rows out of paged memory and begin their way to the host."""
+        """Copy the rows out of paged memory and start their transfer to the host."""
         block_size = cache.shape[2]
         if self._copies is None:
             return _Batch(spans, cache[slots // block_size, 0, slots % block_size], _arrived)
@@ -129,8 +128,7 @@ class RowSender:
     def _pinned(
         self, shape: torch.Size, dtype: torch.dtype, places: list[memoryview]
     ) -> torch.Tensor:
-        """Pinned memory of the host; its place in what is pinned already, if it has one, joins
-        `places`."""
+        """Return pinned host memory. If it is part of the pool, its view is added to `places`."""
         taken = self._staging.take(shape.numel() * dtype.itemsize) if self._staging else None
         if taken is None:
             return torch.empty(shape, dtype=dtype, pin_memory=torch.cuda.is_available())
@@ -150,11 +148,11 @@ class RowSender:
             with self._wake:
                 self._closed = True
                 self._waiting.clear()
-            # The other end finds out by this, and fails what waits for rows.
+            # The other end detects this and fails requests that wait for rows.
             self._connection.close()
 
     def _take(self) -> tuple[_Batch | None, list[int]] | None:
-        """The next rows and who has lost some; None when closed."""
+        """Return the next rows and the requests that lost some; None when closed."""
         with self._wake:
             while not (self._waiting or self._lost or self._closed):
                 self._wake.wait()
@@ -167,7 +165,7 @@ class RowSender:
 
 
 def _message(batch: _Batch | None, lost: Sequence[int]) -> bytes:
-    """One message; waits until the rows are on the host."""
+    """Encode one message; waits until the rows are on the host."""
     if batch is None:
         return encode_rows((), None, lost)
     batch.arrive()
@@ -175,4 +173,4 @@ def _message(batch: _Batch | None, lost: Sequence[int]) -> bytes:
 
 
 def _arrived() -> None:
-    """Rows that are on the host already."""
+    """Do nothing: the rows are on the host already."""

@@ -1,4 +1,4 @@
-"""vLLM's log probabilities, as lists, to those of one id."""
+"""Extracts one id's log probabilities from vLLM's lists."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from antiphon.errors import Internal
 
 
 class Scores(Protocol):
-    """`vllm.logprobs.FlatLogprobs`: what it says of id i lies from `start_indices[i]` on.
+    """`vllm.logprobs.FlatLogprobs`: the entries of id i start at `start_indices[i]`.
 
-    That is the id, then the likeliest in its place, which may name it again. Where vLLM has
-    joined two updates, an id that is among the likeliest is there once, in front, with
-    its rank among them.
+    The first is the id itself, followed by the most likely ones, which may repeat it. If vLLM has
+    joined two updates, an id among the most likely is present once, in front, with its rank among
+    them.
     """
 
     start_indices: list[int]
@@ -26,9 +26,10 @@ class Scores(Protocol):
 def scores_at(
     scores: Scores | None, index: int, ids: Sequence[int], top: int
 ) -> tuple[list[int], list[float]]:
-    """Of an update's `ids`, that one and the `top` likeliest, with log probabilities [1 + top].
+    """Return one of an update's `ids` and the `top` most likely ones, with log probabilities [1 +
+    top].
 
-    Raises `Internal` when vLLM does not say so much.
+    Raises `Internal` if vLLM's lists do not contain them.
     """
     if scores is None or len(scores.start_indices) != len(ids):
         raise Internal(f"vLLM does not say how likely {len(ids)} ids were")

@@ -1,7 +1,7 @@
-"""A request whose input grows: vLLM computes each part as it comes, and waits for the next.
+"""A request with growing input: vLLM computes each part as it arrives, and waits for the next.
 
-Each part ends with an id that vLLM has to sample. It never enters the context, and nothing reads
-it: what follows is decided where the hidden rows arrive.
+Each part ends with an id that vLLM has to sample. It never enters the context and is ignored: the
+receiver of the hidden rows decides what follows.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from vllm.sampling_params import RequestOutputKind
 from antiphon_services.vllm.spans import wanted
 
 MODALITY = "audio"
-"""Under which rows that stand in place of words are handed to the model."""
+"""Modality under which rows that replace ids are passed to the model."""
 ROWS = "rows"
-"""The keyword of the model's `embed_multimodal` that has them."""
+"""The rows' keyword in the model's `embed_multimodal`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenRows:
-    """Input rows [n, hidden] on the host for positions from `start` of a part on. `name` is the
-    same for equal rows, for vLLM's prefix cache."""
+    """Input rows [n, hidden] on the host, for positions of a part from `start` on.
+
+    `name` is equal for equal rows, for vLLM's prefix cache.
+    """
 
     start: int
     rows: torch.Tensor
@@ -46,13 +48,13 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """The next positions: `ids` int32 [n], and the rows that stand in place of some of them."""
+    """The next positions: `ids` int32 [n], and rows that replace some of them."""
 
     ids: npt.NDArray[np.int32]
     given: Sequence[GivenRows]
 
     def input(self) -> Any:
-        """The part as vLLM takes it."""
+        """Return the part for vLLM."""
         ids = self.ids.tolist()
         if not self.given:
             return tokens_input(ids)
@@ -73,7 +75,8 @@ class SessionPart:
 
 @dataclass(frozen=True, slots=True)
 class VllmSession:
-    """A request, by our own `number`, whose hidden rows leave from position `rows_from` on.
+    """A request with antiphon's own `number`, whose hidden rows are sent from position `rows_from`
+    on.
 
     `parts` belong to the host's loop. They are bounded by the positions of a context.
     """
@@ -83,7 +86,7 @@ class VllmSession:
     parts: asyncio.Queue[SessionPart] = field(default_factory=asyncio.Queue)
 
     def parameters(self) -> SamplingParams:
-        """Those of every part."""
+        """Return the sampling parameters of every part."""
         rows = wanted(self.number, np.empty(0, np.intp), self.rows_from)
         return SamplingParams(
             temperature=0.0,
@@ -95,7 +98,7 @@ class VllmSession:
         )
 
     async def inputs(self, parameters: SamplingParams) -> AsyncIterator[StreamingInput]:
-        """The parts as they come; ends with the request's task alone."""
+        """Yield the parts as they arrive; ends only with the request's task."""
         while True:
             part = await self.parts.get()
             yield StreamingInput(part.input(), parameters)

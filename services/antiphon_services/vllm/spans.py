@@ -1,9 +1,9 @@
-"""Which hidden rows leave in which step: what decides in the connector, without vLLM.
+"""Selects the hidden rows to send in each step: the connector's policy, without vLLM.
 
-Laws: per request the rows leave in order of position and once, in the step that computed
-them or, for those that a prefix-cache hit spared, in its first step. What a preempted
-request computes again lies below `sent` and does not leave again. A step has room for so many
-rows; those beyond stay in paged memory, and leave in the request's next steps or at its end.
+Invariants: a request's rows are sent in order of position and once, in the step that computed them,
+or in its first step if they were in the prefix cache. Rows that a preempted request computes again
+are below `sent` and are not sent again. A step sends a bounded number of rows; the rest stays in
+paged memory and is sent in the request's next steps or at its end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 TAP_LAYER = "antiphon_tap.1000"
-"""The tap's layer name; vLLM wants exactly one integer in it, that no other layer has."""
+"""The tap's layer name; vLLM requires exactly one integer in it, unique among layers."""
 WANTED = "antiphon_rows"
 """Key in a request's `kv_transfer_params` of a `wanted` value."""
 NO_END = 1 << 60
-"""No request has so many positions."""
+"""More positions than any request has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,10 @@ class RowSpan:
 def wanted(
     number: int, positions: npt.NDArray[np.intp], reply_from: int | None = None
 ) -> dict[str, Any]:
-    """The `kv_transfer_params` that ask, as `number`, for the rows at ascending positions, and
-    for all from `reply_from` on."""
+    """Return the `kv_transfer_params` that request, as `number`, the rows at ascending positions.
+
+    Includes all from `reply_from` on, if given.
+    """
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
     runs = [[int(run[0]), int(run[-1]) + 1] for run in np.split(positions, cuts) if len(run)]
     if reply_from is not None:
@@ -46,9 +48,9 @@ def wanted(
 
 @dataclass(slots=True)
 class Wanted:
-    """The rows that a request wants: ascending ranges, of which those below `sent` have left.
+    """The rows that a request needs: ascending ranges; those below `sent` were sent.
 
-    `computed` counts the positions that have rows.
+    `computed` counts the positions with available rows.
     """
 
     number: int
@@ -58,19 +60,19 @@ class Wanted:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any] | None) -> Wanted | None:
-        """Read `kv_transfer_params`; None when no rows are wanted."""
-        told = (parameters or {}).get(WANTED)
-        if told is None:
+        """Read `kv_transfer_params`; None if no rows are requested."""
+        value = (parameters or {}).get(WANTED)
+        if value is None:
             return None
-        return cls(told["number"], [(start, end) for start, end in told["ranges"]])
+        return cls(value["number"], [(start, end) for start, end in value["ranges"]])
 
     @property
     def waiting(self) -> int:
-        """How many of the rows that are there have not left."""
+        """Number of available rows that were not sent."""
         return sum(span.count for span in self._spans())
 
     def take(self, room: int) -> list[RowSpan]:
-        """The next spans that leave, at most `room` rows together."""
+        """Return the next spans to send, at most `room` rows in total."""
         taken = []
         for span in self._spans():
             count = min(span.count, room)
@@ -86,8 +88,10 @@ class Wanted:
 
 
 def share(requests: Collection[Wanted], room: int) -> list[tuple[Wanted, list[RowSpan]]]:
-    """What leaves in a step, at most `room` rows of all; whoever has fewest waiting goes first,
-    so that nobody's reply waits behind a long prompt."""
+    """Return what a step sends, at most `room` rows in total.
+
+    Requests with the fewest waiting rows come first, so that no reply waits for a long prompt.
+    """
     shares = []
     for request in sorted(requests, key=lambda each: each.waiting):
         if spans := request.take(room):
@@ -98,13 +102,13 @@ def share(requests: Collection[Wanted], room: int) -> list[tuple[Wanted, list[Ro
 
 @dataclass(slots=True)
 class StepRows:
-    """All spans of a step, and the slots in paged memory of their rows, in the same order."""
+    """All spans of a step, and the slots of their rows in paged memory, in the same order."""
 
     spans: list[RowSpan] = field(default_factory=list)
     slots: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, spans: Sequence[RowSpan], table: Sequence[int], block_size: int) -> None:
-        """Note the spans of a request whose blocks are `table`."""
+        """Add the spans of a request whose blocks are `table`."""
         blocks = np.asarray(table, dtype=np.int64)
         for span in spans:
             positions = np.arange(span.start, span.start + span.count)

@@ -1,7 +1,7 @@
-"""The layer that keeps one hidden row of every token in vLLM's paged memory.
+"""The layer that stores one hidden row per token in vLLM's paged memory.
 
-It rides on what the attention layers have: block tables, chunked prefill, prefix-cache
-hits and preemption hold for its rows as they do for keys and values.
+It uses the attention layers' mechanisms: block tables, chunked prefill, prefix cache hits and
+preemption apply to its rows as to keys and values.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from antiphon_services.vllm.spans import TAP_LAYER
 
 
 class _Builder(CacheOnlyAttentionMetadataBuilder):
-    """The stock builder; its write is a scatter into persistent memory, so graphs may hold it.
+    """The stock builder, declared compatible with CUDA graphs: its write is a scatter into fixed
+    memory.
 
-    The weakest layer decides for the whole model: without this the stock layer's silence
-    would switch full CUDA graphs off.
+    The least capable layer decides for the whole model. The stock layer declares nothing, which
+    would disable full CUDA graphs.
     """
 
     _cudagraph_support = AttentionCGSupport.ALWAYS
@@ -36,7 +37,7 @@ class _Backend(CacheOnlyAttentionBackend):
 
 
 class TapLayer(CacheOnlyAttentionLayer):
-    """Stores rows [tokens, 1, hidden], in the model's dtype also where the cache has another."""
+    """Stores rows [tokens, 1, hidden] in the model's dtype, even if the cache has another."""
 
     def __init__(self, hidden: int, cache_config: CacheConfig) -> None:
         super().__init__(
@@ -47,5 +48,5 @@ class TapLayer(CacheOnlyAttentionLayer):
         )
 
     def get_attn_backend(self) -> type[_Backend]:
-        """The stock backend with our builder."""
+        """Return the stock backend with antiphon's builder."""
         return _Backend

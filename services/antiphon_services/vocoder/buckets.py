@@ -47,7 +47,7 @@ class Buckets:
         self._runs: dict[int, RowFunction] = {}
         # Largest first: the others' intermediates fit into its memory.
         for frames in reversed(self._frames):
-            most = max(1, min(self._nobody, pace.step // frames))
+            most = max(1, min(self._unowned, pace.step // frames))
             self._members[frames] = bucket_sizes(1, most)
             rows = on_device(self._padding(most, frames), decoder.device)
             self._runs[frames] = bucketing(partial(self._forward, frames), (rows,), 1)

@@ -1,4 +1,4 @@
-"""The `vllm` engine of a thinker, on what `antiphon_services.vllm` has for any stage.
+"""The `vllm` engine of a thinker, based on `antiphon_services.vllm`.
 
-Runs in the stage. What a family adds is its `VllmCheckpoint`, with a model that has a tap.
+Runs in the stage. A family adds its `VllmCheckpoint`, with a tapped model.
 """

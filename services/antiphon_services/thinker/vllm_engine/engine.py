@@ -1,14 +1,14 @@
-"""The `vllm` engine of the thinker: segments on this side, vLLM's requests on the other.
+"""The `vllm` engine of the thinker: segments in the stage, requests in vLLM.
 
-Prompts, stopping, detokenising and what leaves on which edge are those of the torch
-engine, and prompts are made beside the engine's thread as there. A step waits until
-something has come: a prompt, whose ids leave at once and which goes to vLLM, ids, hidden
-rows, an end. Rows travel beside the ids and may come later than they, so a segment ends when
-its reply and its rows have.
+Prompts, stop conditions, detokenization and the output of each edge are those of the torch engine,
+and prompts are prepared on other threads as there. A step waits for a delivery: a prompt, whose ids
+are sent at once and which is submitted to vLLM, or ids, hidden rows or an end. Rows are sent
+separately from ids and may arrive later, so a segment ends when both its reply and its rows are
+complete.
 
-A prompt that grows goes to vLLM as a request of its own whenever more of it is there, one after
-the other: what each computes stays in vLLM's prefix cache, where the next finds it. Where something
-louder has changed what was told before, the cache is found to end there.
+A growing prompt is submitted to vLLM as a new request whenever more of it is available, one after
+the other. What each computes stays in vLLM's prefix cache, where the next one finds it. If a louder
+frame changed earlier features, the cached prefix ends there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.scores import scores_at
 
 ROWS_TIMEOUT_S = 10.0
-"""Longest wait for hidden rows once the reply has ended."""
+"""Longest wait for hidden rows after the reply has ended."""
 
 Segment = AnySegment[VllmGeneration]
 
@@ -57,7 +57,7 @@ _ANY = Sampling(0.0, 50, 1.0, 1.0, seed=0, max_tokens=1)
 
 
 class Host(Protocol):
-    """Who carries orders out; `antiphon_services.vllm.host.VllmHost`."""
+    """Runs orders; implemented by `antiphon_services.vllm.host.VllmHost`."""
 
     def check_up(self) -> None:
         """Raise `Unavailable` while vLLM is down."""
@@ -66,10 +66,10 @@ class Host(Protocol):
         """See `DetachedEngine.watch`."""
 
     def submit(self, order: VllmOrder) -> None:
-        """Carry an order out; what comes of it goes to the mailbox."""
+        """Run an order; its results go to the mailbox."""
 
     def cancel(self, number: int) -> None:
-        """Stop an order, if it still runs."""
+        """Stop an order if it is running."""
 
 
 class VllmThinkerEngine:
@@ -85,7 +85,7 @@ class VllmThinkerEngine:
         close: Callable[[], None],
         preparations: Preparations[PreparedPrompt | HeardPrompt] | None = None,
     ) -> None:
-        """`host` is started; `close` ends everything behind the engine."""
+        """`host` is started; `close` stops it and everything it uses."""
         self._intake = intake
         self._check = check
         self._host = host
@@ -97,8 +97,10 @@ class VllmThinkerEngine:
         self._by_number: dict[int, Segment] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in. Raises `Unavailable` while vLLM is down, and `InvalidArgument` for a
-        history of ids that there are not."""
+        """Register a segment.
+
+        Raises `Unavailable` while vLLM is down, and `InvalidArgument` for an invalid history.
+        """
         self._host.check_up()
         segment = Segment(key, settings, self._intake.every_row)
         check_history(segment, self._check.vocabulary)
@@ -115,15 +117,15 @@ class VllmThinkerEngine:
         self._intake.prepare(segment, self._preparations, done)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`input` until the conversation is complete, but for what is done before."""
+        """Return `input` until the conversation is complete, unless work is in progress before."""
         segment = self._segments[key]
         works = segment.preparation is not None or _is_under_way(segment)
         return None if segment.can_step or (works and not segment.ended) else INPUT
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Take what has come; wait when there is nothing.
+        """Handle the deliveries; wait if there are none.
 
-        No edge of the thinker is governed, so `held` is empty.
+        The thinker has no governed edges, so `held` is empty.
         """
         events: list[EngineEvent] = []
         for delivery in self._mailbox.take(self._patience_s()):
@@ -138,35 +140,35 @@ class VllmThinkerEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the segment's counts so far."""
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment and abort what vLLM still does for it."""
+        """Forget a segment and abort its requests."""
         self._preparations.drop(key)
         self._stop(self._segments.pop(key))
 
     def interrupt(self) -> None:
-        """Make a waiting step return."""
+        """Make a blocked step return."""
         self._mailbox.interrupt()
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """Tell when vLLM goes down and when it is up."""
+        """Report when vLLM goes down and when it is up."""
         self._host.watch(changed)
 
     def close(self) -> None:
-        """End vLLM's processes."""
+        """Stop vLLM's processes."""
         self._preparations.close()
         self._close()
 
     def _alone(
         self, segment: Segment, events: list[EngineEvent]
     ) -> contextlib.AbstractContextManager[None]:
-        """What goes wrong inside fails this segment and no other."""
+        """Return a context whose exceptions fail only this segment."""
         return segment.alone(events, lambda: self._stop(segment))
 
     def _begin(self, key: SegmentKey, events: list[EngineEvent]) -> None:
-        """Go on with a prompt that was made, or has grown, if its segment is still here."""
+        """Continue with a prepared or grown prompt, if its segment is still live."""
         segment = self._segments.get(key)
         if segment is None or segment.preparation is None:
             return
@@ -196,15 +198,18 @@ class VllmThinkerEngine:
         return generation
 
     def _known(self, segment: Segment) -> Sequence[int]:
-        """Ids of the reply that need not be sampled. Where vLLM draws, all must be: its draws are
-        counted from a request's first. So must those that keep to a schema."""
+        """Return ids of the reply that need not be sampled.
+
+        With random sampling all must be, since vLLM counts its draws from a request's start. With a
+        JSON schema all must be, too.
+        """
         sampling = segment.settings.sampling
         if not sampling.greedy or sampling.json_schema is not None:
             return ()
         return known_ids(segment, self._intake.prompts.special)
 
     def _hear(self, segment: Segment, heard: HeardPrompt, events: list[EngineEvent]) -> None:
-        """Go on with a prompt that has grown, and let its new ids go."""
+        """Continue with a prompt that has grown, and send its new ids."""
         if segment.generation is None:
             segment.generation = self._generation(segment, heard.prompt)
         generation = segment.generation
@@ -224,7 +229,7 @@ class VllmThinkerEngine:
         self._order(segment, generation)
 
     def _order(self, segment: Segment, generation: VllmGeneration) -> None:
-        """Hand to vLLM what there is of the prompt, unless it still works on it."""
+        """Submit the available prompt to vLLM, unless a request is running."""
         prompt, is_open = generation.prompt, generation.is_open
         if generation.ordered is not None or (is_open and len(prompt.ids) <= generation.prefilled):
             return
@@ -238,7 +243,7 @@ class VllmThinkerEngine:
             generation.rows_asked = len(generation.row_positions)
         sampling, limit = segment.settings.sampling, generation.reply.limit
         if is_open:
-            # vLLM samples an id behind whatever it is given; here it is nobody's.
+            # vLLM samples an id after any prompt; here it is ignored.
             sampling, limit = _ANY, 1
         replies = generation.reply_rows is not None and not is_open
         order = VllmOrder(
@@ -258,7 +263,7 @@ class VllmThinkerEngine:
         self._host.submit(order)
 
     def _take(self, delivery: FromVllm, segment: Segment, events: list[EngineEvent]) -> None:
-        """What one delivery makes of its segment."""
+        """Handle one delivery for its segment."""
         generation = segment.generation
         if generation is None:
             return
@@ -285,8 +290,8 @@ class VllmThinkerEngine:
         generation: VllmGeneration,
         events: list[EngineEvent],
     ) -> None:
-        """Push the next ids; those behind the reply's end, or the prompt's while it is open, are
-        nobody's."""
+        """Append the next ids. Ids after the reply's end, or of an open prompt's request, are
+        ignored."""
         if tokens.prompt_ids is not None:
             if generation.found is None:
                 generation.found = tokens.cached
@@ -315,22 +320,22 @@ class VllmThinkerEngine:
             raise Internal(f"vLLM ended the reply early, after {len(generation.reply.ids)} ids")
 
     def _go_on(self, tokens: Tokens, segment: Segment, generation: VllmGeneration) -> None:
-        """When what was known of the prompt is prefilled, order what has come since."""
+        """When the known prompt is prefilled, submit what has arrived since."""
         if tokens.finished and generation.ordered is not None:
             generation.prefilled, generation.ordered = len(generation.ordered), None
             self._order(segment, generation)
 
     def _patience_s(self) -> float | None:
-        """How long a step may wait: until the next rows are overdue; None: for ever."""
+        """Return how long a step may wait: until rows are overdue; None means forever."""
         ends = [overdue_at for _, overdue_at in self._awaiting_rows()]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _overdue(self, now: float) -> list[Segment]:
-        """Segments that have waited for rows long enough."""
+        """Return segments whose wait for rows has timed out."""
         return [segment for segment, overdue_at in self._awaiting_rows() if overdue_at <= now]
 
     def _awaiting_rows(self) -> list[tuple[Segment, float]]:
-        """Segments whose reply has ended before all rows were there, and how long they wait."""
+        """Return segments whose reply ended before all rows arrived, with their deadlines."""
         waiting = []
         for segment in self._segments.values():
             generation = segment.generation
@@ -339,11 +344,11 @@ class VllmThinkerEngine:
         return waiting
 
     def _stop(self, segment: Segment) -> None:
-        """Let go of a segment's requests. May be called again."""
+        """Cancel a segment's requests. Idempotent."""
         generation = segment.generation
         if generation is None or not generation.numbers:
             return
-        # Of those before it only rows are left.
+        # Earlier requests only have rows left.
         self._host.cancel(generation.numbers[-1])
         for number in generation.numbers:
             del self._by_number[number]
@@ -351,7 +356,7 @@ class VllmThinkerEngine:
 
 
 def _is_under_way(segment: Segment) -> bool:
-    """Whether something comes from vLLM for the segment."""
+    """Return whether results from vLLM are pending for the segment."""
     generation = segment.generation
     if generation is None:
         return False

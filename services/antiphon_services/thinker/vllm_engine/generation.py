@@ -1,4 +1,4 @@
-"""One segment's requests to vLLM, and what has come of them."""
+"""One segment's requests to vLLM and their results."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from antiphon_services.thinker.thinker_segment import Positions
 
 @dataclass(slots=True)
 class VllmGeneration:
-    """A prompt that vLLM works on, and the reply to it.
+    """A prompt that vLLM processes, and its reply.
 
-    A prompt that `is_open` grows, and each time a request of its own leaves what was added in
-    vLLM's prefix cache; the last one, whose number is `replies_to`, brings the reply. `numbers` are
-    those of all requests that may still bring something, and `ordered` are the ids of the one that
-    runs: behind a prompt the `known` ids of the reply. `prefilled` positions were computed while
-    the prompt was open; `told` of its ids have left, and `found` of them were in the cache at
-    first.
+    A prompt that `is_open` grows; each time a new request adds the new part to vLLM's prefix cache.
+    The last request, `replies_to`, yields the reply. `numbers` are those of all requests with
+    pending results. `ordered` are the ids of the running one: the prompt, then the `known` ids of
+    the reply. `prefilled` positions were computed while the prompt was open. `told` of its ids were
+    sent, and `found` of them were in the cache at first.
 
     The hidden rows at `row_positions` are needed if it `wants_rows`: the first `rows_asked` were
-    asked for, and the first `rows_taken` have come. `reply_rows` are there if those of the reply
-    are needed; `finish` is set with the reply's last id, and `overdue_at` is when waiting for rows
-    ends from then on, by the monotonic clock.
+    requested and the first `rows_taken` received. `reply_rows` is set if the reply's rows are
+    needed. `finish` is set with the reply's last id. From then on, `overdue_at` is the deadline of
+    the wait for rows, by the monotonic clock.
     """
 
     prompt: PreparedPrompt
@@ -58,7 +57,7 @@ class VllmGeneration:
 
     @property
     def reused(self) -> int:
-        """How many positions the first request found in the prefix cache."""
+        """Positions that the first request found in the prefix cache."""
         return self.found or 0
 
     @property
@@ -70,8 +69,10 @@ class VllmGeneration:
     def hear(
         self, heard: HeardPrompt, row_positions: Positions, windows: Sequence[AudioWindow]
     ) -> bool:
-        """Take more of the prompt, `windows` being those of `heard`; whether what was ordered
-        holds no more, and what is still on its way is to be dropped."""
+        """Extend the prompt with `heard` and its `windows`.
+
+        Return whether the running request is invalid, so that its results must be dropped.
+        """
         kept = [each for each in self._growing if each[0] < heard.kept]
         begins = [at for at, _ in heard.windows]
         self._growing = [*kept, *zip(begins, windows, strict=True)]
@@ -89,7 +90,7 @@ class VllmGeneration:
         return True
 
     def take_rows(self, start: int, rows: Tensor) -> npt.NDArray[np.intp]:
-        """The positions of rows that came from `start` on. Raises `DataLoss` for a gap."""
+        """Return the positions of rows received from `start` on. Raises `DataLoss` for a gap."""
         positions = self.row_positions[self.rows_taken : self.rows_taken + len(rows)]
         if positions.tolist() != list(range(start, start + len(rows))):
             raise DataLoss(f"hidden rows from {start} on came when {positions[:1]} was next")
@@ -98,12 +99,12 @@ class VllmGeneration:
 
     @property
     def all_rows_taken(self) -> bool:
-        """Whether those of all `row_positions` have come, and there are no more."""
+        """Whether the rows of all `row_positions` were received and no more will come."""
         return self.rows_taken == len(self.row_positions) and not self.is_open
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether all results were received."""
         spoken = self.reply_rows is None or self.reply_rows.complete
         rows = self.all_rows_taken or not self.wants_rows
         return self.finish is not None and rows and spoken

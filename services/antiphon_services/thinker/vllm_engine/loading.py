@@ -1,4 +1,4 @@
-"""Starts vLLM for a checkpoint's thinker. To be imported when its environment is prepared."""
+"""Starts vLLM for a checkpoint's thinker. Import it after its environment is prepared."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from antiphon_services.vllm.row_receiver import RowAddress
 
 @dataclass(frozen=True, slots=True)
 class VllmCheckpoint:
-    """What vLLM has to know of a checkpoint: the `tapped` architecture, sizes, and `overrides`
-    of its configuration."""
+    """A checkpoint's facts for vLLM: the `tapped` architecture, sizes, and configuration
+    `overrides`."""
 
     tapped: str
     shape: TextShape
@@ -45,10 +45,10 @@ def load_vllm(
     checkpoint: VllmCheckpoint,
     settings: object,
 ) -> LoadedStage:
-    """The stage, warmed up; `intake` is without eyes.
+    """Return the stage, warmed up; `intake` has no vision front end.
 
-    `settings` are those of the family's processor in transformers. Raises what `load_engine` does,
-    and `FailedPrecondition` where no prompt succeeds.
+    `settings` are those of the family's processor in transformers. Raises as `load_engine` does,
+    and `FailedPrecondition` if no prompt succeeds.
     """
     # The tap needs all layers in one process.
     whole = config.engine_args.get("pipeline_parallel_size", 1) == 1
@@ -76,9 +76,9 @@ def load_engine(
     media: MediaLimits,
     tapped: bool,
 ) -> VllmThinkerEngine:
-    """The engine, serving. It takes what `media` says, and has hidden rows if it is `tapped`.
+    """Return the running engine, with the limits of `media`, and with hidden rows if `tapped`.
 
-    Raises `InvalidArgument` for arguments that vLLM does not take, and what vLLM's start raises.
+    Raises `InvalidArgument` for arguments that vLLM does not accept, and vLLM's startup errors.
     """
 
     audio, limit = intake.prompts.audio, intake.prompts.context_limit

@@ -1,8 +1,7 @@
-"""Refuses the prompts that would end vLLM's engine, for everybody, before it sees them.
+"""Rejects prompts that would crash vLLM's engine for all sessions.
 
-vLLM checks ids only where it has a tokeniser, and its position code assumes one more id
-after each recording, image and video: a prompt that breaks one of these rules takes all
-sessions with it.
+vLLM checks ids only if it has a tokenizer. Its position code assumes an id after each recording,
+image and video. A prompt that violates one of these rules would end all sessions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PromptCheck:
-    """The rules of one engine: ids below `vocabulary`, recordings only where it `hears`."""
+    """The rules of one engine: ids below `vocabulary`, recordings only if it `hears`."""
 
     special: MediaIds
     vocabulary: int
@@ -38,11 +37,11 @@ class PromptCheck:
         *,
         is_open: bool = False,
     ) -> Ids:
-        """A prompt's ids as vLLM wants them: one placeholder for each image and video, and for
-        each window of each recording, of which `heard` are the positions.
+        """Return a prompt's ids for vLLM: one placeholder per image, video, and window of a
+        recording.
 
-        One that `is_open` may end within a recording. Raises `InvalidArgument` for a prompt that
-        vLLM must not see.
+        `heard` are the positions of the windows. A prompt that `is_open` may end within a
+        recording. Raises `InvalidArgument` for a prompt that vLLM must not receive.
         """
         self._check_ids(ids)
         if heard and not self.hears:
@@ -63,7 +62,7 @@ class PromptCheck:
         }
         for name, (id_, positions) in shown.items():
             if (places := runs[kinds == id_].tolist()) != positions:
-                # Two places side by side look like one that is too long.
+                # Two adjacent placeholders look like one that is too long.
                 raise InvalidArgument(
                     f"messages: the prompt has places of {places} positions for {name} that "
                     f"take {positions}; each must have one of its own, parted from the next",
@@ -87,7 +86,7 @@ class PromptCheck:
             )
 
     def _check_parted(self, lasts: npt.NDArray[np.intp], ids: Ids) -> None:
-        """Raise unless an id of words follows each place, whose last positions are given."""
+        """Raise unless a text id follows each placeholder, given the last positions."""
         if len(lasts) and lasts[-1] == len(ids) - 1:
             raise InvalidArgument(
                 "messages: the prompt ends with a place for what is heard or seen; words must "

@@ -1,4 +1,4 @@
-"""What is heard and seen in a prompt, in vLLM's terms."""
+"""A prompt's media in vLLM's format."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from antiphon_services.thinker.vision import Visual
 
 NAMED_AT_ONCE = 1 << 20
-"""Bytes of features that are given names in a millisecond or two."""
+"""Bytes of features that can be named in one or two milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMedia:
     """Implements `vllm.order.Media`: mel features of recordings, images and videos.
 
-    Recordings come by their windows, each an item with a name of its own: so vLLM's prefix cache
-    finds those that were there before, whatever has come behind them.
+    Each window of a recording is a separately named item. So vLLM's prefix cache finds earlier
+    windows, whatever follows them.
     """
 
     windows: Sequence[AudioWindow]
@@ -38,11 +38,12 @@ class PromptMedia:
 
     @property
     def decoded_pixels(self) -> int:
-        """Pixels of all images and frames when they are decoded."""
+        """Pixels of all decoded images and frames."""
         return sum(each.decoded for each in self.visuals)
 
     def fields(self) -> dict[str, Any]:
-        """Features and pixels. Raises `InvalidArgument` for a file that cannot be decoded."""
+        """Return features and pixels. Raises `InvalidArgument` for a file that cannot be
+        decoded."""
         media: dict[str, Any] = {}
         if self.windows:
             media["audio"] = _features(self.windows)
@@ -52,15 +53,15 @@ class PromptMedia:
         if self.windows:
             fields["multi_modal_uuids"] = {"audio": [each.name for each in self.windows]}
         if VIDEO in media:
-            # How much time two frames of a video are apart: from it come their positions.
+            # The time between two frames of a video, which determines their positions.
             fields["mm_processor_kwargs"] = {"fps": FRAMES_PER_S}
         return fields
 
 
 def _features(windows: Sequence[AudioWindow]) -> dict[str, torch.Tensor]:
-    """All windows along time, [mel bins, frames], with lengths [n] and masks [n, width].
+    """Return all windows along time, [mel bins, frames], with lengths [n] and masks [n, width].
 
-    The masks are as wide as the tower pads its chunks to: see `model`.
+    The masks are as wide as the tower's padded chunks: see `model`.
     """
     lengths = [each.features.shape[1] for each in windows]
     width = max(1, *(each.padded for each in windows))
