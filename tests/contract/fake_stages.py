@@ -76,7 +76,7 @@ class Session:
         async for request in self.requests:
             if request.HasField("segment_open"):
                 self.segment = request.segment_open
-                if self.role == THINKER:
+                if self.input is not None:
                     self.input = chunk_from_proto((await anext(self.requests)).chunk)
                 opened = session_pb2.SegmentOpened(segment=self.segment.segment)
                 await self._context.write(session_pb2.SessionResponse(segment_opened=opened))

@@ -262,6 +262,8 @@ class LiveConversation:
     def _checked(self, settings: ConversationSettings) -> ConversationSettings:
         check_offered(settings.tools, self._config, takes=settings.takes_tools)
         every_s, most_s = settings.answer_every_s, self._config.max_recording_s
+        if every_s is not None:
+            settings.check_hears("answer_every_s")
         # Written so that what is no number is refused.
         if every_s is not None and not LEAST_SLICE_S <= every_s <= most_s:
             raise InvalidArgument(

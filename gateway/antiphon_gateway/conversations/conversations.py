@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from antiphon.deployment.schema import GatewayConfig
+from antiphon.values.live_conversation import VoiceTurns
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.conversations.conversation import LiveConversation
 from antiphon_gateway.conversations.event_sender import SendEvents
@@ -115,13 +116,17 @@ class Conversations:
 
     def _first_settings(self) -> ConversationSettings:
         served = served_model(self._calls.fleet)
+        hears = AUDIO in served.input_kinds
         return ConversationSettings(
             model=served.name,
             voices=served.voices,
             output_rate_hz=served.sample_rate_hz,
             spoken=AUDIO in served.outputs,
-            voice=served.voices[0] if served.voices else "",
+            voice=served.voices[0] if served.voices and not served.reads_aloud else "",
             voice_aliases=served.voice_aliases,
-            hears=AUDIO in served.input_kinds,
+            turns=VoiceTurns() if hears else None,
+            hears=hears,
             takes_tools=TOOLS in served.input_kinds,
+            reads_aloud=served.reads_aloud,
+            voice_instructions=any(each.instructs for each in served.options),
         )

@@ -222,6 +222,27 @@ def messages_of(
     return tuple(messages), attachments
 
 
+def text_to_read(items: Iterable[Item]) -> str:
+    """The text of the user's messages since the last answer, one line per message.
+
+    Raises `InvalidArgument` if there is none.
+    """
+    texts: list[str] = []
+    for item in items:
+        if item.role == "assistant":
+            texts.clear()
+        elif item.role == "user":
+            texts.append("".join(part for part in item.parts if isinstance(part, str)))
+    written = [text for text in texts if text.strip()]
+    if not written:
+        raise InvalidArgument(
+            "response: there is no text of the user since the last response; create an item with "
+            "text first, or name items in the input of the response",
+            field="response",
+        )
+    return "\n".join(written)
+
+
 def _parts(item: Item, attachments: Attachments) -> Iterator[Part]:
     for part in item.parts:
         match part:

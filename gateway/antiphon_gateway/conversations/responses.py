@@ -17,13 +17,14 @@ from typing import Any, Protocol
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
 from antiphon.tracing.span import enclosing_span
+from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon.values.live_conversation import CreateResponse, EndedBy, Item, ItemRemoved
 from antiphon_gateway.admission.reservation import GivenUp
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.conversations.errors import NoResponse, ResponseUnderWay
 from antiphon_gateway.conversations.event_sender import EventSender
 from antiphon_gateway.conversations.events import ConversationEvent
-from antiphon_gateway.conversations.items import ItemList, messages_of, new_id
+from antiphon_gateway.conversations.items import ItemList, messages_of, new_id, text_to_read
 from antiphon_gateway.conversations.kept_session import ConversationSession
 from antiphon_gateway.conversations.running import RunningResponse
 from antiphon_gateway.conversations.settings import ConversationSettings
@@ -248,6 +249,8 @@ class Responses:
                     order = self._order(asked, running.settings)
                     await self._telling.tell(running.created())
                 assert order is not None, "without one it waits for another to end"
+                if running.settings.reads_aloud:
+                    running.reads(order.messages)
                 with entry.admitted():
                     async with self._answer(entry.for_key(order), running) as segment:
                         await self._follow(segment, running, entry)
@@ -352,6 +355,8 @@ def _order_of(
 ) -> Order:
     """What the stages are asked for. Raises `InvalidArgument` when nothing was said, and no `more`
     is to come."""
+    if settings.reads_aloud:
+        return _reading_of(text_to_read(items), settings)
     messages, attachments = messages_of(items, settings.instructions)
     if not (messages or more):
         raise InvalidArgument(
@@ -370,4 +375,19 @@ def _order_of(
         voice=settings.voice,
         sampling=settings.order_sampling,
         options=settings.order_options,
+    )
+
+
+def _reading_of(text: str, settings: ConversationSettings) -> Order:
+    """The order to speak a text unchanged."""
+    return Order(
+        model=settings.model,
+        messages=(ConversationMessage("user", (TextPart(text),)),),
+        outputs=settings.outputs,
+        reads_aloud=True,
+        voice=settings.voice,
+        sampling=settings.order_sampling,
+        options=settings.order_options,
+        instruction=settings.instructions or None,
+        field_names={"instruction": "instructions", "messages": "response"},
     )

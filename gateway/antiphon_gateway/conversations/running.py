@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from antiphon.errors import AntiphonError
 from antiphon.values.answer import FunctionCall
+from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon.values.live_conversation import (
     EndedBy,
     Item,
@@ -74,6 +75,7 @@ class RunningResponse:
         self._place: Reservation | None = None
         self._segment: CallSegment | FailoverSegment | None = None
         self._text: list[str] = []
+        self._to_read = ""
         self._sample_rate_hz = 0
         self._samples = 0
         self._first_audio: float | None = None
@@ -106,6 +108,11 @@ class RunningResponse:
         self._segment = segment
         if self.cancelled:
             segment.cancel()
+
+    def reads(self, messages: Iterable[ConversationMessage]) -> None:
+        """Its transcript is the text of these messages, which it speaks unchanged."""
+        parts = (part for message in messages for part in message.parts)
+        self._to_read = "".join(part.text for part in parts if isinstance(part, TextPart))
 
     # -- what is told of it ------------------------------------------------------------
 
@@ -148,15 +155,21 @@ class RunningResponse:
         match event:
             case SegmentStarted():
                 self._sample_rate_hz = event.sample_rate_hz
+                if self._to_read:
+                    text, self._to_read = self._to_read, ""
+                    return self._said(text)
             case TextProduced(text) if text:
-                self._text.append(text)
-                return [ResponseTextDelta(self.id, self.item_id, text, self._index or 0)]
+                return self._said(text)
             case AudioProduced(samples) if len(samples):
                 if self._first_audio is None:
                     self._first_audio = asyncio.get_running_loop().time()
                 self._samples += len(samples)
                 return [ResponseSamples(self.id, self.item_id, samples, self._index or 0)]
         return []
+
+    def _said(self, text: str) -> Sequence[ConversationEvent]:
+        self._text.append(text)
+        return [ResponseTextDelta(self.id, self.item_id, text, self._index or 0)]
 
     @property
     def may_call(self) -> bool:

@@ -43,12 +43,23 @@ _TURNS: Mapping[str, type[Any]] = {
     "semantic": SemanticTurns,
     "timed": TimedTurns,
 }
-_SERVED = {"model", "voices", "voice_aliases", "output_rate_hz", "hears", "takes_tools"}
+_SERVED = {
+    "model",
+    "voices",
+    "voice_aliases",
+    "output_rate_hz",
+    "hears",
+    "takes_tools",
+    "reads_aloud",
+    "voice_instructions",
+}
 """Settings that are the served model's."""
 _KEPT = {n: hint for n, hint in get_type_hints(ConversationSettings).items() if n not in _SERVED}
 """Settings that are the client's, and their types."""
 _WRITTEN = {"turns", "input_format", "output_format", "options"}
 """Those that are saved in a form of their own."""
+_NARROWED = ("voice", "spoken", "instructions")
+"""Those of which the served model may take only some values."""
 
 
 class PendingResponse(msgspec.Struct, frozen=True, array_like=True):
@@ -206,15 +217,16 @@ def _restored_settings(
         raise ValueError("other settings")
     turns = held["turns"]
     plain = {name: msgspec.convert(held[name], _KEPT[name]) for name in _KEPT.keys() - _WRITTEN}
-    voice = plain.pop("voice")
+    voice, spoken, instructions = (plain.pop(name) for name in _NARROWED)
     settings = replace(
         first,
-        turns=None if turns is None else _unpacked(turns, _TURNS),
         input_format=LIVE_FORMATS[held["input_format"]],
         output_format=LIVE_FORMATS[held["output_format"]],
         options=_restored_options(held["options"]),
         **plain,
-    ).with_voice(voice)
+    )
+    settings = settings.with_voice(voice).with_spoken(spoken).with_instructions(instructions)
+    settings = settings.with_turns(None if turns is None else _unpacked(turns, _TURNS))
     return settings if first.hears else replace(settings, transcripts=None)
 
 

@@ -56,6 +56,8 @@ class ConversationSettings(HeldSettings):
     has its text, too, as a transcript. The formats are those in which the client sends
     and gets audio; the endpoint translates. A model that `hears` writes down what the user says if
     `transcripts` are asked for; one that `takes_tools` can be offered functions.
+    A model that `reads_aloud` speaks the user's text unchanged and generates none. Its
+    `instructions` describe the speech if it takes `voice_instructions`, else it has none.
     With `timeline` each response's end is followed by what each stage took for it;
     with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event
     that is none of OpenAI's.
@@ -75,6 +77,8 @@ class ConversationSettings(HeldSettings):
     output_format: LiveFormat = PCM16
     hears: bool = True
     takes_tools: bool = True
+    reads_aloud: bool = False
+    voice_instructions: bool = True
     timeline: bool = False
     stopping: bool = False
     tools: tuple[str, ...] = ()
@@ -94,6 +98,8 @@ class ConversationSettings(HeldSettings):
     @property
     def outputs(self) -> frozenset[str]:
         """The outputs to ask the stages for."""
+        if self.reads_aloud:
+            return frozenset({AUDIO})
         return frozenset({TEXT, AUDIO}) if self.spoken else frozenset({TEXT})
 
     @property
@@ -142,11 +148,38 @@ class ConversationSettings(HeldSettings):
             return choose_tools(self.tools, "function", name, parallel=parallel)
         return choose_tools(self.tools, choice, "", parallel=parallel)
 
+    def check_hears(self, field: str) -> None:
+        """Raise `InvalidArgument` for audio in that field if the model takes none."""
+        if not self.hears:
+            raise InvalidArgument(
+                f"{field}: the model {self.model!r} takes no audio; send text in an item of the "
+                "user",
+                field=field,
+            )
+
+    def with_spoken(self, spoken: bool) -> ConversationSettings:
+        """With spoken or written answers. A model that reads aloud always speaks."""
+        return replace(self, spoken=spoken or self.reads_aloud)
+
+    def with_instructions(self, text: str) -> ConversationSettings:
+        """With these instructions. A model that reads aloud without `voice_instructions` keeps
+        none."""
+        has_none = self.reads_aloud and not self.voice_instructions
+        return replace(self, instructions="" if has_none else text)
+
+    def with_turns(self, turns: VoiceTurns | TimedTurns | None) -> ConversationSettings:
+        """With turns that end so. A model that takes no audio has no turns by voice; turns by the
+        clock are rejected when the settings are applied."""
+        has_none = not self.hears and isinstance(turns, VoiceTurns)
+        return replace(self, turns=None if has_none else turns)
+
     def with_voice(self, name: str) -> ConversationSettings:
         """With that voice. Where there is none of that name the one that holds stays: clients ask
-        for the voices that they know, and an error would end some of them."""
+        for the voices that they know, and an error would end some of them. "" is the default of a
+        model that reads aloud."""
         voice = self.voice_aliases.get(name.lower(), name.lower())
-        return replace(self, voice=voice) if voice in self.voices else self
+        is_default = not voice and self.reads_aloud
+        return replace(self, voice=voice) if voice in self.voices or is_default else self
 
 
 def own_settings(settings: HeldSettings) -> ConversationSettings:

@@ -25,6 +25,8 @@ const page = {
   microphone: null,
   speaker: null,
   detectsTurns: false,
+  takesAudio: true,
+  writes: true, // answers may come as text alone
   answering: null, // id of the response that is being made
   interrupted: null, // id of the response whose remaining audio is not played
   spoken: null, // ids of the item, and of its response, that the loudspeaker was given last
@@ -42,7 +44,9 @@ function show(state) {
 
 function refresh() {
   const open = page.conversation?.open ?? false;
-  for (const id of ["text", "send", "talk", "voice", "output"]) at(id).disabled = !open;
+  for (const id of ["text", "send", "voice"]) at(id).disabled = !open;
+  at("talk").disabled = !(open && page.takesAudio);
+  at("output").disabled = !(open && page.writes);
   for (const button of at("prompts").querySelectorAll("button")) button.disabled = !open;
   at("interrupt").disabled = !(page.answering || page.speaker?.playing);
   at("talk").setAttribute("aria-pressed", String(page.microphone !== null));
@@ -118,7 +122,7 @@ const on = {
   "session.created": ({ session }) => {
     at("model").textContent = session.model;
     suggest(PROMPTS[session.model] ?? []);
-    listVoices(at("key").value).catch((error) => show(`The voices cannot be listed: ${error.message}`));
+    showModel(at("key").value).catch((error) => show(`The model cannot be described: ${error.message}`));
     page.conversation.update({
       output_modalities: [at("output").value],
       audio: {
@@ -183,12 +187,20 @@ const on = {
   },
 };
 
-async function listVoices(key) {
+/** Offers the voices of the model, and only what it can do. */
+async function showModel(key) {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
-  const answer = await fetch("v1/audio/voices", { headers });
+  const answer = await fetch("v1/models", { headers });
   if (!answer.ok) return;
-  const { voices } = await answer.json();
-  at("voice").replaceChildren(...voices.map(({ id, name }) => new Option(name, id)));
+  const [model] = (await answer.json()).data;
+  at("voice").replaceChildren(...model.voices.map((name) => new Option(name, name)));
+  page.takesAudio = model.input_kinds.includes("audio");
+  page.writes = !model.reads_aloud;
+  // Without a voice such a model may choose another one for each text.
+  if (model.reads_aloud && model.voices.length) {
+    page.conversation.update({ audio: { output: { voice: model.voices[0] } } });
+  }
+  refresh();
 }
 
 function connect() {

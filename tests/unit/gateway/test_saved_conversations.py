@@ -54,7 +54,16 @@ HELD = ConversationSettings(
     parallel_calls=False,
     options={"task": "speech", "pace": 1.5, "clip": b"RIFF"},
 )
-SERVED = {"model", "voices", "voice_aliases", "output_rate_hz", "hears", "takes_tools"}
+SERVED = {
+    "model",
+    "voices",
+    "voice_aliases",
+    "output_rate_hz",
+    "hears",
+    "takes_tools",
+    "reads_aloud",
+    "voice_instructions",
+}
 """Settings that are the served model's, and not the client's."""
 ROOM = 1 << 16
 
@@ -73,6 +82,26 @@ def test_all_settings_of_the_client_are_kept() -> None:
         data = save(held, (), (), ROOM)
         assert data is not None
         assert restore(data, FIRST).settings == held
+
+
+def test_a_model_that_reads_aloud_restores_only_what_it_can_hold() -> None:
+    """As another replica of the gateway does whose model is served with other stages by now."""
+    data = save(HELD, (), (), ROOM)
+    assert data is not None
+    reads = replace(FIRST, hears=False, reads_aloud=True, voice_instructions=False, turns=None)
+    restored = restore(data, reads).settings
+    assert restored == replace(
+        HELD,
+        spoken=True,
+        instructions="",
+        turns=None,
+        transcripts=None,
+        hears=False,
+        reads_aloud=True,
+        voice_instructions=False,
+    )
+    described = replace(reads, voice_instructions=True)
+    assert restore(data, described).settings.instructions == HELD.instructions
 
 
 async def test_audio_that_was_committed_is_not_to_be_sent_again() -> None:

@@ -66,6 +66,7 @@ def read_command(
         case client.SessionUpdate(session=asked):
             return ChangeSettings(updated(settings, asked))
         case client.AudioAppend(audio=audio):
+            settings.check_hears("audio")
             sent = settings.input_format
             pcm16 = appended.take(audio, sent)
             return AppendAudio(pcm16, sent.rate_hz) if pcm16 else None
@@ -76,7 +77,7 @@ def read_command(
             appended.forget()
             return ClearAudio()
         case client.ItemCreate(item=given, previous_item_id=after):
-            return CreateItem(read_item(given, settings.input_format), after)
+            return CreateItem(read_item(given, settings), after)
         case client.ItemRetrieve(item_id=item_id):
             return RetrieveItem(item_id)
         case client.ItemDelete(item_id=item_id):
@@ -110,9 +111,7 @@ def _create_response(
     given = None
     if asked.input is not None:
         given = tuple(
-            (each.id or "")
-            if each.type == "item_reference"
-            else read_item(each, settings.input_format)
+            (each.id or "") if each.type == "item_reference" else read_item(each, settings)
             for each in asked.input
         )
     return CreateResponse(

@@ -15,6 +15,7 @@ from antiphon.values.live_conversation import (
     SpokenPart,
 )
 from antiphon_gateway.conversations.items import HeardPart
+from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.realtime.client_events import ContentPart, ItemGiven
 from antiphon_gateway.media.audio_out import to_base64
 from antiphon_gateway.media.data_url import decoded_base64
@@ -29,9 +30,8 @@ MOST_CONTENTS = 256
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
-def read_item(given: ItemGiven, sent: LiveFormat) -> Item:
-    """An item that a client writes, its audio in the format in which it is `sent`; its id is empty
-    if it brings none.
+def read_item(given: ItemGiven, settings: ConversationSettings) -> Item:
+    """An item that a client writes where these settings hold; its id is empty if it brings none.
 
     Raises `InvalidArgument` and `NotImplementedYet` with the field.
     """
@@ -55,7 +55,7 @@ def read_item(given: ItemGiven, sent: LiveFormat) -> Item:
         )
     role = _ROLES[given.role]
     contents = tuple(
-        _content(part, role, sent, f"item.content[{index}]")
+        _content(part, role, settings, f"item.content[{index}]")
         for index, part in enumerate(given.content)
     )
     if not contents:
@@ -89,11 +89,13 @@ def _read_call(given: ItemGiven) -> Item:
     return Item("assistant", (call,), given.id or "")
 
 
-def _content(part: ContentPart, role: Role, sent: LiveFormat, field: str) -> ItemPart:
+def _content(part: ContentPart, role: Role, settings: ConversationSettings, field: str) -> ItemPart:
     match role, part.type:
         case (("user" | "system"), ("input_text" | "text")):
             return part.text or ""
         case "user", ("input_audio" | "audio"):
+            settings.check_hears(f"{field}.audio")
+            sent = settings.input_format
             pcm16 = pcm16_from_base64(part.audio or "", sent, f"{field}.audio")
             return HeardPart.of(PcmRecording(pcm16, sent.rate_hz))
         case "assistant", ("output_text" | "text" | "input_text"):

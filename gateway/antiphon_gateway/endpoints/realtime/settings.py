@@ -44,7 +44,7 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
             by_voice = read_turns(asked.audio.input.turn_detection)
     changed = with_tools(changed, asked, "session")
     if asked.instructions is not UNSET:
-        changed = replace(changed, instructions=asked.instructions or "")
+        changed = changed.with_instructions(asked.instructions or "")
     if (own := asked.antiphon) is not None:
         timeline = changed.timeline if own.timeline is None else own.timeline
         stopping = changed.stopping if own.stopping is None else own.stopping
@@ -58,7 +58,7 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
             "session.audio.input.turn_detection to null, or this",
             field="session.antiphon.answer_every_s",
         )
-    return replace(changed, turns=by_voice if every_s is None else TimedTurns(every_s))
+    return changed.with_turns(by_voice if every_s is None else TimedTurns(every_s))
 
 
 def for_response(holds: ConversationSettings, asked: ResponseSettings) -> ConversationSettings:
@@ -69,7 +69,7 @@ def for_response(holds: ConversationSettings, asked: ResponseSettings) -> Conver
         changed = _with_audio(changed, asked.audio, "response")
     changed = with_tools(changed, asked, "response")
     if asked.instructions is not None:
-        changed = replace(changed, instructions=asked.instructions)
+        changed = changed.with_instructions(asked.instructions)
     return (
         changed
         if asked.antiphon is None
@@ -130,7 +130,7 @@ def _with(
         field = f"{where}.output_modalities"
         if list(modalities) not in (["text"], ["audio"]):
             raise InvalidArgument(f"{field}: give ['text'] or ['audio']", field=field)
-        changed = replace(changed, spoken=modalities[0] == "audio")
+        changed = changed.with_spoken(modalities[0] == "audio")
     if limit is not None:
         field = f"{where}.max_output_tokens"
         if limit == "inf":

@@ -8,6 +8,7 @@ from antiphon.values.answer import FunctionCall
 from antiphon.values.conversation import FUNCTION_NAME, Role
 from antiphon.values.live_conversation import CallResultPart, Item, ItemPart, SpokenPart
 from antiphon_gateway.conversations.items import ROLES, HeardPart
+from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.media.audio_out import SAMPLE_BYTES
 from antiphon_gateway.media.live_audio import PCM16, LiveFormat, bare_samples
 from antiphon_gateway.media.pcm_recording import PcmRecording
@@ -21,8 +22,13 @@ USUAL_RATE_HZ = 24_000
 LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
 
 
-def read_item(item: converse_pb2.ConversationItem, field: str) -> Item:
-    """An item that a client writes; its id may be empty. Raises `InvalidArgument`."""
+def read_item(
+    item: converse_pb2.ConversationItem, settings: ConversationSettings, field: str
+) -> Item:
+    """An item that a client writes where these settings hold; its id may be empty.
+
+    Raises `InvalidArgument`.
+    """
     role = ROLES.get(item.role)
     if role is None:
         raise InvalidArgument(
@@ -34,7 +40,7 @@ def read_item(item: converse_pb2.ConversationItem, field: str) -> Item:
             field=f"{field}.contents",
         )
     parts = tuple(
-        _read_content(each, role, f"{field}.contents[{index}]")
+        _read_content(each, role, settings, f"{field}.contents[{index}]")
         for index, each in enumerate(item.contents)
     )
     if len(parts) > 1 and any(isinstance(each, FunctionCall | CallResultPart) for each in parts):
@@ -79,12 +85,15 @@ def read_whole(data: bytes, rate_hz: int, field: str) -> PcmRecording:
     return read_samples(bare_samples(data, sent, f"{field}.pcm16"), rate_hz, field)
 
 
-def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> ItemPart:
+def _read_content(
+    content: converse_pb2.ItemContent, role: Role, settings: ConversationSettings, field: str
+) -> ItemPart:
     kind = content.WhichOneof("content")
     match kind, role:
         case "text", ("system" | "user" | "assistant"):
             return content.text
         case "recorded", "user":
+            settings.check_hears(f"{field}.recorded")
             recorded = content.recorded
             recording = read_whole(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
             return HeardPart.of(recording)

@@ -65,6 +65,7 @@ def read_command(
             asked = request.change_settings.settings
             return ChangeSettings(with_settings(holds, asked))
         case "append_audio":
+            holds.check_hears("append_audio.pcm16")
             recorded = appended.take(request.append_audio)
             return AppendAudio(bytes(recorded.pcm16), recorded.rate_hz)
         case "commit_audio":
@@ -76,7 +77,7 @@ def read_command(
         case "create_item":
             created = request.create_item
             after = created.after if created.HasField("after") else None
-            return CreateItem(read_item(created.item, "create_item.item"), after)
+            return CreateItem(read_item(created.item, holds, "create_item.item"), after)
         case "delete_item":
             return DeleteItem(request.delete_item.item_id)
         case "retrieve_item":
@@ -106,7 +107,7 @@ def _create_response(
     asked: converse_pb2.CreateResponse, holds: ConversationSettings
 ) -> CreateResponse:
     given = tuple(
-        _read_input(each, f"create_response.input[{index}]")
+        _read_input(each, holds, f"create_response.input[{index}]")
         for index, each in enumerate(asked.input)
     )
     return CreateResponse(
@@ -117,10 +118,12 @@ def _create_response(
     )
 
 
-def _read_input(each: converse_pb2.ResponseInput, field: str) -> Item | str:
+def _read_input(
+    each: converse_pb2.ResponseInput, holds: ConversationSettings, field: str
+) -> Item | str:
     match each.WhichOneof("input"):
         case "item":
-            return read_item(each.item, f"{field}.item")
+            return read_item(each.item, holds, f"{field}.item")
         case "item_id":
             return checked_name(each.item_id, f"{field}.item_id")
         case _:

@@ -39,9 +39,9 @@ def with_settings(
     }
     changed = holds.with_sampling(sampling)
     if asked.HasField("instructions"):
-        changed = replace(changed, instructions=asked.instructions)
+        changed = changed.with_instructions(asked.instructions)
     if asked.HasField("spoken"):
-        changed = replace(changed, spoken=asked.spoken)
+        changed = changed.with_spoken(asked.spoken)
     if asked.HasField("voice"):
         changed = changed.with_voice(asked.voice)
     if asked.HasField("functions"):
@@ -61,11 +61,11 @@ def with_settings(
             changed = replace(changed, transcripts=wish)
     match asked.WhichOneof("turns"):
         case "manual_turns":
-            changed = replace(changed, turns=None)
+            changed = changed.with_turns(None)
         case "voice_turns":
-            changed = replace(changed, turns=_read_turns(asked.voice_turns))
+            changed = changed.with_turns(_read_turns(asked.voice_turns))
         case "timed_turns":
-            changed = replace(changed, turns=TimedTurns(asked.timed_turns.answer_every_s))
+            changed = changed.with_turns(TimedTurns(asked.timed_turns.answer_every_s))
     return changed
 
 
