@@ -397,3 +397,42 @@ def test_generated_code_runs_on_the_oldest_protobuf_and_grpc_allowed() -> None:
         assert "\n# Protobuf Python Version: 5.29.0\n" in path.read_text(), path.name
     for path in GENERATED.glob("*_pb2_grpc.py"):
         assert f"GRPC_GENERATED_VERSION = '{oldest['grpcio']}'" in path.read_text(), path.name
+
+
+# Attributes of the project's own objects whose names begin with an underscore and that tests use.
+# It only goes down: an object that a test must see into has a public property or a parameter.
+MOST_PRIVATE_REACHES = 130
+
+
+def _private_reaches(source: str) -> list[str]:
+    """Uses of private attributes other than a class's own and other distributions'."""
+    tree = ast.parse(source)
+    ours = ("antiphon", "tests", "benchmarks", "models")
+    foreign: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            others = (each for each in node.names if not each.name.startswith(ours))
+            foreign |= {(each.asname or each.name).split(".")[0] for each in others}
+        elif isinstance(node, ast.ImportFrom) and not str(node.module).startswith(ours):
+            foreign |= {each.asname or each.name for each in node.names}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr):
+            owner: ast.expr = node.value
+            is_own = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
+            while isinstance(owner, ast.Attribute | ast.Subscript | ast.Call):
+                owner = owner.func if isinstance(owner, ast.Call) else owner.value
+            if not is_own and not (isinstance(owner, ast.Name) and owner.id in foreign):
+                found.append(ast.unparse(node))
+    return found
+
+
+def test_tests_reach_into_no_more_private_attributes() -> None:
+    found = [each for path in _modules_of_tests() for each in _private_reaches(path.read_text())]
+    assert len(found) <= MOST_PRIVATE_REACHES, sorted(found)
+    planted = "import torch\ntorch._dynamo\nself._own\nself.engine._model\nserved()._http[0]._x"
+    assert sorted(_private_reaches(planted)) == [
+        "self.engine._model",
+        "served()._http",
+        "served()._http[0]._x",
+    ]

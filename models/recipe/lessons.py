@@ -96,17 +96,17 @@ class LessonsLoss:
     """Next-token loss on the assistant's words, spoken to and with functions."""
 
     def __init__(self, thinker: Any, tokenizer: Any, recorded: HeardRows, seed: int) -> None:
-        self._thinker, self._tokenizer, self._seed = thinker, tokenizer, seed
+        self.thinker, self._tokenizer, self._seed = thinker, tokenizer, seed
         self._recorded = recorded
         self._right: dict[str, float] = {}
         self._dialogues = Dialogues()
         table = thinker.model.embed_tokens.weight.detach()
-        self._words = HeardWords.of(tokenizer, table)
-        self._table = table
-        self._answers = {q: e.answer for e in load_repertoire() for q in e.questions}
+        self.words = HeardWords.of(tokenizer, table)
+        self.table = table
+        self.answers = {q: e.answer for e in load_repertoire() for q in e.questions}
         self._questions = spoken_questions()
         known = {*self._questions, *function_requests(), ""}
-        self._strange = sorted(text for text in recorded if self._is_strange(text, known))
+        self.strange = sorted(text for text in recorded if self._is_strange(text, known))
         ids = tokenizer.convert_tokens_to_ids
         self._start, self._end, self._newline = ids("<|im_start|>"), ids("<|im_end|>"), 10
         self._audio = [ids("<|audio_start|>"), ids("<|audio_end|>")]
@@ -118,7 +118,7 @@ class LessonsLoss:
         generator = torch.Generator().manual_seed(step)
         kind, total = KINDS[step % len(KINDS)]
         turns = chance.choice(TURNS)
-        opening, draw = self._begin(kind, chance)
+        opening, draw = self.begin(kind, chance)
         drawn = [draw(chance, turns) for _ in range(total // turns)]
         longest = max(len(each.ids) for each in drawn)
         rows = [
@@ -128,9 +128,9 @@ class LessonsLoss:
         wanted = torch.tensor(
             [each.wanted + [IGNORED] * (longest - len(each.ids)) for each in drawn]
         )
-        hidden = self._read(opening, torch.stack(rows))
+        hidden = self.read(opening, torch.stack(rows))
         spoken = wanted[:, 1:] != IGNORED
-        logits = self._thinker.lm_head(hidden[:, :-1][spoken])
+        logits = self.thinker.lm_head(hidden[:, :-1][spoken])
         target = wanted[:, 1:][spoken]
         right = (logits.argmax(-1) == target).float().mean()
         self._right[f"{kind} right"] = right.item()
@@ -140,12 +140,12 @@ class LessonsLoss:
         self, written: Written, chance: random.Random, generator: torch.Generator
     ) -> torch.Tensor:
         """Input rows [n, hidden]; what is heard is blurred."""
-        rows: torch.Tensor = self._table[torch.tensor(written.ids)]
+        rows: torch.Tensor = self.table[torch.tensor(written.ids)]
         for begin, end, recorded in written.heard:
             if recorded is not None:
                 rows[begin:end] = recorded
                 continue
-            heard, pad = rows[begin:end], self._words.rows[0]
+            heard, pad = rows[begin:end], self.words.rows[0]
             written_row = (heard != pad).any(1, keepdim=True)
             share = torch.rand(len(heard), 1, generator=generator)
             clean = torch.where(written_row, 1 - BLURRED * share, 1.0)
@@ -153,7 +153,7 @@ class LessonsLoss:
             rows[begin:end] = clean * heard + (1 - clean) * pad + noise * chance.random()
         return rows
 
-    def _begin(
+    def begin(
         self, kind: str, chance: random.Random
     ) -> tuple[list[int], Callable[[random.Random, int], Written]]:
         """The ids that all conversations of a step begin with, and what draws the others."""
@@ -165,16 +165,16 @@ class LessonsLoss:
         names = tuple(FUNCTIONS.index(each) for each in given)
         return self._tools_prompt(system, names), partial(self._functions, given)
 
-    def _read(self, opening: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
+    def read(self, opening: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
         """The decoder's rows for `rows` [n, length, hidden], which all follow one opening.
 
         That is read once: the message that describes the functions is longer than most
         conversations.
         """
-        model = self._thinker.model
+        model = self.thinker.model
         cache = DynamicCache(config=model.config)
         if opening:
-            first = self._table[torch.tensor(opening)][None]
+            first = self.table[torch.tensor(opening)][None]
             model(inputs_embeds=first, past_key_values=cache, use_cache=True)
             cache.batch_repeat_interleave(len(rows))
         outputs = model(inputs_embeds=rows, past_key_values=cache, use_cache=True)
@@ -219,7 +219,7 @@ class LessonsLoss:
         for _ in range(turns):
             question, answer = self._question(chance)
             aside = chance.choice(ASIDES) if chance.random() < 0.1 else ""
-            self._ask(written, question, chance, typed=0.15, aside=aside)
+            self.ask(written, question, chance, typed=0.15, aside=aside)
             self._say(written, "assistant", self._encode(answer), learn=True)
         return written
 
@@ -232,8 +232,8 @@ class LessonsLoss:
                 text = ""
             elif draw < 0.14:
                 text = draw_call(chance).asked
-            elif draw < 0.3 and self._strange and chance.random() < RECORDED:
-                text = chance.choice(self._strange)
+            elif draw < 0.3 and self.strange and chance.random() < RECORDED:
+                text = chance.choice(self.strange)
             elif draw < 0.3:
                 text = self._dialogues.unknown(chance)
             else:
@@ -249,7 +249,7 @@ class LessonsLoss:
 
     def _is_unwritable(self, word: str) -> bool:
         """Whether the tower has no row for a word."""
-        return self._words.unknown in self._words.encode(self._tokenizer, word)
+        return self.words.unknown in self.words.encode(self._tokenizer, word)
 
     def _question(self, chance: random.Random) -> tuple[str, str]:
         """What is asked aloud, "" for noise, and the answer."""
@@ -257,14 +257,14 @@ class LessonsLoss:
         if draw < 0.06:
             return "", NOT_UNDERSTOOD
         if draw < 0.2:
-            if self._strange and chance.random() < RECORDED:
-                return chance.choice(self._strange), UNKNOWN
+            if self.strange and chance.random() < RECORDED:
+                return chance.choice(self.strange), UNKNOWN
             return self._dialogues.unknown(chance), UNKNOWN
         if draw < 0.24:
             call = draw_call(chance)
             return call.asked, NO_CLOCK if call.name == "get_time" else UNKNOWN
         question = chance.choice(self._questions)
-        return question, self._answers[question]
+        return question, self.answers[question]
 
     def _functions(
         self, given: Sequence[dict[str, Any]], chance: random.Random, turns: int
@@ -276,11 +276,11 @@ class LessonsLoss:
                 question, answer = self._question(chance)
                 while not question or answer in (NO_CLOCK, UNKNOWN):
                     question, answer = self._question(chance)
-                self._ask(written, question, chance, typed=0.6)
+                self.ask(written, question, chance, typed=0.6)
                 self._say(written, "assistant", self._encode(answer), learn=True)
                 continue
             call = draw_call(chance)
-            self._ask(written, call.asked, chance, typed=0.5)
+            self.ask(written, call.asked, chance, typed=0.5)
             if call.name not in (each["function"]["name"] for each in given):
                 answer = NO_CLOCK if call.name == "get_time" else UNKNOWN
                 self._say(written, "assistant", self._encode(answer), learn=True)
@@ -292,7 +292,7 @@ class LessonsLoss:
             self._say(written, "assistant", self._encode(call.answer), learn=True)
         return written
 
-    def _ask(
+    def ask(
         self,
         written: Written,
         question: str,
@@ -330,7 +330,7 @@ class LessonsLoss:
         recorded, ids = None, []
         if text in self._recorded and chance.random() < RECORDED:
             recorded = chance.choice(self._recorded[text])
-            ids = [self._words.ids[0]] * len(recorded)
+            ids = [self.words.ids[0]] * len(recorded)
         else:
             ids = self.hear(text.replace(",", ""), chance, misheard)
         begin = len(written.ids) + 4
@@ -339,7 +339,7 @@ class LessonsLoss:
 
     def hear(self, text: str, chance: random.Random, misheard: float) -> list[int]:
         """The ids of the rows that the tower writes for a text, as it may be spoken."""
-        words, pad = self._words, self._words.ids[0]
+        words, pad = self.words, self.words.ids[0]
         found = [pad] * chance.randint(*LEAD)
         if not text:
             return found + [pad] * chance.randint(3, 60)

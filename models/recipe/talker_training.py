@@ -78,14 +78,14 @@ class Script:
         self._spellings: dict[str, list[int]] = {}
         for index, meaning in known.items():
             self._spellings.setdefault(meaning.unit, []).append(index)
-        self._words = sorted(name for name in self._spellings if name not in PAUSES)
+        self.words = sorted(name for name in self._spellings if name not in PAUSES)
 
     def draw(self, chance: random.Random, longest: int) -> Speech:
         """One reply after random user turns, in a random voice; at most `longest` words."""
         if longest == SHORT and chance.random() < SENTENCE_SHARE:
             reply = chance.choice(self._replies)
         else:
-            reply = [chance.choice(self._spellings[n]) for n in salad(self._words, chance, longest)]
+            reply = [chance.choice(self._spellings[n]) for n in salad(self.words, chance, longest)]
         voice = chance.randrange(len(VOICES))
         turns = chance.choice(TURNS if longest == SHORT else MANY_TURNS)
         user = [index for _ in range(turns) for index in self._turn(chance)]
@@ -121,7 +121,7 @@ class TalkerLoss:
     def __init__(
         self, config: Any, talker: Any, words: torch.Tensor, script: Script, seed: int
     ) -> None:
-        self._config, self._talker, self._words = config, talker, words
+        self.config, self.talker, self.words = config, talker, words
         self.script, self._seed = script, seed
 
     def __call__(self, step: int) -> tuple[torch.Tensor, dict[str, float]]:
@@ -138,8 +138,8 @@ class TalkerLoss:
             begin = len(speech.user) + ASSISTANT_ROWS - 1
             targets[at, begin : begin + len(speech.codes)] = speech.codes
             targets[at, begin + len(speech.codes), 0] = EOS
-        hidden = self._talker.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
-        logits = self._talker.codec_head(hidden)
+        hidden = self.talker.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+        logits = self.talker.codec_head(hidden)
         if step % 4 < 2:
             logits = _penalise(logits, targets[..., 0])
         wanted = targets[..., 0]
@@ -158,17 +158,17 @@ class TalkerLoss:
 
     def text_rows(self, speech: Speech, frames: int) -> torch.Tensor:
         """What a prompt and `frames` frames of speech read: [rows, hidden]."""
-        config = self._config
+        config = self.config
         pad, bos, eos = config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id
         header = [config.im_start_token_id, config.assistant_token_id, 10]
         trailing = [*speech.reply[1:], eos, *[pad] * frames][:frames]
         text = [*speech.user, *header, pad, pad, pad, pad, bos, speech.reply[0], *trailing]
-        rows: torch.Tensor = self._talker.text_projection(self._words[torch.tensor(text)])
+        rows: torch.Tensor = self.talker.text_projection(self.words[torch.tensor(text)])
         return rows
 
     def header_rows(self, speech: Speech) -> torch.Tensor:
         """What the codec's special ids add to the prompt: [rows, hidden]."""
-        own = self._config.talker_config
+        own = self.config.talker_config
         specials = torch.tensor(
             [
                 own.codec_nothink_id,
@@ -179,14 +179,14 @@ class TalkerLoss:
                 own.codec_bos_id,
             ]
         )
-        codec: torch.Tensor = self._talker.model.codec_embedding(specials)
+        codec: torch.Tensor = self.talker.model.codec_embedding(specials)
         silent = codec.new_zeros(len(speech.user) + ASSISTANT_ROWS - len(specials), codec.shape[1])
         return torch.cat([silent, codec])
 
     def heard(self, codes: torch.Tensor) -> torch.Tensor:
         """What the talker hears of its own frames [n, 8]: [n, hidden]."""
-        heard: torch.Tensor = self._talker.model.codec_embedding(codes[:, 0])
-        for group, table in enumerate(self._talker.code_predictor.model.codec_embedding, 1):
+        heard: torch.Tensor = self.talker.model.codec_embedding(codes[:, 0])
+        for group, table in enumerate(self.talker.code_predictor.model.codec_embedding, 1):
             heard = heard + table(codes[:, group])
         return heard
 
@@ -194,13 +194,13 @@ class TalkerLoss:
         self, hidden: torch.Tensor, targets: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, float]:
         """Loss and accuracy of the predictor on some of the frames."""
-        predictor = self._talker.code_predictor
+        predictor = self.talker.code_predictor
         places = (targets[..., 1] != IGNORED).nonzero()
         chosen = places[torch.randperm(len(places), generator=generator)[:PREDICTED_FRAMES]]
         codes = targets[chosen[:, 0], chosen[:, 1]]
         inputs = [
             hidden[chosen[:, 0], chosen[:, 1]],
-            self._talker.model.codec_embedding(codes[:, 0]),
+            self.talker.model.codec_embedding(codes[:, 0]),
         ]
         tables = predictor.model.codec_embedding
         inputs += [tables[group - 1](codes[:, group]) for group in range(1, GROUPS - 1)]

@@ -32,7 +32,7 @@ class ThinkerLoss:
     ) -> None:
         self._thinker, self._tokenizer, self._seed = thinker, tokenizer, seed
         self._recordings = recordings
-        self._dialogues = Dialogues()
+        self.dialogues = Dialogues()
         ids = tokenizer.convert_tokens_to_ids
         self._start, self._end, self._newline = ids("<|im_start|>"), ids("<|im_end|>"), 10
         self._roles = {role: ids(role) for role in ("system", "user", "assistant")}
@@ -42,7 +42,7 @@ class ThinkerLoss:
         """The loss of one step."""
         chance = random.Random(f"{self._seed} {step}")
         earlier = EARLIER_TURNS[step % len(EARLIER_TURNS)]
-        drawn = [self._draw(chance, earlier) for _ in range(BATCH // (1 + earlier // 2))]
+        drawn = [self.draw(chance, earlier) for _ in range(BATCH // (1 + earlier // 2))]
         longest = max(len(rows) for rows, _ in drawn)
         inputs = torch.stack([F.pad(rows, (0, 0, 0, longest - len(rows))) for rows, _ in drawn])
         wanted = torch.stack(
@@ -55,7 +55,7 @@ class ThinkerLoss:
         right = (logits.argmax(-1) == target).float().mean()
         return F.cross_entropy(logits, target), {"right": right.item()}
 
-    def _draw(self, chance: random.Random, earlier: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw(self, chance: random.Random, earlier: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Input rows [n, hidden] and wanted ids [n] of a conversation with `earlier` turns."""
         ids: list[int] = []
         wanted: list[int] = []
@@ -67,12 +67,12 @@ class ThinkerLoss:
             answer = [*content, self._end] if learn else [IGNORED] * (len(content) + 1)
             wanted.extend([IGNORED] * 3 + answer + [IGNORED])
 
-        system = self._dialogues.system(chance)
+        system = self.dialogues.system(chance)
         if system is not None:
             add("system", self._encode(system), learn=False)
         for _ in range(earlier + 1):
-            turn = self._dialogues.turn(chance)
-            add("user", self._user(turn, chance, heard), learn=False)
+            turn = self.dialogues.turn(chance)
+            add("user", self.user(turn, chance, heard), learn=False)
             add("assistant", self._encode(turn.answer), learn=True)
         index = torch.tensor(ids)
         rows = self._thinker.model.embed_tokens.weight[index].clone()
@@ -80,7 +80,7 @@ class ThinkerLoss:
             rows[index == self._audio[1]] = torch.cat(heard)
         return rows, torch.tensor(wanted)
 
-    def _user(
+    def user(
         self, turn: DialogueTurn, chance: random.Random, heard: list[torch.Tensor]
     ) -> list[int]:
         """Ids of a user turn; rows of its recordings go to `heard`."""

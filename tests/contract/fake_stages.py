@@ -61,7 +61,7 @@ class Session:
         self.cancelled = asyncio.Event()
         self.half_closed = asyncio.Event()
         self.ended = asyncio.Event()
-        self._context = context
+        self.context = context
         self._sequences: dict[str, int] = {}
 
     async def opened(self) -> None:
@@ -69,7 +69,7 @@ class Session:
         if self.segment.segment:
             return
         message = session_pb2.SessionOpened(boot_id=f"boot-{self.role}")
-        await self._context.write(session_pb2.SessionResponse(opened=message))
+        await self.context.write(session_pb2.SessionResponse(opened=message))
 
     async def next_segment(self) -> None:
         """Wait for another segment, and on the stage that reads the input for that."""
@@ -79,7 +79,7 @@ class Session:
                 if self.input is not None:
                     self.input = chunk_from_proto((await anext(self.requests)).chunk)
                 opened = session_pb2.SegmentOpened(segment=self.segment.segment)
-                await self._context.write(session_pb2.SessionResponse(segment_opened=opened))
+                await self.context.write(session_pb2.SessionResponse(segment_opened=opened))
                 return
         raise AssertionError("no segment followed")
 
@@ -97,7 +97,7 @@ class Session:
                 refused = session_pb2.SegmentRefused(
                     segment=request.segment_open.segment, error=error_to_proto(error)
                 )
-                await self._context.write(session_pb2.SessionResponse(segment_refused=refused))
+                await self.context.write(session_pb2.SessionResponse(segment_refused=refused))
                 return
         raise AssertionError("no segment followed")
 
@@ -123,7 +123,7 @@ class Session:
             segment_finished=finish is not None,
             finish_reason=finish,
         )
-        await self._context.write(session_pb2.SessionResponse(chunk=chunk_to_proto(chunk)))
+        await self.context.write(session_pb2.SessionResponse(chunk=chunk_to_proto(chunk)))
 
     async def text(self, text: str, finish: FinishReason | None = None, *, skip: int = 0) -> None:
         ids = np.arange(len(text), dtype=np.int32)
@@ -142,23 +142,23 @@ class Session:
         report = session_pb2.SegmentReport(
             segment=self.segment.segment, finish_reason=finish_reason_to_proto(reason), **counts
         )
-        await self._context.write(session_pb2.SessionResponse(report=report))
+        await self.context.write(session_pb2.SessionResponse(report=report))
 
     async def progress(self, segment: int = 0) -> None:
         progress = session_pb2.Progress(segment=segment)
-        await self._context.write(session_pb2.SessionResponse(progress=progress))
+        await self.context.write(session_pb2.SessionResponse(progress=progress))
 
     async def abort(self, error: AntiphonError) -> None:
         """End the call with an error that is not the session's."""
-        await abort(self._context, error)
+        await abort(self.context, error)
 
     async def end(self, status: grpc.StatusCode, words: str) -> None:
         """End the call as gRPC itself does."""
-        await self._context.abort(status, words)
+        await self.context.abort(status, words)
 
     async def error(self, error: AntiphonError) -> None:
         message = session_pb2.SessionResponse(error=error_to_proto(error))
-        await self._context.write(message)
+        await self.context.write(message)
 
 
 class Health(health.aio.HealthServicer):

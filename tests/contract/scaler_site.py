@@ -30,7 +30,7 @@ class Told:
     """A discovery that says what the test says."""
 
     def __init__(self) -> None:
-        self._sets: asyncio.Queue[frozenset[Endpoint] | Exception] = asyncio.Queue()
+        self.sets: asyncio.Queue[frozenset[Endpoint] | Exception] = asyncio.Queue()
         self.last_sync: float | None = None
 
     def tell(self, *addresses: str) -> None:
@@ -38,17 +38,17 @@ class Told:
         self.tell_endpoints(*places)
 
     def tell_endpoints(self, *endpoints: Endpoint) -> None:
-        self._sets.put_nowait(frozenset(endpoints))
+        self.sets.put_nowait(frozenset(endpoints))
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
         while True:
-            told = await self._sets.get()
+            told = await self.sets.get()
             if isinstance(told, Exception):
                 raise told
             yield told
 
     def fail(self) -> None:
-        self._sets.put_nowait(RuntimeError("a mistake"))
+        self.sets.put_nowait(RuntimeError("a mistake"))
 
 
 class Site:

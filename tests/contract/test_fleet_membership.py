@@ -36,7 +36,7 @@ class Site:
     def __init__(self) -> None:
         self.fakes = [FakeStage(THINKER, think, describe(THINKER)) for _ in range(2)]
         self.last_sync: float | None = None
-        self._sets: asyncio.Queue[frozenset[Endpoint] | Exception] = asyncio.Queue()
+        self.sets: asyncio.Queue[frozenset[Endpoint] | Exception] = asyncio.Queue()
         deployment = deployment_of()
         deployment.stages[THINKER] = StageConfig()
         self.fleet = Fleet(deployment, self)
@@ -44,14 +44,14 @@ class Site:
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
         while True:
-            told = await self._sets.get()
+            told = await self.sets.get()
             if isinstance(told, Exception):
                 raise told
             yield told
 
     async def tell(self, **addresses: str) -> None:
         """These replicas are all, by uid; those that are new serve when this returns."""
-        self._sets.put_nowait(
+        self.sets.put_nowait(
             frozenset(Endpoint(role=THINKER, uid=u, address=a) for u, a in addresses.items())
         )
         stage = self.fleet[THINKER]
@@ -111,7 +111,7 @@ async def test_another_process_at_the_same_address_is_another_replica(site: Site
 async def test_a_terminating_replica_gets_nothing_and_none_at_all_is_a_503(site: Site) -> None:
     await site.tell(a=site.fakes[0].address, b=site.fakes[1].address)
     stage = site.fleet[THINKER]
-    site._sets.put_nowait(
+    site.sets.put_nowait(
         frozenset(
             Endpoint(role=THINKER, uid=u, address=fake.address, terminating=u == "a")
             for u, fake in zip("ab", site.fakes, strict=True)
@@ -132,9 +132,9 @@ async def test_a_terminating_replica_gets_nothing_and_none_at_all_is_a_503(site:
 async def test_discovery_goes_on_when_its_source_or_what_follows_has_failed(site: Site) -> None:
     async with asyncio.timeout(120):
         await site.tell(a=site.fakes[0].address)
-        site._sets.put_nowait(RuntimeError("a mistake"))
+        site.sets.put_nowait(RuntimeError("a mistake"))
         # No endpoint at all.
-        site._sets.put_nowait(frozenset({cast(Endpoint, None)}))
+        site.sets.put_nowait(frozenset({cast(Endpoint, None)}))
         await site.tell(b=site.fakes[1].address)
         await site.answer()
         assert [len(fake.sessions) for fake in site.fakes] == [0, 1]

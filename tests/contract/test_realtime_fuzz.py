@@ -58,7 +58,7 @@ async def answer_each(session: Session) -> None:
         if session.role == THINKER:
             session.input = chunk_from_proto((await anext(session.requests)).chunk)
         opened = session_pb2.SegmentOpened(segment=session.segment.segment)
-        await session._context.write(session_pb2.SessionResponse(segment_opened=opened))
+        await session.context.write(session_pb2.SessionResponse(segment_opened=opened))
         await USUAL[session.role](session)
 
 

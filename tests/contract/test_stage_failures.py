@@ -151,7 +151,7 @@ async def test_the_death_of_a_stage_is_told_and_not_its_neighbours_echo(way: str
             await session.error(Unavailable("the link was lost", stage=TALKER, edge="codes"))
         else:
             lost = session_pb2.SessionSuspended(edge="codes", address="127.0.0.1:1")
-            await session._context.write(session_pb2.SessionResponse(suspended=lost))
+            await session.context.write(session_pb2.SessionResponse(suspended=lost))
         echoed.set()
 
     async with serve_gateway() as served:
@@ -172,7 +172,7 @@ async def test_a_suspended_stage_goes_on_when_its_link_heals() -> None:
     async def heals(session: Session) -> None:
         await session.opened()
         lost = session_pb2.SessionSuspended(edge="codes", address="127.0.0.1:1")
-        await session._context.write(session_pb2.SessionResponse(suspended=lost))
+        await session.context.write(session_pb2.SessionResponse(suspended=lost))
         await usual(session)
 
     async with serve_gateway() as served:
@@ -340,7 +340,7 @@ async def test_no_task_is_left_when_a_stage_has_ended_the_stream(served: ServedG
 async def test_chat_is_unavailable_when_a_stage_cancels_the_session(served: ServedGateway) -> None:
     async def give_up(session: Session) -> None:
         await session.opened()
-        await session._context.abort(grpc.StatusCode.CANCELLED, "enough")
+        await session.context.abort(grpc.StatusCode.CANCELLED, "enough")
 
     served.fakes[THINKER].script = give_up
     response = await served.chat()

@@ -216,10 +216,10 @@ async def test_turns_are_heard_while_they_are_spoken_and_answered_like_the_whole
         async with client.live:
             for turn, answer in zip(said, expected[:2], strict=True):
                 heard = await client.speak(turn)
-                assert heard._segment is not None
+                assert heard.segment is not None
                 assert await client.answer() == answer
                 # The segment that was open before anyone asked for an answer is the one.
-                assert heard._segment.over
+                assert heard.segment.over
 
 
 async def test_every_slice_is_a_message_of_its_own_where_answers_come_by_the_clock(
@@ -235,8 +235,8 @@ async def test_every_slice_is_a_message_of_its_own_where_answers_come_by_the_clo
             heard = await client.speak(said[0][:-4800])
             await client.live.do(AppendAudio(said[0][-4800:], RATE_HZ))
             assert await client.next_answer() == expected[0]
-            assert heard._segment is not None
-            assert heard._segment.over
+            assert heard.segment is not None
+            assert heard.segment.over
             for piece in (said[1][:4800], said[1][4800:] + said[0][:4800]):
                 await client.live.do(AppendAudio(piece, RATE_HZ))
             assert await client.next_answer() == expected[1]
@@ -254,8 +254,8 @@ async def test_turn_is_answered_in_the_plain_way_when_something_else_is_asked_in
             heard = await client.speak(said[1])
             await client.live.do(ChangeSettings(replace(client.settings, instructions="Hear")))
             assert await client.answer() == expected
-            assert heard._segment is not None
-            assert heard._segment.over
+            assert heard.segment is not None
+            assert heard.segment.over
             assert client.live._responses._session._turn is None
 
 
@@ -267,5 +267,5 @@ async def test_conversation_that_is_left_while_its_user_speaks_frees_the_stages(
         client = Client(conversations, admitted, replace(settings, turns=None))
         async with client.live:
             heard = await client.speak(spoken(5.0, 3))
-    assert heard._segment is not None
-    assert heard._segment.over
+    assert heard.segment is not None
+    assert heard.segment.over

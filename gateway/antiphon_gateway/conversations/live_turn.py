@@ -73,6 +73,11 @@ class LiveTurn:
         self._failed = False
         self._opened = asyncio.create_task(self._open(opening, _spoken(order, live=True)))
 
+    @property
+    def segment(self) -> CallSegment | None:
+        """The segment that hears the turn; None until it is open, and if that fails."""
+        return self._segment
+
     async def hear(self, pcm16: bytes) -> None:
         """Take more of what is said, from its beginning on and without gaps."""
         self.heard += len(pcm16) // SAMPLE_BYTES

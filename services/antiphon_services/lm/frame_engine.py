@@ -30,7 +30,7 @@ Consequences:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -100,6 +100,11 @@ class FrameEngine(ABC, Generic[Segment]):
         self._launch_ahead = launch_ahead
         self._pending: PendingStep | None = None
         self._segments: dict[SegmentKey, Segment] = {}
+
+    @property
+    def segments(self) -> Mapping[SegmentKey, Segment]:
+        """The segments that the engine has, by their keys."""
+        return self._segments
 
     @abstractmethod
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Segment:

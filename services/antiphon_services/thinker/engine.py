@@ -20,7 +20,7 @@ separately (it writes the same keys and values to the same places).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 
@@ -79,6 +79,21 @@ class ThinkerEngine:
         self._rows_at_once = max(ROWS_AT_ONCE, prefill_rows)
         self._preparations = preparations or ThinkerPreparations(SHORT_TEXT_BYTES)
         self._wake: Callable[[], None] = wake_nobody
+
+    @property
+    def segments(self) -> Mapping[SegmentKey, Segment]:
+        """The segments that the engine has, by their keys."""
+        return self._segments
+
+    @property
+    def intake(self) -> PromptIntake:
+        """What makes prompts of conversations."""
+        return self._intake
+
+    @property
+    def model(self) -> ThinkerModel:
+        """The model that the engine steps."""
+        return self._model
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Register a segment.

@@ -94,13 +94,13 @@ def messages_of(text: str) -> list[dict[str, Any]]:
 def test_conversation_with_functions_has_the_chat_templates_ids(
     loss: LessonsLoss, tokenizer: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = loss._ask
+    ask = loss.ask
 
     def typed(written: Written, question: str, chance: random.Random, **_: Any) -> None:
         ask(written, question, chance, typed=1.0)
 
-    monkeypatch.setattr(loss, "_ask", typed)
-    opening, draw = loss._begin("functions", random.Random(seed))
+    monkeypatch.setattr(loss, "ask", typed)
+    opening, draw = loss.begin("functions", random.Random(seed))
     ids = opening + draw(random.Random(seed), 2).ids
     text = tokenizer.decode(ids)
     tools = [each for each in FUNCTIONS if json.dumps(each) in text]
@@ -112,15 +112,15 @@ def test_conversation_with_functions_has_the_chat_templates_ids(
 
 
 def test_opening_is_read_once_and_counts_as_if_it_stood_before_each(loss: LessonsLoss) -> None:
-    opening, draw = loss._begin("functions", random.Random(3))
+    opening, draw = loss.begin("functions", random.Random(3))
     drawn = [draw(random.Random(seed), 1).ids for seed in (1, 2)]
     length = min(map(len, drawn))
-    rows = loss._table[torch.tensor([ids[:length] for ids in drawn])]
-    before = loss._table[torch.tensor(opening)].expand(2, -1, -1)
-    whole = loss._read([], torch.cat([before, rows], 1))[:, len(opening) :]
-    once = loss._read(opening, rows)
+    rows = loss.table[torch.tensor([ids[:length] for ids in drawn])]
+    before = loss.table[torch.tensor(opening)].expand(2, -1, -1)
+    whole = loss.read([], torch.cat([before, rows], 1))[:, len(opening) :]
+    once = loss.read(opening, rows)
     torch.testing.assert_close(once, whole, rtol=1e-4, atol=1e-4)
-    learned_by = loss._thinker.model.layers[0].self_attn.v_proj.weight
+    learned_by = loss.thinker.model.layers[0].self_attn.v_proj.weight
     (wanted,) = torch.autograd.grad(whole[:, -1].sum(), learned_by)
     (found,) = torch.autograd.grad(once[:, -1].sum(), learned_by)
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
@@ -144,8 +144,8 @@ def test_recordings_rows_are_words_among_placeholders(
     loss: LessonsLoss, tokenizer: Any, seed: int
 ) -> None:
     ids = loss.hear("what is what is antiphon", random.Random(seed), misheard=0.0)
-    classes = [loss._words.classes[index] for index in ids]
-    written = tokenizer.decode([loss._words.ids[at] for at in collapse(classes)])
+    classes = [loss.words.classes[index] for index in ids]
+    written = tokenizer.decode([loss.words.ids[at] for at in collapse(classes)])
     assert written == " what is what is antiphon"
 
 
@@ -163,7 +163,7 @@ def test_rows_of_the_tower_take_the_placeholders_places(
 ) -> None:
     monkeypatch.setattr(lessons, "RECORDED", 1.0)
     written = Written()
-    loss._ask(written, "who are you", random.Random(0), typed=0.0)
+    loss.ask(written, "who are you", random.Random(0), typed=0.0)
     ((begin, end, rows),) = written.heard
     assert rows is recorded["who are you"][0]
     pad = tokenizer.convert_tokens_to_ids("<|audio_pad|>")
@@ -173,7 +173,7 @@ def test_rows_of_the_tower_take_the_placeholders_places(
 
 
 def test_recorded_question_that_nobody_knows_is_found(loss: LessonsLoss) -> None:
-    assert loss._strange == ["where is my elephant"]
+    assert loss.strange == ["where is my elephant"]
 
 
 def test_transcript_has_the_words_and_the_gateway_asks_for_it(
@@ -185,9 +185,9 @@ def test_transcript_has_the_words_and_the_gateway_asks_for_it(
     for seed in range(200):
         written = loss._transcribed(random.Random(seed), 1)
         ((begin, end, _),) = written.heard
-        classes = [loss._words.classes[index] for index in written.ids[begin:end]]
-        words = [loss._words.ids[at] for at in collapse(classes)]
-        unknown = loss._words.ids[loss._words.unknown]
+        classes = [loss.words.classes[index] for index in written.ids[begin:end]]
+        words = [loss.words.ids[at] for at in collapse(classes)]
+        unknown = loss.words.ids[loss.words.unknown]
         spoken = tokenizer.decode([each for each in words if each != unknown]).split()
         (transcript,) = learned(written, tokenizer)
         plain = transcript.lower().replace("...", " ").rstrip(".?").split()
@@ -209,7 +209,7 @@ def test_recording_with_an_aside_is_answered(loss: LessonsLoss, tokenizer: Any) 
         for each, text in zip(drawn, texts, strict=True)
         if any(f"<|audio_end|>{aside}<|im_end|>" in text for aside in ASIDES)
     ]
-    answers = {*loss._answers.values(), NOT_UNDERSTOOD, UNKNOWN, NO_CLOCK}
+    answers = {*loss.answers.values(), NOT_UNDERSTOOD, UNKNOWN, NO_CLOCK}
     assert with_aside
     assert all(learned(each, tokenizer)[0] in answers for each in with_aside)
 

@@ -97,10 +97,10 @@ def test_text_rows_are_the_prompt_then_a_token_for_each_frame(loss: TalkerLoss) 
     speech = loss.script.answer(Request("Who?", "The red fox.", "cantor"))
     frames = 12
     rows = loss.text_rows(speech, frames)
-    config, words = loss._config, loss._words
+    config, words = loss.config, loss.words
     tail = [*speech.reply, config.tts_eos_token_id]
     tail += [config.tts_pad_token_id] * (frames + 1 - len(tail))
-    wanted = loss._talker.text_projection(words[torch.tensor(tail)])
+    wanted = loss.talker.text_projection(words[torch.tensor(tail)])
     assert len(rows) == len(speech.user) + ASSISTANT_ROWS + frames
     torch.testing.assert_close(rows[len(speech.user) + ASSISTANT_ROWS - 1 :], wanted)
 
@@ -137,7 +137,7 @@ def test_loss_is_the_same_for_a_step_and_differs_between_steps(loss: TalkerLoss)
 
 
 def test_talker_learns(loss: TalkerLoss) -> None:
-    optimiser = torch.optim.AdamW(loss._talker.parameters(), lr=2e-3)
+    optimiser = torch.optim.AdamW(loss.talker.parameters(), lr=2e-3)
     before = loss(0)[0].item()
     for step in range(12):
         optimiser.zero_grad()
@@ -152,7 +152,7 @@ def test_talker_by_itself_says_what_it_would_choose_after_its_own_words(
 ) -> None:
     """Cached steps of replies side by side are one forward over the frames so made."""
     requests = [Request("Who?", "The red fox.", "cantor"), *repeat_requests(2, seed=3)]
-    talker = loss._talker.eval()
+    talker = loss.talker.eval()
     rehearsal = rehearse(talker, loss, [loss.script.answer(request) for request in requests])
     monkeypatch.setattr("models.recipe.talker_training._corrupt", lambda codes, _: codes)
     penalty = SETTINGS["talker_repetition_penalty"]

@@ -56,7 +56,7 @@ def written_seeds(count: int) -> list[int]:
 def test_conversation_has_the_chat_templates_ids(
     loss: ThinkerLoss, thinker: Any, tokenizer: Any, seed: int
 ) -> None:
-    rows, wanted = loss._draw(random.Random(seed), EARLIER)
+    rows, wanted = loss.draw(random.Random(seed), EARLIER)
     text = tokenizer.apply_chat_template(conversation(seed), tokenize=False)
     ids = torch.tensor(tokenizer(text)["input_ids"])
     torch.testing.assert_close(rows, thinker.model.embed_tokens.weight[ids], rtol=0, atol=0)
@@ -68,7 +68,7 @@ def test_conversation_has_the_chat_templates_ids(
 def test_answers_and_their_ends_are_learned_and_nothing_else(
     loss: ThinkerLoss, tokenizer: Any, seed: int
 ) -> None:
-    _, wanted = loss._draw(random.Random(seed), EARLIER)
+    _, wanted = loss.draw(random.Random(seed), EARLIER)
     answers = [m["content"] for m in conversation(seed) if m["role"] == "assistant"]
     text = tokenizer.decode(wanted[wanted != IGNORED].tolist())
     assert text == "".join(f"{answer}<|im_end|>" for answer in answers)
@@ -78,7 +78,7 @@ def test_recording_takes_the_place_of_its_pads(
     loss: ThinkerLoss, tokenizer: Any, recordings: list[torch.Tensor]
 ) -> None:
     heard: list[torch.Tensor] = []
-    ids = loss._user(DialogueTurn(f"hello {AUDIO}", HEARD), random.Random(0), heard)
+    ids = loss.user(DialogueTurn(f"hello {AUDIO}", HEARD), random.Random(0), heard)
     pad = tokenizer.convert_tokens_to_ids("<|audio_pad|>")
     assert len(heard) == 1
     assert any(heard[0] is rows for rows in recordings)
@@ -91,9 +91,9 @@ def test_recordings_rows_are_put_in_their_order(
     loss: ThinkerLoss, recordings: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter([DialogueTurn(AUDIO, HEARD), DialogueTurn(AUDIO, HEARD)])
-    monkeypatch.setattr(loss._dialogues, "turn", lambda _: next(turns))
-    monkeypatch.setattr(loss._dialogues, "system", lambda _: None)
-    rows, _ = loss._draw(random.Random(0), 1)
+    monkeypatch.setattr(loss.dialogues, "turn", lambda _: next(turns))
+    monkeypatch.setattr(loss.dialogues, "system", lambda _: None)
+    rows, _ = loss.draw(random.Random(0), 1)
     again = random.Random(0)
     joined = torch.cat([again.choice(recordings) for _ in range(2)])
     places = [at for at, row in enumerate(rows) if (joined == row).all(1).any()]

@@ -55,6 +55,16 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
         self._model = model
         self._front_end = front_end
 
+    @property
+    def front_end(self) -> UtteranceFrontEnd:
+        """What makes prompts of requests."""
+        return self._front_end
+
+    @property
+    def model(self) -> SpeechTalker:
+        """The model that the engine steps."""
+        return self._model
+
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Raises `InvalidArgument` for other outputs, or for what `new_segment` refuses."""
         if settings.outputs != {VOICE, CODES}:

@@ -45,8 +45,8 @@ class SpeechTalker(FrameDecoder):
         super().__init__(decoder, slots, context_limit)
         self._words: Tensor = stack.embed_tokens.weight
         self._codes: Tensor = module.speech_embedding.weight
-        self._head: Tensor = module.llm_decoder.weight
-        self._device = self._head.device
+        self.head: Tensor = module.llm_decoder.weight
+        self._device = self.head.device
         self._rule = rule
         self._readback = readback or Readback(None)
         # By slot: the last ids, in a ring, and the row of the next draw.
@@ -96,7 +96,7 @@ class SpeechTalker(FrameDecoder):
         slots = on_device([each.slot for each in draws], self._device)
         samplings = [each.sampling for each in draws]
         numbers = draw_numbers(samplings, [each.text.number for each in draws], NUMBERS)
-        logits = linear(states, self._head)
+        logits = linear(states, self.head)
         early = on_device([each.text.early for each in draws], self._device)
         logits[:, SOS].masked_fill_(early, -math.inf)
         if any(each.text.continues for each in draws):

@@ -62,6 +62,11 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         self._model = model
         self._front_end = front_end
 
+    @property
+    def model(self) -> MingTalker:
+        """The model that the engine steps."""
+        return self._model
+
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Raises `InvalidArgument` for settings that `new_segment` refuses, another output, or a
         history of frames that cannot be drawn."""

@@ -48,6 +48,11 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         super().__init__(model, context_limit, prefill_rows=prefill_rows, launch_ahead=launch_ahead)
         self._model = model
 
+    @property
+    def model(self) -> Talker:
+        """The model that the engine steps."""
+        return self._model
+
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TalkerSegment:
         """Raises `InvalidArgument` for an unknown voice; empty is the first."""
         voice = choose_voice(settings.voice, self._model.voices)

@@ -65,6 +65,16 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
         self._front_end = front_end
         self._kind = kind
 
+    @property
+    def front_end(self) -> SpeechFrontEnd:
+        """What makes prompts of requests."""
+        return self._front_end
+
+    @property
+    def model(self) -> TtsTalker:
+        """The model that the engine steps."""
+        return self._model
+
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:
         """Raises `InvalidArgument` for a manner that the checkpoint does not have."""
         manner = read_voice_options(settings.voice, settings.options, self._kind, self._model.ids)

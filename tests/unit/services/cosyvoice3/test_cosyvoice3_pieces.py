@@ -112,7 +112,7 @@ def test_company_changes_nothing(asks: bool, labs: dict[bool, TalkerLab]) -> Non
 def test_recorded_cases_have_all_kinds_of_turns(labs: dict[bool, TalkerLab]) -> None:
     """Texts of fewer ids than a turn takes, of just as many and of a multiple; and texts that end
     while the prompt's codes still wait for them."""
-    front_end = labs[False].engine._front_end
+    front_end = labs[False].engine.front_end
     counts = {name: len(front_end._encode(text, "")) for name, text in cases.PIECED_TEXTS.items()}
     assert min(counts.values()) == 1
     assert {count for count in counts.values() if count <= 10} >= {5, 10}
@@ -230,8 +230,8 @@ def test_id_that_is_no_code_asks_for_more_text_while_it_comes(id_: int, tmp_path
     lab = TalkerLab(tmp_path / "tiny", slots=1)
     begun = Asked("How are you today? I have time.", cases.INSTRUCT, 3, {"temperature": 0.0})
     first = codes_of(*lab.speak_pieces((begun, whole(begun.text))))[0]
-    head = lab.engine._model._head.clone()
-    lab.engine._model._head = head
+    head = lab.engine.model.head.clone()
+    lab.engine.model.head = head
     head[id_] = 2 * head[first]
     key, output = SegmentKey("ends", 0), SegmentOutput()
     lab.engine.admit(key, lab.settings(begun))
@@ -331,7 +331,7 @@ def random_texts() -> Iterator[str]:
 
 
 def test_ids_are_those_of_the_whole_text_however_it_is_cut(labs: dict[bool, TalkerLab]) -> None:
-    front_end = labs[False].engine._front_end
+    front_end = labs[False].engine.front_end
     draw, early = random.Random(2), 0
     for text in random_texts():
         expected = front_end._encode(text, "")

@@ -62,7 +62,7 @@ def test_voice_leaves_once_and_first(mode: str, lab: TalkerLab) -> None:
     count = len(voice["prompt_codes"])
     assert (count > 0) == (mode != SFT)
     assert voice["prompt_mel"].shape == (2 * count, 80)
-    prompt = lab.engine._front_end.prepare(
+    prompt = lab.engine.front_end.prepare(
         message(SHORT).tensors,
         VoiceRequest("alto") if mode == SFT else _voice_request(mode),
     )
@@ -83,7 +83,7 @@ def _voice_request(mode: str) -> VoiceRequest:
 def test_every_prompt_has_one_end_of_prompt_whatever_the_text_spells(
     mode: str, text: str, lab: TalkerLab
 ) -> None:
-    front_end = lab.engine._front_end
+    front_end = lab.engine.front_end
     request = VoiceRequest("alto") if mode == SFT else _voice_request(mode)
     for each in front_end.prepare(message(text).tensors, request).utterances:
         words = each.ids[~each.speech]
@@ -142,7 +142,7 @@ def test_draws_are_bounded_over_all_utterances(lab: TalkerLab) -> None:
 
 def test_silence_is_heard_for_a_while_alone(lab: TalkerLab) -> None:
     lab.engine.admit(key := SegmentKey("silent", 0), lab.settings(Asked(SHORT)))
-    segment = lab.engine._segments[key]
+    segment = lab.engine.segments[key]
     first, *others = sorted(SILENT_IDS)
     heard = [segment.taken(each) for each in (first, *others[:8], 5000, first)]
     assert heard == [first, *others[: MOST_SILENT - 1], *[None] * 4, 5000, first]
@@ -155,12 +155,12 @@ def test_first_draws_have_the_vendors_distribution(
 ) -> None:
     """The likeliest ids up to 0.8 of all probability, 25 at most, without `SOS`."""
     logits: list[torch.Tensor] = []
-    model = lab.engine._model
+    model = lab.engine.model
     linear_ = torch.nn.functional.linear
 
     def watched(states: torch.Tensor, head: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         made = linear_(states, head, *rest)
-        if head is model._head:
+        if head is model.head:
             logits.append(torch.tensor(made[0].tolist()))
         return made
 
@@ -194,11 +194,11 @@ def test_the_id_that_the_vendor_excludes_is_not_drawn_early(checkpoints: dict[st
     asked = Asked(TEXTS["english"], changes={"temperature": 0.0})
     first = codes_of(*own.speak(asked))[0]
     with torch.inference_mode():
-        own.engine._model._head[SOS] = 2 * own.engine._model._head[first]
+        own.engine.model.head[SOS] = 2 * own.engine.model.head[first]
     (output,) = own.speak(asked)
     codes = codes_of(output)
     assert codes[0] == first
-    own.engine._model.step = partial(_without_early, own.engine._model.step)  # type: ignore[method-assign]
+    own.engine.model.step = partial(_without_early, own.engine.model.step)  # type: ignore[method-assign]
     assert codes_of(*own.speak(asked)) == []
 
 
@@ -208,7 +208,7 @@ def test_every_id_that_is_no_code_ends_the_speech(id_: int, checkpoints: dict[st
     asked = Asked(TEXTS["english"], changes={"temperature": 0.0})
     first = codes_of(*own.speak(asked))[0]
     with torch.inference_mode():
-        own.engine._model._head[id_] = 2 * own.engine._model._head[first]
+        own.engine.model.head[id_] = 2 * own.engine.model.head[first]
     (output,) = own.speak(asked)
     assert codes_of(output) == []
     assert output.finish_reason(CODES) is FinishReason.STOP
@@ -217,10 +217,10 @@ def test_every_id_that_is_no_code_ends_the_speech(id_: int, checkpoints: dict[st
 @pytest.mark.parametrize("least", [0.5, 2.0])
 def test_speech_is_as_long_as_the_request_asks_at_least(least: float, lab: TalkerLab) -> None:
     text = TEXTS["chinese"]
-    count = math.ceil(least * len(lab.engine._front_end._encode(text, "messages")))
+    count = math.ceil(least * len(lab.engine.front_end._encode(text, "messages")))
     for mode in MODES:
         request = VoiceRequest("alto") if mode == SFT else _voice_request(mode)
-        prompt = lab.engine._front_end.prepare(
+        prompt = lab.engine.front_end.prepare(
             message(text).tensors, replace(request, least_codes=least)
         )
         # Texts that are split lose some punctuation before.
@@ -257,7 +257,7 @@ def test_draws_have_the_vendors_distribution_at_every_step(
     `influence` on later ones, many are repeated."""
     own_lab = TalkerLab(checkpoints["voices"])
     with torch.inference_mode():
-        own_lab.engine._model._codes *= influence
+        own_lab.engine.model._codes *= influence
     drawn: list[tuple[torch.Tensor, int]] = []
 
     def watched(logits: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -343,12 +343,12 @@ def test_held_segment_goes_on_where_it_was(lab: TalkerLab) -> None:
         lab.engine.admit(key, lab.settings(asked))
         lab.engine.accept(key, message(asked.text))
     advance(lab.engine, outputs, steps=3)
-    reached = lab.engine._segments[first].launched
+    reached = lab.engine.segments[first].launched
     for _ in range(3):
         for event in lab.engine.step({first}):
             assert event.key == second
             outputs[second].emitted.append(event)  # type: ignore[arg-type]
-    assert lab.engine._segments[first].launched == reached
+    assert lab.engine.segments[first].launched == reached
     advance(lab.engine, outputs)
     assert [codes_of(each) for each in outputs.values()] == [expected] * 2
 

@@ -177,7 +177,7 @@ def test_a_failed_call_is_made_again_for_each(
     lab: TalkerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of the shared call loses no segment and changes no latent."""
-    model = lab.engine._model
+    model = lab.engine.model
     expected = [latents_of(each) for each in lab.speak(*ASKED[:3])]
     flow, calls = model._flow.solve, 0
 

@@ -171,7 +171,7 @@ class _Turn:
 
     def note(self) -> None:
         thinker = self._ears.thinker.so_far(self._key).input_positions
-        self._before = thinker, self._ears.talker._segments[self._key].prefilled
+        self._before = thinker, self._ears.talker.segments[self._key].prefilled
 
     def drop(self) -> None:
         self._completed["thinker"] = self._ears.thinker.so_far(self._key)

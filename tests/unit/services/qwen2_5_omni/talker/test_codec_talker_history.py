@@ -59,13 +59,13 @@ def codes_of(output: SegmentOutput) -> list[int]:
 def steps_of(engine: CodecTalkerEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many ids each step draws one by one, from now on."""
     drawn: list[int] = []
-    step = engine._model.step
+    step = engine.model.step
 
     def counted(parts: Any, draws: Sequence[Any], known: Any = ()) -> Any:
         drawn.append(len(draws))
         return step(parts, draws, known)
 
-    monkeypatch.setattr(engine._model, "step", counted)
+    monkeypatch.setattr(engine.model, "step", counted)
     return drawn
 
 

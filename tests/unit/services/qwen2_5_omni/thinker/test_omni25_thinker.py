@@ -200,7 +200,7 @@ def test_nothing_is_said_when_the_first_draw_is_the_stop_id(
     wanted = answers["text"]
     engine = load(omni25_directory, StageConfig(slots=1)).engine
     assert isinstance(engine, ThinkerEngine)
-    head = engine._model._head.weight
+    head = engine.model._head.weight
     # What wins with a logit above zero loses against twice as much.
     head[reference.stop_id] = 2 * head[int(wanted.truth.text_ids[0])]
     out = run_segment(engine, *segment(wanted.asked))
@@ -257,7 +257,7 @@ def test_images_are_decoded_where_large_inputs_are_prepared(omni25_directory: Pa
     """Whatever the size of their files, or small prompts would wait for them."""
     engine = load(omni25_directory, StageConfig(slots=1)).engine
     assert isinstance(engine, ThinkerEngine)
-    prompts = engine._intake.prompts
+    prompts = engine.intake.prompts
     cut, threads = prompts.patches, []
 
     def noted(visual: Visual) -> VisualPatches:
@@ -265,7 +265,7 @@ def test_images_are_decoded_where_large_inputs_are_prepared(omni25_directory: Pa
         assert cut is not None
         return cut(visual)
 
-    engine._intake = replace(engine._intake, prompts=replace(prompts, patches=noted))
+    engine._intake = replace(engine.intake, prompts=replace(prompts, patches=noted))
     run_segment(engine, *segment(CONVERSATIONS["image"][0], max_tokens=1))
     assert threads == ["prepare media"]
 

@@ -43,14 +43,14 @@ def mp4(frames: int, rate: float, seed: int = 0) -> bytes:
 
 def seen(engine: ThinkerEngine, file: bytes) -> Visual:
     """A video as the engine measures it."""
-    vision = engine._intake.prompts.vision
+    vision = engine.intake.prompts.vision
     assert vision is not None
     return vision.videos(np.frombuffer(file, np.uint8), "video.0")
 
 
 def test_facts_say_that_videos_are_taken(engine: ThinkerEngine) -> None:
-    assert engine._intake.prompts.vision is not None
-    assert engine._intake.prompts.vision.max_videos == 8
+    assert engine.intake.prompts.vision is not None
+    assert engine.intake.prompts.vision.max_videos == 8
 
 
 def test_patches_equal_the_processors(

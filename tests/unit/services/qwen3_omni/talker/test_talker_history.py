@@ -57,13 +57,13 @@ def steps_of(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many frames each step of the model draws, from now on."""
     assert isinstance(lab.stage.engine, TalkerEngine)
     drawn: list[int] = []
-    step = lab.stage.engine._model.step
+    step = lab.stage.engine.model.step
 
     def counted(chunks: Any, draws: Sequence[Any], known: Any = ()) -> Any:
         drawn.append(len(draws))
         return step(chunks, draws, known)
 
-    monkeypatch.setattr(lab.stage.engine._model, "step", counted)
+    monkeypatch.setattr(lab.stage.engine.model, "step", counted)
     return drawn
 
 
@@ -156,7 +156,7 @@ def test_history_is_refused_when_it_holds_what_cannot_be_drawn(small: Lab) -> No
     turn = small.turn(1)
     frames = small.reference(turn).codes[:3].astype(np.uint16)
     stop, late = frames.copy(), frames.copy()
-    stop[1, 0] = small.stage.engine._model.stop_code  # type: ignore[attr-defined]
+    stop[1, 0] = small.stage.engine.model.stop_code  # type: ignore[attr-defined]
     late[2, -1] = small.stage.facts.code_entries
     key = SegmentKey("refused", 0)
     for wrong in (stop, late, frames[:, :-1], np.full_like(frames, 65535)):

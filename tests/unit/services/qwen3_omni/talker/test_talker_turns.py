@@ -89,7 +89,7 @@ class Speaker:
     def __init__(self, engine: TalkerEngine, lab: Lab, patch: pytest.MonkeyPatch) -> None:
         self.engine, self._lab = engine, lab
         self.rows = 0
-        model, step = engine._model, engine._model.step
+        model, step = engine.model, engine.model.step
 
         def counted(
             parts: Sequence[PromptPart[TalkerPrompt]],
@@ -117,7 +117,7 @@ class Speaker:
 
     @property
     def free_slots(self) -> frozenset[int]:
-        return self.engine._model._slots.free_slots
+        return self.engine.model._slots.free_slots
 
 
 @pytest.fixture(params=["in turn", "ahead"])

@@ -289,7 +289,7 @@ def test_segment_fails_alone_when_a_shared_forward_faults(
     segments = [segment(each) for each in (TEXT[3], TEXT[4], TEXT[0])]
     alone = [run_segment(engine, *each).tensors("text")["ids"].tolist() for each in segments]
     engine.forget()
-    model: Any = engine._model
+    model: Any = engine.model
     model.__class__ = _FaultyModel
     model.poisoned, model.as_nan = frozenset({2}), as_nan
     with caplog.at_level(logging.ERROR):
@@ -338,8 +338,8 @@ def test_audio_is_placed_right_when_chunks_cut_its_span(
 def test_first_request_finds_a_warm_engine_and_nothing_of_the_warm_up(small_dir: Path) -> None:
     engine = load(small_dir, StageConfig(slots=2)).engine
     assert isinstance(engine, ThinkerEngine)
-    assert engine._model.cache.capacity > 0
-    assert not engine._segments
+    assert engine.model.cache.capacity > 0
+    assert not engine.segments
     out = run_segment(engine, *segment(ask("Hello")))
     assert out.completed is not None
     assert out.completed.input_cached_positions == 0

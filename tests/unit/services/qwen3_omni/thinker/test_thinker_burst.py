@@ -52,7 +52,7 @@ def engines(roomy: LoadedStage) -> Iterator[Any]:
         assert isinstance(own, ThinkerEngine)
         made.append(
             ThinkerEngine(
-                own._model, own._intake, prefill_rows=prefill_rows, preparations=preparations
+                own.model, own.intake, prefill_rows=prefill_rows, preparations=preparations
             )
         )
         return made[-1]
@@ -92,7 +92,7 @@ def test_prompts_of_a_burst_share_as_few_steps_as_the_budget_allows(
     begin(engine, [ask(f"Hello {index}") for index in range(BURST)])
     await_ready(engine, KEYS)
     engine.step()
-    generations = [segment.generation for segment in engine._segments.values()]
+    generations = [segment.generation for segment in engine.segments.values()]
     assert None not in generations
     rows = sum(each.remaining for each in generations)
     assert PREFILL_ROWS < rows <= GPU_TEXT_ROWS
@@ -119,7 +119,7 @@ def test_engine_of_a_gpu_makes_few_prompts_by_itself(
     assert here.count(True) == GPU_PREPARED_AT_ONCE
     assert len(here) == BURST // 2
     engine.step()
-    assert all(each.generation is not None for each in engine._segments.values())
+    assert all(each.generation is not None for each in engine.segments.values())
     # After a step it may make as many again.
     settings, (chunk,) = segment(ask("Hello"))
     engine.admit(KEYS[-1], settings)
@@ -161,7 +161,7 @@ def test_recording_is_encoded_where_the_budget_is_less_than_it_counts_for(engine
     await_ready(engine, KEYS[:1])
     for _ in range(2):
         engine.step()
-    generation = engine._segments[KEYS[0]].generation
+    generation = engine.segments[KEYS[0]].generation
     assert generation is not None
     assert not generation.must_encode
     engine.release(KEYS[0])
@@ -179,7 +179,7 @@ def test_slots_must_fit_at_their_longest_with_the_rows_that_are_kept_of_them(
     ((memory, grows),) = asked
     assert grows
     assert (memory.slots, memory.positions) == (3, 700)
-    assert memory.position_bytes > engine._model.cache.memory.position_bytes
+    assert memory.position_bytes > engine.model.cache.memory.position_bytes
 
 
 def test_setting_goes_before_what_suits_the_device(small_dir: Path) -> None:

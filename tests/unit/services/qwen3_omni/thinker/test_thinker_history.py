@@ -79,13 +79,13 @@ def lengths(count: int) -> list[int]:
 def count_feeds(engine: ThinkerEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rows that each sequence brought to each forward from now on."""
     rows: list[int] = []
-    forward = engine._model.forward
+    forward = engine.model.forward
 
     def counted(feeds: Sequence[ThinkerFeed]) -> list[Fed]:
         rows.extend(len(each.ids) for each in feeds)
         return forward(feeds)
 
-    monkeypatch.setattr(engine._model, "forward", counted)
+    monkeypatch.setattr(engine.model, "forward", counted)
     return rows
 
 
@@ -183,7 +183,7 @@ def test_history_is_refused_when_an_id_is_in_no_vocabulary(
 def test_history_fails_when_it_goes_on_behind_the_end(
     small_stage: LoadedStage, sampling: dict[str, Any]
 ) -> None:
-    stop = 3 if sampling else small_stage.engine._intake.stop_id  # type: ignore[attr-defined]
+    stop = 3 if sampling else small_stage.engine.intake.stop_id  # type: ignore[attr-defined]
     asked = going_on(segment(TEXT[0], **sampling), [5, 4, stop, 5, 4])
     made = run_segment(small_stage.engine, *asked)
     assert made.failed is not None

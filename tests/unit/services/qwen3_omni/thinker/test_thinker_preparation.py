@@ -67,16 +67,16 @@ def with_chat(stage: LoadedStage, chat: ChatTokenizer) -> ThinkerEngine:
     """Another engine with the stage's model, and this tokeniser."""
     engine = stage.engine
     assert isinstance(engine, ThinkerEngine)
-    intake: PromptIntake = engine._intake
+    intake: PromptIntake = engine.intake
     prompts = dataclasses.replace(intake.prompts, chat=chat)
-    return ThinkerEngine(engine._model, dataclasses.replace(intake, prompts=prompts))
+    return ThinkerEngine(engine.model, dataclasses.replace(intake, prompts=prompts))
 
 
 @pytest.fixture
 def held(small_stage: LoadedStage) -> Iterator[Held]:
     engine = small_stage.engine
     assert isinstance(engine, ThinkerEngine)
-    chat = Held(engine._intake.prompts.chat)
+    chat = Held(engine.intake.prompts.chat)
     yield chat
     chat.go_on.set()
 
@@ -206,7 +206,7 @@ def test_text_that_cannot_fit_is_refused_before_it_is_tokenised(
     small_stage: LoadedStage, held: Held
 ) -> None:
     engine = with_chat(small_stage, held)
-    prompts = engine._intake.prompts
+    prompts = engine.intake.prompts
     out = run_segment(engine, *segment(ask("x" * (prompts.max_text_bytes + 1))))
     assert out.failed is not None
     assert (out.failed.error.code, out.failed.error.field) == (
@@ -223,7 +223,7 @@ def test_accept_refuses_messages_that_are_larger_than_any_that_fit(
     engine = with_chat(small_stage, held)
     settings, (chunk,) = segment(TEXT[0])
     engine.admit(ATTACKER, settings)
-    most = engine._intake.prompts.max_text_bytes
+    most = engine.intake.prompts.max_text_bytes
     huge = {"messages": np.zeros(16 * most, np.uint8)}
     with pytest.raises(InvalidArgument, match="context limit") as raised:
         engine.accept(ATTACKER, structs.replace(chunk, tensors=huge))
@@ -241,7 +241,7 @@ def test_text_of_control_characters_passes_the_bound_when_it_fits(
 def test_no_text_that_fits_is_longer_than_the_bound(small_stage: LoadedStage) -> None:
     engine = small_stage.engine
     assert isinstance(engine, ThinkerEngine)
-    prompts = engine._intake.prompts
+    prompts = engine.intake.prompts
     vocabulary = prompts.chat.tokenizer.get_vocab()
     longest = max(vocabulary.values(), key=lambda id_: len(prompts.chat.tokenizer.decode([id_])))
     text = prompts.chat.tokenizer.decode([longest])
@@ -277,14 +277,14 @@ def test_a_refused_input_is_let_go_without_a_garbage_collection(
 def test_description_tells_how_much_text_can_fit(small_stage: LoadedStage) -> None:
     engine = small_stage.engine
     assert isinstance(engine, ThinkerEngine)
-    assert small_stage.facts.max_input_text_bytes == engine._intake.prompts.max_text_bytes
+    assert small_stage.facts.max_input_text_bytes == engine.intake.prompts.max_text_bytes
 
 
 def test_intake_bounds_text_by_the_configured_context(
     small_dir: Path, small_stage: LoadedStage
 ) -> None:
     assert isinstance(small_stage.engine, ThinkerEngine)
-    whole = small_stage.engine._intake.prompts.max_text_bytes
+    whole = small_stage.engine.intake.prompts.max_text_bytes
     less = load_intake(small_dir, StageConfig(context_limit=128))
     assert less.prompts.max_text_bytes == whole * 128 // small_stage.facts.context_limit
 
@@ -295,13 +295,13 @@ def test_short_texts_that_come_together_are_prefilled_in_one_forward(
     engine = small_stage.engine
     assert isinstance(engine, ThinkerEngine)
     forwards: list[int] = []
-    forward = engine._model.forward
+    forward = engine.model.forward
 
     def count(feeds: Sequence[ThinkerFeed]) -> list[Fed]:
         forwards.append(len(feeds))
         return forward(feeds)
 
-    monkeypatch.setattr(engine._model, "forward", count)
+    monkeypatch.setattr(engine.model, "forward", count)
     keys = {SegmentKey("together", number) for number in range(4)}
     for key in keys:
         settings, (chunk,) = segment(TEXT[key.segment % len(TEXT)], max_tokens=1)

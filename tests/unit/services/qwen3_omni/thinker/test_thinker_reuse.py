@@ -158,7 +158,7 @@ def test_recordings_of_earlier_turns_are_not_encoded_again(
     """What is new is encoded as in the whole, also where all are so short that the longest of them
     decides how."""
     encoded: list[int] = []
-    model = engine._model
+    model = engine.model
     encode = model.encode
 
     def count(piece: AudioFeatures | VisualPatches) -> torch.Tensor:
@@ -256,13 +256,13 @@ class _CountingModel(ThinkerModel):
 def test_reused_positions_are_not_computed_again(small_dir: Path) -> None:
     engine = load(small_dir, StageConfig()).engine
     assert isinstance(engine, ThinkerEngine)
-    engine._model.__class__ = _CountingModel
+    engine.model.__class__ = _CountingModel
     long = ask("the water and the time " * 12)
     for cached in (False, True):
-        before = engine._model.rows  # type: ignore[attr-defined]
+        before = engine.model.rows  # type: ignore[attr-defined]
         out = run_segment(engine, *segment(long, max_tokens=3))
         assert out.completed is not None
-        fed = engine._model.rows - before  # type: ignore[attr-defined]
+        fed = engine.model.rows - before  # type: ignore[attr-defined]
         assert (_cached(out) > 0) == cached
         assert fed == out.completed.input_positions - _cached(out) + 2
 
@@ -277,7 +277,7 @@ class _FaultyCopy(ThinkerModel):
 def test_segment_fails_alone_and_gives_its_slot_back_when_a_copy_faults(small_dir: Path) -> None:
     engine = load(small_dir, StageConfig(slots=2)).engine
     assert isinstance(engine, ThinkerEngine)
-    engine._model.__class__ = _FaultyCopy
+    engine.model.__class__ = _FaultyCopy
     kept, branch, other = (
         segment(conversation(SYSTEM, say(words)), max_tokens=TURN_TOKENS)
         for words in ("One two", "People", "What is the time")

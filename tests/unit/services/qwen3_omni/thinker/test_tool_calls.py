@@ -100,7 +100,7 @@ def test_text_is_spoken_and_calls_leave_on_an_edge_of_their_own(
         assert out.finish_reason(edge) is STOP
 
     model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(directory)
-    tokenizer = load(directory, StageConfig()).engine._intake.prompts.chat.tokenizer  # type: ignore[attr-defined]
+    tokenizer = load(directory, StageConfig()).engine.intake.prompts.chat.tokenizer  # type: ignore[attr-defined]
     prompt = tokenizer.apply_chat_template(
         chat_messages(conversation),
         tools=chat_tools(conversation),

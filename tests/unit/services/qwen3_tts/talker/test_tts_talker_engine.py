@@ -84,10 +84,10 @@ class OddFrontEnd(SpeechFrontEnd):
 def odd(lab: Lab) -> Iterator[tuple[TtsTalkerEngine, OddFrontEnd]]:
     """The lab's model behind a front end that does what texts say."""
     engine = lab.engine
-    front_end = OddFrontEnd(engine._front_end)
+    front_end = OddFrontEnd(engine.front_end)
     yield (
         TtsTalkerEngine(
-            engine._model, front_end, engine._kind, LIMIT, launch_ahead=engine._launch_ahead
+            engine.model, front_end, engine._kind, LIMIT, launch_ahead=engine._launch_ahead
         ),
         front_end,
     )
@@ -175,8 +175,8 @@ def test_short_recordings_do_not_wait_for_long_ones(
 ) -> None:
     _, front_end = odd
     base = labs["base"].engine
-    front_end._inner = base._front_end
-    engine = TtsTalkerEngine(base._model, front_end, base._kind, LIMIT)
+    front_end._inner = base.front_end
+    engine = TtsTalkerEngine(base.model, front_end, base._kind, LIMIT)
     long = np.zeros(12 * 24_000, np.float32)
     slow = [SegmentKey("slow", number) for number in range(3)]
     begin(engine, {key: asked("slow", reference_audio=long) for key in slow})
@@ -199,7 +199,7 @@ def test_held_segment_costs_nothing_and_goes_on_where_it_was(lab: Lab) -> None:
     advance(lab.engine, outputs, steps=4)
     made = len(outputs[FIRST].emitted)
     assert made
-    segment = lab.engine._segments[FIRST]
+    segment = lab.engine.segments[FIRST]
     reached = segment.launched
     while not outputs[SECOND].completed:
         for event in lab.engine.step({FIRST}):
@@ -229,7 +229,7 @@ def test_others_get_a_frame_each_step_when_a_long_prompt_is_read(
         steps += 1
         # What was launched ahead leaves a step later.
         assert len(outputs[FIRST].emitted) >= steps - 1 - launch_ahead
-    rows = engine._segments[SECOND].prompt.prompt_rows
+    rows = engine.segments[SECOND].prompt.prompt_rows
     assert rows is not None
     assert rows > PREFILL_ROWS
     assert steps == -(-rows // PREFILL_ROWS) + launch_ahead
@@ -255,7 +255,7 @@ def test_slot_is_refused_when_all_are_taken_and_free_when_one_ends(lab: Lab) -> 
 def test_stop_code_is_not_drawn_among_the_first_two_when_it_is_the_likeliest(
     own_lab: Lab,
 ) -> None:
-    model, (first, second, *_) = own_lab.engine._model, own_lab.expected(CASE)
+    model, (first, second, *_) = own_lab.engine.model, own_lab.expected(CASE)
     with torch.inference_mode():
         model._head[model.ids.stop] = 2 * model._head[first[0]]
     (output,) = own_lab.speak(own_lab.ask(CASE))

@@ -94,13 +94,13 @@ def test_sampled_frames_go_on_as_they_would_have_been_drawn(
     asked, expected = next(each for each in answers if len(each[1]) > 6)
     drawn: list[bool] = []
     assert isinstance(lab.engine, TtsTalkerEngine)
-    step = lab.engine._model.step
+    step = lab.engine.model.step
 
     def counted(turns: Sequence[TtsTurn]) -> list[PendingDraw | None]:
         drawn.extend(turn.draw is not None for turn in turns)
         return step(turns)
 
-    monkeypatch.setattr(lab.engine._model, "step", counted)
+    monkeypatch.setattr(lab.engine.model, "step", counted)
     for known in range(len(expected) + 1):
         drawn.clear()
         [made] = lab.speak(going_on(asked, expected[:known], groups))
@@ -113,7 +113,7 @@ def test_history_is_refused_when_it_holds_what_cannot_be_drawn(labs: dict[str, L
     lab = labs["custom_voice"]
     asked = lab.ask(CASES["voice-0-whole"], GREEDY)
     groups = lab.facts.code_groups
-    for wrong in ([[lab.engine._model.ids.stop] + [0] * (groups - 1)], [[65535] * groups]):
+    for wrong in ([[lab.engine.model.ids.stop] + [0] * (groups - 1)], [[65535] * groups]):
         settings, _ = going_on(asked, wrong, groups)
         with pytest.raises(InvalidArgument) as caught:
             lab.engine.admit(SegmentKey("refused", 0), settings)

@@ -62,7 +62,7 @@ class Lab:
         self.engine, self.facts, self.recorded = stage.engine, stage.facts, recorded
         if launch_ahead:
             # Frames are on the host only when they are waited for.
-            self.engine._model._readback = Readback(late_to_host())
+            self.engine.model._readback = Readback(late_to_host())
 
     @property
     def sound(self) -> Tensor:
