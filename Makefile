@@ -34,6 +34,9 @@ VLLM_FILES := tools/antiphon_tools/vllm_cpu/torchvision_schemas.py tools/antipho
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bin==1.75.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python keeps what it compiles, also where the environment asks for the opposite, as images of
+# Python do. Tests start hundreds of processes, and torch with transformers takes 6 s to compile.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-browser setup-vllm setup-clients setup-docs wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart images lock audit docs format proto proto-check clean distclean \
