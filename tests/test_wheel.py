@@ -301,7 +301,7 @@ def test_installed_server_speaks_in_a_directory_that_shadows_its_packages(
                     "audio": {"voice": "cantor", "format": "wav"},
                     "messages": [question],
                 },
-                timeout=120,
+                timeout=240,
             )
         finally:
             serving.terminate()

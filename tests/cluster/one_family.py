@@ -48,7 +48,7 @@ async def talk(host: str) -> None:
             told = await http.get("/health")
             assert told.status_code == 200, told.text
         for process in list(running.processes.values())[: len(ROLES)]:
-            async with httpx.AsyncClient(timeout=60) as http:
+            async with httpx.AsyncClient(timeout=240) as http:
                 assert (await http.get(process.metrics_url)).status_code == 200
         async with antiphon.AsyncClient(running.grpc_address) as client:
             said = await client.generate("Hello!").collect()

@@ -76,4 +76,4 @@ async def open_reader(
 
 async def post(reader: Reader, path: str = "/v1/audio/speech", **body: object) -> httpx.Response:
     async with httpx.AsyncClient(base_url=f"http://{reader[1].http_address}") as http:
-        return await http.post(path, json={"model": "reader", **body}, timeout=30)
+        return await http.post(path, json={"model": "reader", **body}, timeout=240)

@@ -110,6 +110,7 @@ async def test_endpoint_stands_whatever_comes_through_it(
 async def check_left(served: ServedGateway, before: tuple[Counter[str], int], where: str) -> None:
     """No calls, no more tasks and descriptors than before; what ends by itself is waited for."""
     tasks, descriptors = before
+    await left(served)
     assert not served.gateway.calls._live, where
     replicas = (replica for stage in served.gateway.fleet for replica in stage)
     assert not [each.role for each in replicas if each._holders], where

@@ -55,7 +55,7 @@ def ask(served: ServedGateway, key: str, text: str, **fields: Any) -> asyncio.Ta
     body = {"model": MODEL, "messages": [{"role": "user", "content": text}], **fields}
     headers = {"authorization": f"Bearer {key}"}
     return asyncio.create_task(
-        served.http.post("/v1/chat/completions", json=body, headers=headers, timeout=60)
+        served.http.post("/v1/chat/completions", json=body, headers=headers, timeout=240)
     )
 
 

@@ -94,7 +94,7 @@ def ask_everything(served: ServedGateway, reads_aloud: bool) -> dict[str, int]:
                 # Asked for an output that there is not, its 503 is the answer.
                 wanted = checks[1:] if case.path == "/health" else checks
                 for _ in range(REPAIRS):
-                    answer = case.call_and_validate(checks=wanted, timeout=60)
+                    answer = case.call_and_validate(checks=wanted, timeout=240)
                     good[case.path] += answer.status_code == 200
                     if not repaired(case.body, answer):
                         break

@@ -64,7 +64,7 @@ async def test_gateway_with_tls_serves_all_its_endpoints(
 ) -> None:
     trusting = ssl.create_default_context(cafile=made.authority)
     address = secure.gateway.http_address
-    async with httpx.AsyncClient(verify=trusting, timeout=30) as http:
+    async with httpx.AsyncClient(verify=trusting, timeout=240) as http:
         client = openai.AsyncOpenAI(
             base_url=f"https://{address}/v1", api_key="none", http_client=http, max_retries=0
         )

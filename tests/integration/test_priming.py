@@ -169,7 +169,7 @@ async def test_cancel_between_what_primes_and_the_first_frame_frees_both_stages(
                 assert await stage.stage.drain(60)
         finally:
             stages.decoding.gate.set()
-        assert await asyncio.to_thread(stages.decoding.released.get, timeout=60) == listening.key
+        assert await asyncio.to_thread(stages.decoding.released.get, timeout=240) == listening.key
         assert not stages.decoding.segments
 
 

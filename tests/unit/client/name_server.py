@@ -30,7 +30,7 @@ class NameServer(threading.Thread):
     def wait_asked(self, times: int) -> None:
         """Return when the name has been asked for so often again."""
         for _ in range(times):
-            assert self._asked.acquire(timeout=60)
+            assert self._asked.acquire(timeout=240)
 
     def run(self) -> None:
         while True:

@@ -60,7 +60,7 @@ async def test_connections_that_break_before_any_answer_are_made_again(
     with closing_listener() as (port, accepted):
         asking = asyncio.ensure_future(ask(f"127.0.0.1:{port}", retry=FROM_THE_START))
         for _ in range(LOOKS):
-            assert await asyncio.to_thread(accepted.acquire, timeout=60)
+            assert await asyncio.to_thread(accepted.acquire, timeout=240)
         # Until the listener is closed, each of the two gets some of the connections.
         serve(greeting, port=port)
     assert (await asking).text == "Hello"

@@ -128,7 +128,7 @@ assert torch.backends.cuda.cudnn_sdp_enabled()
 load_stage(PIPELINE, "code2wav", Path({str(tmp_path)!r}), StageConfig())
 assert not torch.backends.cuda.cudnn_sdp_enabled()
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
 
 
 def test_vllm_puts_cudnn_last_in_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:

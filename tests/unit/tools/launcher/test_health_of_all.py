@@ -28,7 +28,7 @@ class Together:
 
     async def ask(self, name: str) -> int:
         request = health_pb2.HealthCheckRequest(service=name)
-        told = await self._stub.Check(request, timeout=60)  # type: ignore[attr-defined]
+        told = await self._stub.Check(request, timeout=240)  # type: ignore[attr-defined]
         return int(told.status)
 
     async def answers(self) -> tuple[int, int]:
