@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAMS = ("ffmpeg", "flac", "javac", "chromium", "g++")
 MAKEFILE = """
 record = $(patsubst --failures=%,%,$(filter --failures=%,$(ARGS)))
-setup-dev setup-browser setup-vllm setup-clients test-browser test-kernels test-clients:
+setup-dev setup-browser setup-docs setup-vllm setup-clients docs test-browser test-kernels test-clients:
 check:
 \t@echo a fault of the format; false
 test-vllm:
