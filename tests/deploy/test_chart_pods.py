@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from helm_python.errors import HelmError
 
+from tests.deploy.chart_network_policies import monitors_of_the_stages_reach_the_gateway
 from tests.deploy.chart_parts import GATEWAY, STAGE, pod
-from tests.deploy.chart_policies import POLICIES
 from tests.deploy.chart_rendering import Rendered, containers, render
 
 MOUNT = {"name": "extra", "mountPath": "/extra"}
@@ -133,14 +133,13 @@ def test_metrics_of_the_gateway_have_a_port_of_their_own_when_they_are_to() -> N
     assert rendered.annotations(GATEWAY)["prometheus.io/port"] == "50052"
     (monitor,) = rendered.of_kind("PodMonitor").values()
     assert "http" not in [each["port"] for each in monitor["spec"]["podMetricsEndpoints"]]
-    policy = POLICIES["monitors_of_the_stages_reach_the_gateway"]
-    assert not list(policy(rendered))
+    assert not list(monitors_of_the_stages_reach_the_gateway(rendered))
     rules = rendered.of_kind("NetworkPolicy")[GATEWAY]["spec"]["ingress"]
     (opened,) = (
         each for each in rules if {"protocol": "TCP", "port": "metrics"} in each.get("ports", ())
     )
     opened["ports"][0]["port"] = "http"
-    assert list(policy(rendered))
+    assert list(monitors_of_the_stages_reach_the_gateway(rendered))
 
 
 def test_the_cluster_chooses_users_when_it_is_to() -> None:

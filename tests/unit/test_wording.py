@@ -24,7 +24,8 @@ PLAIN = "The gateway rejects the request and names the field. "
 def test_pages_are_written_plainly() -> None:
     measured = pages()
     assert {Path("README.md"), Path("docs/glossary.md")} <= {s.path for s in measured.sentences}
-    assert not faults_of_pages(measured), "\n".join(faults_of_pages(measured))
+    faults = faults_of_pages(measured)
+    assert not faults, "\n".join(faults)
 
 
 def test_docstrings_do_not_get_worse() -> None:
