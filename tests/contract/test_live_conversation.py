@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import pytest
@@ -23,8 +23,8 @@ from antiphon.values.live_conversation import (
     TruncateItem,
 )
 from antiphon.values.segment import FinishReason
+from antiphon_gateway.conversations.client import LogEntry, Made, RefuseResponse
 from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
-from antiphon_gateway.conversations.responses import RefuseResponse
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import Event, SegmentFinished
 from tests.contract.fake_stages import CODE2WAV, THINKER, Session, think
@@ -50,6 +50,24 @@ class Line:
     @contextmanager
     def admitted(self) -> Iterator[None]:
         yield
+
+
+class Client:
+    """Takes events by `send`, and has responses logged by `line`."""
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[ConversationEvent]], Awaitable[None]],
+        line: Callable[[RefuseResponse], AbstractAsyncContextManager[LogEntry]],
+    ) -> None:
+        self._send = send
+        self._line = line
+
+    async def send(self, events: Sequence[ConversationEvent]) -> None:
+        await self._send(events)
+
+    def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:
+        return self._line(refuse)
 
 
 async def test_truncation_that_meets_the_end_of_an_answer_is_kept(served: ServedGateway) -> None:
@@ -99,7 +117,7 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(served: Served
     conversations = served.gateway._conversations
     question = Item("user", ("Tell me a story",))
     with conversations.admit(MODEL) as admitted:
-        async with conversations.begin(admitted, admitted.settings, send, logged, logged) as live:
+        async with conversations.begin(admitted, admitted.settings, Client(send, logged)) as live:
             await live.do(CreateItem(question))
             await live.do(CreateResponse())
             delta = await until(ResponseTextDelta, ResponseSamples)
@@ -146,7 +164,7 @@ async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(
     conversations = served.gateway._conversations
     question = Item("user", ("Tell me a story",))
     with conversations.admit(MODEL) as admitted:
-        async with conversations.begin(admitted, admitted.settings, send, logged, logged) as live:
+        async with conversations.begin(admitted, admitted.settings, Client(send, logged)) as live:
             await live.do(CreateItem(question))
             await live.do(CreateResponse())
             await written.wait()

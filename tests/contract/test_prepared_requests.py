@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
+from antiphon_gateway.media.vision_in import File
 from antiphon_gateway.orders.order import Order
+from benchmarks.hostile import files
 from tests.contract.failing_stages import Failing, failing
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
 from tests.contract.replicated_stages import open_replicas
@@ -33,6 +36,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SAMPLES = tone(INPUT_RATE_HZ)
 FILE = wav(SAMPLES, INPUT_RATE_HZ)
+PNG = files.png_of(9, 7)
 DECODED_BYTES = 4 * len(SAMPLES)
 
 
@@ -85,6 +89,26 @@ async def test_a_recording_is_decoded_once_though_its_answer_is_continued(
     assert len(decoded) == 1
     assert len(heard) == 2
     assert heard[0][0].tobytes() == heard[1][0].tobytes() == decoded[0].tobytes()
+
+
+async def test_an_image_is_in_each_session_of_an_answer_that_is_continued() -> None:
+    script, attachments = Failing(THINKER), Attachments()
+    part = attachments.add_image(File("image", PNG))
+    seen = replace(
+        order(), messages=(ConversationMessage("user", (part,)),), attachments=attachments
+    )
+    async with open_replicas(thinker=2, prepare=failing(THINKER, script)) as replicas:
+        for replica in replicas.gateway.fleet[THINKER]:
+            assert replica.description is not None
+            replica.description.input_kinds.append("image")
+            replica.description.max_input_images = 1
+        async with asyncio.timeout(120), replicas.gateway.calls.answer(seen) as segment:
+            await anext(segment)
+            script.now.set()
+            assert [event async for event in segment]
+        sessions = [each for fake in replicas.fakes[THINKER] for each in fake.sessions]
+        images = [from_tensors(each.input.tensors).images for each in sessions if each.input]
+    assert [[each.tobytes() for each in given] for given in images] == [[PNG], [PNG]]
 
 
 async def test_files_of_a_request_that_would_be_denied_are_not_decoded(

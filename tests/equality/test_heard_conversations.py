@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,11 +37,11 @@ from antiphon.values.live_conversation import (
 )
 from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.conversations.client import LogEntry, Made, RefuseResponse
 from antiphon_gateway.conversations.conversation import LiveConversation
 from antiphon_gateway.conversations.conversations import AdmittedConversation, Conversations
 from antiphon_gateway.conversations.events import ConversationEvent
 from antiphon_gateway.conversations.live_turn import LiveTurn
-from antiphon_gateway.conversations.responses import LogEntry, RefuseResponse
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.media.resampling import RecordingResampler
@@ -103,11 +108,12 @@ class Client:
     ) -> None:
         self.settings = settings = replace(settings, voice=VOICE, sampling=GREEDY)
         self.answers: asyncio.Queue[ResponseDone] = asyncio.Queue(16)
-        self.live: LiveConversation = conversations.begin(
-            admitted, settings, self._send, logged, logged
-        )
+        self.live: LiveConversation = conversations.begin(admitted, settings, self)
 
-    async def _send(self, events: Sequence[ConversationEvent]) -> None:
+    def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:
+        return logged(refuse)
+
+    async def send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:
             if isinstance(event, ResponseDone):
                 self.answers.put_nowait(event)

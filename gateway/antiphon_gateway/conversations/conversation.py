@@ -42,8 +42,9 @@ from antiphon.values.live_conversation import (
     TruncateItem,
 )
 from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.conversations.client import ConversationClient
 from antiphon_gateway.conversations.errors import ItemUse, NoSuchItem
-from antiphon_gateway.conversations.event_sender import EventSender, SendEvents
+from antiphon_gateway.conversations.event_sender import EventSender
 from antiphon_gateway.conversations.forced_end import ForcedEnd
 from antiphon_gateway.conversations.idle_timer import IdleTimer
 from antiphon_gateway.conversations.items import (
@@ -54,7 +55,7 @@ from antiphon_gateway.conversations.items import (
     item_bytes,
     new_id,
 )
-from antiphon_gateway.conversations.responses import Logged, Responses
+from antiphon_gateway.conversations.responses import Responses
 from antiphon_gateway.conversations.saved import SavedConversation, lost_responses
 from antiphon_gateway.conversations.saving import Saving, SealToken
 from antiphon_gateway.conversations.settings import ConversationSettings, own_settings
@@ -81,9 +82,7 @@ class LiveConversation:
         config: GatewayConfig,
         listener: VoiceListener,
         settings: ConversationSettings,
-        send: SendEvents,
-        logged: Logged,
-        logged_transcript: Logged,
+        client: ConversationClient,
         share: ConversationShare,
         forced_end: ForcedEnd,
         *,
@@ -98,19 +97,17 @@ class LiveConversation:
         for item in resumed.items if resumed is not None else ():
             self._items.insert(item)
         self._saving = (
-            None if seal is None else Saving(send, self._state, seal, config.resume_bytes)
+            None if seal is None else Saving(client, self._state, seal, config.resume_bytes)
         )
-        self._telling = EventSender(send if self._saving is None else self._saving.send)
+        self._telling = EventSender((self._saving or client).send)
         self._hearing = TurnDetector(listener, None, max_s=config.max_recording_s)
         self._hearing.detect(settings.voice_turns, settings.answer_every_s)
         self._idle = IdleTimer(self._answer_silence)
         self._stalled = IdleTimer(self._hear_silence)
         self._responses = Responses(
-            calls, config, self._items, self._telling, logged, self._answered
+            calls, config, self._items, self._telling, client, self._answered
         )
-        self._transcripts = Transcripts(
-            calls, config, self._items, self._telling, logged_transcript
-        )
+        self._transcripts = Transcripts(calls, config, self._items, self._telling, client)
         self.forced_end = forced_end
         self._share = share
         self._share.is_busy = lambda: self._responses.busy

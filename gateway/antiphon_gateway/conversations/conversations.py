@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.values.live_conversation import VoiceTurns
 from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.conversations.client import ConversationClient
 from antiphon_gateway.conversations.conversation import LiveConversation
-from antiphon_gateway.conversations.event_sender import SendEvents
 from antiphon_gateway.conversations.forced_end import ForcedEnd
-from antiphon_gateway.conversations.responses import Logged
 from antiphon_gateway.conversations.saved import SavedConversation, restore
 from antiphon_gateway.conversations.seal import Seal
 from antiphon_gateway.conversations.settings import ConversationSettings
@@ -81,9 +80,7 @@ class Conversations:
         self,
         admitted: AdmittedConversation,
         settings: ConversationSettings,
-        send: SendEvents,
-        logged: Logged,
-        logged_transcript: Logged,
+        client: ConversationClient,
         *,
         resumable: bool = False,
         resumed: SavedConversation | None = None,
@@ -97,9 +94,7 @@ class Conversations:
             self._config,
             self._listener,
             settings,
-            send,
-            logged,
-            logged_transcript,
+            client,
             admitted.share,
             admitted.forced_end,
             seal=(lambda content: self._seal.close(content, owner)) if resumable else None,

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from antiphon_gateway.conversations.events import ConversationEvent
 
 SendEvents = Callable[[Sequence[ConversationEvent]], Awaitable[None]]
-"""Hands events to the client and returns when it has taken them. Raises `Cancelled` when it has
-gone, or takes nothing in time."""
+"""`ConversationClient.send`, or what stands before it."""
 
 
 class EventSender:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
@@ -21,6 +21,7 @@ from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon.values.live_conversation import CreateResponse, EndedBy, Item, ItemRemoved
 from antiphon_gateway.admission.reservation import GivenUp
 from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.conversations.client import ConversationClient, LogEntry
 from antiphon_gateway.conversations.errors import NoResponse, ResponseUnderWay
 from antiphon_gateway.conversations.event_sender import EventSender
 from antiphon_gateway.conversations.events import ConversationEvent
@@ -47,30 +48,6 @@ MOST_ENDING = 2
 """Cancelled responses that another one may wait for, which the stages have not let go yet."""
 
 
-class LogEntry(Protocol):
-    """What a log has of one response."""
-
-    status: str
-
-    def note(self, event: Event) -> None:
-        """Take note of what was made."""
-
-    def for_key(self, order: Order) -> Order:
-        """The order as one of whoever asks."""
-
-    def admitted(self) -> AbstractContextManager[None]:
-        """A context in which it counts for whoever asks. Raises `ResourceExhausted`."""
-
-    def counted(self) -> None:
-        """It counts as one of those in a minute, but not of those at a time. Raises
-        `ResourceExhausted`."""
-
-
-RefuseResponse = Callable[[LogEntry, AntiphonError], Awaitable[None]]
-Logged = Callable[[RefuseResponse], AbstractAsyncContextManager[LogEntry]]
-"""A context that has one response logged and gives an error that leaves it to the function."""
-
-
 class Responses:
     """See the head of this file. `close` it at the end.
 
@@ -84,14 +61,14 @@ class Responses:
         config: GatewayConfig,
         items: ItemList,
         telling: EventSender,
-        logged: Logged,
+        client: ConversationClient,
         answered: Callable[[float], None],
     ) -> None:
         self._calls = calls
         self._config = config
         self._items = items
         self._telling = telling
-        self._logged = logged
+        self._client = client
         self._answered = answered
         self._session = ConversationSession(calls, listen_idle_s=config.listen_idle_s)
         self._running: dict[str, RunningResponse] = {}
@@ -239,7 +216,7 @@ class Responses:
         turn = self._session.asked() if running.in_conversation else None
         enclosing_span.set(turn)
         try:
-            async with self._logged(refuse) as entry:
+            async with self._client.logged("response", refuse) as entry:
                 entry.status = "CANCELLED"
                 if ending:
                     await asyncio.wait(ending)

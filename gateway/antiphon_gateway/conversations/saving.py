@@ -26,7 +26,7 @@ from antiphon.values.live_conversation import (
     SettingsUpdated,
     TranscriptDone,
 )
-from antiphon_gateway.conversations.event_sender import SendEvents
+from antiphon_gateway.conversations.client import ConversationClient
 from antiphon_gateway.conversations.events import (
     ConversationEvent,
     ItemDone,
@@ -46,12 +46,12 @@ class Saving:
 
     def __init__(
         self,
-        send: SendEvents,
+        client: ConversationClient,
         state: Callable[[], tuple[ConversationSettings, Iterable[Item]]],
         seal: SealToken,
         most_bytes: int,
     ) -> None:
-        self._send = send
+        self._client = client
         self._state = state
         self._seal = seal
         self._most_bytes = most_bytes
@@ -64,9 +64,9 @@ class Saving:
         """Hand events to the client, and a token behind them if it is time for one."""
         for event in events:
             self._note(event)
-        await self._send(events)
+        await self._client.send(events)
         if self.due:
-            await self._send(self.saved())
+            await self._client.send(self.saved())
 
     @contextmanager
     def command(self, *, counted: bool) -> Iterator[None]:

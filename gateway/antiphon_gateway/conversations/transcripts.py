@@ -22,9 +22,9 @@ from antiphon.values.live_conversation import (
     TranscriptOptions,
 )
 from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.conversations.client import ConversationClient, LogEntry
 from antiphon_gateway.conversations.event_sender import EventSender
 from antiphon_gateway.conversations.items import HeardPart, ItemList
-from antiphon_gateway.conversations.responses import LogEntry, Logged
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.orders.transcribing import transcription_order
@@ -52,13 +52,13 @@ class Transcripts:
         config: GatewayConfig,
         items: ItemList,
         telling: EventSender,
-        logged: Logged,
+        client: ConversationClient,
     ) -> None:
         self._calls = calls
         self._instruction = config.transcribe_instruction
         self._items = items
         self._telling = telling
-        self._logged = logged
+        self._client = client
         self._waiting: deque[_Waiting] = deque()
         self._work: asyncio.Task[None] | None = None
 
@@ -100,7 +100,7 @@ class Transcripts:
             entry.status = error.code.name
             await self._telling.tell(TranscriptLost(wanted.item_id, error, wanted.index))
 
-        async with self._logged(refuse) as entry:
+        async with self._client.logged("transcript", refuse) as entry:
             entry.status = "CANCELLED"
             entry.counted()
             text: list[str] = []

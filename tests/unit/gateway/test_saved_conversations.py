@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -110,7 +112,8 @@ async def test_audio_that_was_committed_is_not_to_be_sent_again() -> None:
     async def send(events: Sequence[ConversationEvent]) -> None:
         told.extend(events)
 
-    saving = Saving(send, lambda: (HELD, ()), bytes, ROOM)
+    client: Any = SimpleNamespace(send=send)
+    saving = Saving(client, lambda: (HELD, ()), bytes, ROOM)
     with saving.command(counted=True):
         pass
     with saving.command(counted=True):
