@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.description import StageIdentity
@@ -19,6 +19,7 @@ from antiphon.runtime.server.metrics import StageMetrics
 from antiphon.transport.link_metrics import LinkMetrics
 from antiphon.transport.settings import LinkState
 from antiphon_gateway.server import Gateway
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS
@@ -46,7 +47,7 @@ class Series(NamedTuple):
 async def all_series() -> dict[str, Series]:
     """By name, as expressions have it: that of a counter ends in `_total`."""
     stages = {role: StageConfig(addresses=("127.0.0.1:1",)) for role in PIPELINE.roles}
-    config = GatewayConfig(http_listen=HERE, grpc_listen=HERE, scaler_listen=HERE, drain_s=0.1)
+    config = gateway_config(http_listen=HERE, grpc_listen=HERE, scaler_listen=HERE, drain_s=0.1)
     async with Gateway(Deployment(stages=stages, gateway=config)) as gateway:
         told = dict(_of_registry(gateway.metrics.registry._collector_to_names))
     link = LinkState(True, transport="grpc", refused=("nccl: no",), counts=Counter())

@@ -13,23 +13,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from antiphon.deployment.auth_config import AuthConfig, JwtConfig, TrustedProxyConfig
-from antiphon.deployment.bounds import (
-    Ahead,
-    Bytes,
-    HostName,
-    Instruction,
-    Name,
-    Origin,
-    Positive,
-    Seconds,
-    TraceEndpoint,
-    check_origin,
-)
+from antiphon.deployment.bounds import Bytes, Positive, Seconds, TraceEndpoint
 from antiphon.deployment.discovery import DiscoveryConfig as DiscoveryConfig
+from antiphon.deployment.gateway_config import GROUPS, WITHDRAWN, grouped_path
+from antiphon.deployment.gateway_config import GatewayConfig as GatewayConfig
 from antiphon.deployment.tls_config import MutualTlsConfig, TlsConfig
 from antiphon.deployment.yaml_file import read_yaml
 from antiphon.errors import InvalidArgument
-from antiphon.values.history import MAX_HISTORY_BYTES
 
 DeliveryName = Literal["stream", "whole"]
 TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
@@ -37,7 +27,6 @@ TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
 
 LINK_SESSION_BYTES = 512 << 20
 LINK_BYTES = 1 << 30
-MAX_IMAGE_BYTES = 32 << 20
 
 
 class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -169,215 +158,6 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     resume_window_s: Seconds = 5.0
 
 
-class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The gateway's two endpoints and its bounds."""
-
-    # As a stage's `listen`: localhost and [::] are of both families.
-    http_listen: str = "localhost:8000"
-    grpc_listen: str = "localhost:0"
-    discovery: DiscoveryConfig = DiscoveryConfig()
-    # Encryption at both endpoints; without it they are for networks that nobody else reads.
-    tls: TlsConfig | None = None
-    # Origins whose pages may call the HTTP API and open WebSockets, as browsers send them:
-    # https://app.example, null, file://, app://obsidian.md. `*` stands for a whole host
-    # (chrome-extension://*), the names below one (https://*.example.com) or any port
-    # (http://localhost:*), and alone for all origins. Their pages may also reach a gateway in a
-    # private network.
-    cors_origins: tuple[Origin, ...] = ()
-    # Names by which clients reach the gateway over HTTP. Without `keys_file` a request for another
-    # name is refused, unless it is an address or localhost: a page whose name resolves to this
-    # gateway could ask otherwise. "*.example.com" allows all names that end so, "*" all there are.
-    host_names: tuple[HostName, ...] = ()
-    # Where the series are, at /metrics; empty: at `http_listen`.
-    metrics_listen: str = ""
-    # Requests in flight. More wait, as those do for which a stage has no slot: so many, which hold
-    # so many bytes of what they sent, each for so long. What is beyond that, or could not begin in
-    # time by what calls take, is refused at once with a 429. Keys take turns by their priority;
-    # of one key audio goes before text, and the turn of a conversation before both. With
-    # `max_waiting` 0 nothing waits.
-    max_calls: Positive = 64
-    max_waiting: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 256
-    max_waiting_bytes: Bytes = 256 << 20
-    queue_timeout_s: Seconds = 60.0
-    # File with the API keys that may ask, and what each may take (`python -m antiphon_gateway keys
-    # new NAME` makes one); empty: everybody may. It is read again when it has changed, which is
-    # looked at with a request, at most so often.
-    keys_file: str = ""
-    # What else may name a caller: a trusted proxy's header, or a JWT. With either of them, or with
-    # `keys_file`, callers that nothing names are refused.
-    auth: AuthConfig = AuthConfig()
-    keys_reload_s: Seconds = 1.0
-    # Conversations, over WebSocket and gRPC together; each takes a call and slots while it is
-    # answered. How long one over gRPC may last.
-    max_conversations: Positive = 256
-    max_conversation_s: Seconds = 3600.0
-    # A turn that is spoken for longer than this is heard by the stages while it is spoken, which
-    # takes a slot of those that can do something with it; what is left to do at its end does then
-    # not grow with it. No queue and no key counts such slots, so a turn gives them up when nothing
-    # more comes of it, and nobody has asked to have it answered, for `listen_idle_s`.
-    listen_after_s: Seconds = 4.0
-    listen_idle_s: Seconds = 5.0
-    # What all of them may hold together: the recordings and texts of their items, and audio that is
-    # none yet; one may hold `max_body_bytes`. An item that a client retrieves comes without its
-    # recordings where it is above `max_retrieved_bytes`.
-    max_conversation_bytes: Bytes = 2 << 30
-    max_retrieved_bytes: Bytes = 4 << 20
-    # A client that asks for it is told what another gateway needs to go on with its conversation:
-    # at most so many bytes, texts first, then the latest recordings that fit. That holds for so
-    # long, where a gateway has the same key: the file has one in each line, of at least 32
-    # characters; the first seals, all are taken. It is read again as `keys_file` is. Without a file
-    # each gateway has a key of its own, and goes on with nobody else's conversations.
-    resume_bytes: Bytes = 256 << 10
-    resume_within_s: Seconds = 3600.0
-    resume_key_file: str = ""
-    # Whole request, and longest silence of all stages within one.
-    request_timeout_s: Seconds = 600.0
-    idle_timeout_s: Seconds = 60.0
-    # A body's bytes, its JSON values (commas and brackets are counted, also in texts) or a gRPC
-    # message's fields, how long a body may take to come, and all bodies, fetched files and what is
-    # decoded of them together, of requests that do not wait for slots yet.
-    max_body_bytes: Bytes = 64 << 20
-    max_body_values: Positive = 200_000
-    body_timeout_s: Seconds = 60.0
-    max_upload_bytes: Bytes = 256 << 20
-    # Of a multipart form: its parts, and the bytes of each that is no file.
-    max_form_parts: Positive = 64
-    max_form_field_bytes: Bytes = 64 << 10
-    # Connections at the HTTP endpoint, fewer than the process may open files; a new one takes the
-    # place of the one that has been idle for longest. How long a connection may be idle, or
-    # take to send a request line with its headers, and how large these may be.
-    max_connections: Positive = 512
-    # Connections at the gRPC endpoint, of all clients and of one address (IPv6: one /64 network).
-    # When all are in use, the longest silent connection of the address with most of them gives way
-    # to an address with fewer. The process needs one descriptor for each HTTP connection and three
-    # for each gRPC connection; if it may open fewer, both endpoints have fewer connections.
-    max_grpc_connections: Positive = 512
-    max_grpc_connections_per_address: Positive = 384
-    head_timeout_s: Seconds = 10.0
-    max_head_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 10
-    # How long a client may take nothing of its answer until its connection is cut, and all
-    # whole answers together that wait to be taken. A stream waits with its stages.
-    send_timeout_s: Seconds = 30.0
-    max_unread_bytes: Bytes = 256 << 20
-    # A stream of server-sent events begins when its request is queued, and brings a comment when it
-    # has brought nothing for so long. Less than the timeouts of proxies on the way.
-    keepalive_s: Seconds = 15.0
-    # What a conversation may have: parts of its messages, recordings among them, and seconds of
-    # one recording and of all; the model's own limit counts too. A second is 64 kB for the model,
-    # however small the file is.
-    max_parts: Positive = 4096
-    max_recordings: Positive = 64
-    max_recording_s: Seconds = 600.0
-    max_audio_s: Seconds = 900.0
-    # Child processes that decode recordings at a time: so many for files that take up to 0.25 s
-    # of CPU time, as many for those that take up to 2 s, and as many for longer ones. WAV is
-    # decoded in the gateway itself.
-    decoder_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
-    # Whether a chat's recordings are heard each by itself, as those of a realtime conversation
-    # are, and not padded to the longest, as the reference's plain call does: then a longer one
-    # that comes later changes nothing of them, and what was computed of them is reused.
-    recordings_alone: bool = False
-    # Whether the recordings, images and videos of a conversation are fetched by the http and
-    # https URLs that it names; otherwise they come in data URLs. How long one may take with the
-    # redirects on its way, and the bytes of all of a request. Only public addresses are asked,
-    # and those of these networks (such as 10.1.2.0/24).
-    fetch_urls: bool = False
-    fetch_timeout_s: Seconds = 10.0
-    max_fetch_bytes: Bytes = 32 << 20
-    fetch_networks: tuple[str, ...] = ()
-    # The texts and recordings of a request's options together, as they are sent. Each option has
-    # bounds of its own, which its stage tells, and its recording counts above.
-    max_option_bytes: Bytes = 16 << 20
-    # What the model is asked with a recording of which the text is wanted; the language, and what
-    # else the client tells of it, follow.
-    transcribe_instruction: Instruction = "Transcribe the audio into text."
-    # Other names for the model, and for the checkpoint's voices, by alias. With `openai_names` the
-    # names of OpenAI's models that hear or speak, and of those that voice frameworks chat with by
-    # default, are aliases of the model; those of its voices (alloy, ash, ...) are aliases of the
-    # checkpoint's voices, in turn.
-    model_aliases: tuple[Name, ...] = ()
-    voice_aliases: dict[Name, Name] = {}
-    openai_names: bool = True
-    # Whether a field of a request that neither OpenAI nor vLLM defines is ignored and named in the
-    # response header `x-antiphon-ignored`, or the request is refused.
-    unknown_fields: Literal["ignore", "reject"] = "ignore"
-    # Functions that a request may offer to the model, and the bytes of one with its schema.
-    max_tools: Positive = 128
-    max_tool_bytes: Bytes = 64 << 10
-    # Answers that one chat may ask for (`n`); each takes a call of its own.
-    max_choices: Positive = 8
-    # How long a chat may refer to what it was answered in speech by the id of the audio, and the
-    # transcripts that are kept for that together; an answer beyond that expires at once.
-    spoken_keep_s: Seconds = 3600.0
-    max_spoken_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
-    # Threads that encode the audio of all answers at the HTTP endpoints. A second of opus, the
-    # dearest, takes about 20 ms of one.
-    encoder_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    # The files of all images of one answer together.
-    max_image_bytes: Bytes = MAX_IMAGE_BYTES
-    # How far the audio that stages make may run ahead of what the client has taken,
-    # and one stage's output ahead of the next stage; in positions where neither the pipeline
-    # nor the next stage tells how many a second has.
-    max_ahead_seconds: Ahead = 30.0
-    max_stage_ahead_seconds: Ahead = 4.0
-    max_stage_ahead_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)] = 256
-    # How often a stage that is down is tried again.
-    reconnect_s: Seconds = 1.0
-    # How often a stage is probed, and how long it may neither answer nor send anything else while
-    # the gateway runs: after one such silence it gets no new requests, after two its calls end.
-    probe_interval_s: Seconds = 0.5
-    probe_timeout_s: Seconds = 1.5
-    # A replica on which so many sessions have failed in a row gets none for a while, twice as long
-    # each time: then one, and more if that is answered. Half of a stage's are never left out.
-    eject_failures: Positive = 3
-    eject_s: Seconds = 2.0
-    max_eject_s: Seconds = 60.0
-    # An answer whose stage is lost is continued on other replicas, so many times at most (0: it
-    # fails); it waits so long for a slot of theirs, or, without others, for the lost one. So many
-    # answers of this gateway a minute; and so many bytes of requests are kept for that while they
-    # are answered: what does not fit fails when a stage is lost.
-    failovers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 3
-    failover_wait_s: Seconds = 5.0
-    failover_return_s: Seconds = 1.0
-    failovers_per_minute: Positive = 1024
-    max_kept_bytes: Bytes = 256 << 20
-    # Stages go on from what a client has of an answer (400 bytes for a second of speech) up to so
-    # many bytes of it, and make what is larger anew, as they do with 0.
-    max_history_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_HISTORY_BYTES)] = 1 << 20
-    # Where traces of requests go (OTLP over gRPC, such as http://collector:4317), with what the
-    # stages do if they name one, too; empty: nowhere, and nothing is traced. This share of the
-    # requests is traced; and whether a client's `traceparent` decides it for that client's own.
-    trace_endpoint: TraceEndpoint = ""
-    trace_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
-    trace_clients: bool = False
-    # host:port (gRPC, in the clear) at which KEDA asks how many slots of each stage are wanted, and
-    # other gateways what is wanted here; empty: nowhere. How many calls it takes at a time.
-    scaler_listen: str = ""
-    scaler_max_calls: Positive = 1024
-    # The same of all gateways, where no discovery finds them; this one may be among them. What one
-    # wants that says nothing for so long is not counted.
-    scaler_peers: tuple[str, ...] = ()
-    scaler_silence_s: Seconds = 3.0
-    # The share of its slots that a replica should have in use, and for how long requests that were
-    # refused for want of a slot count as wanting some.
-    scaler_target: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.7
-    scaler_refused_s: Seconds = 30.0
-    # Told to stop, the gateway refuses new requests at once and lets running ones finish for
-    # so long; what is left then ends with an error. A conversation ends after the answer that is
-    # being made. Whoever stops the process waits longer.
-    drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
-
-    def __post_init__(self) -> None:
-        """Raise `InvalidArgument` for a setting that no type can check."""
-        for origin in self.cors_origins:
-            check_origin(origin)
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether callers must be named by a key, a proxy or a token."""
-        return bool(self.keys_file or self.auth.trusted_proxy or self.auth.jwt)
-
-
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model, its stages by role, and the gateway.
 
@@ -414,8 +194,11 @@ def deployment_of(content: object, *, strict: bool = True) -> Deployment:
     if isinstance(content, dict):
         _check_keys(content, Deployment, "")
         gateway = content.get("gateway")
-        _check_keys(gateway, GatewayConfig, "gateway.")
         if isinstance(gateway, dict):
+            _check_gateway(gateway)
+            for group, kind in GROUPS.items():
+                _check_keys(gateway.get(group), kind, f"gateway.{group}.")
+            _check_keys(gateway.get("tls"), TlsConfig, "gateway.tls.")
             _check_keys(gateway.get("discovery"), DiscoveryConfig, "gateway.discovery.")
             auth = gateway.get("auth")
             _check_keys(auth, AuthConfig, "gateway.auth.")
@@ -439,6 +222,34 @@ def check_roles(deployment: Deployment, pipeline: str, roles: Sequence[str]) -> 
                 f"{_probably(role, roles)}",
                 field=f"stages.{role}",
             )
+
+
+def _check_gateway(gateway: dict[object, object]) -> None:
+    """Raise `InvalidArgument` for a key that the gateway does not have.
+
+    The error names the group of a setting from before these were grouped.
+    """
+    for name in gateway:
+        if name in GatewayConfig.__struct_fields__:
+            continue
+        if name in WITHDRAWN:
+            meant = f"is no longer a setting, but {WITHDRAWN[name]}; remove it"
+        elif path := grouped_path(str(name)):
+            meant = f"is now gateway.{'.'.join(path)}"
+        else:
+            leaves = {
+                leaf: f"gateway.{group}.{leaf}"
+                for group, kind in GROUPS.items()
+                for leaf in kind.__struct_fields__
+            }
+            leaves |= {name: f"gateway.{name}" for name in GatewayConfig.__struct_fields__}
+            close = difflib.get_close_matches(str(name), leaves, n=1)
+            meant = "there is no such setting" + (
+                f"; did you mean {leaves[close[0]]}?"
+                if close
+                else f"; there are {', '.join(GatewayConfig.__struct_fields__)}"
+            )
+        raise InvalidArgument(f"gateway.{name}: {meant}", field=f"gateway.{name}")
 
 
 def _check_keys(content: object, kind: type[msgspec.Struct], where: str) -> None:

@@ -46,7 +46,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 # Clients' networks may stall for a second, so their endpoint is more tolerant. Clients that do not
-# read are closed by `gateway.send_timeout_s`.
+# read are closed by `gateway.connections.send_timeout_s`.
 CLIENT_KEEPALIVE_MS = 10_000
 
 CLIENT_SERVER_OPTIONS: tuple[tuple[str, int], ...] = tuple(

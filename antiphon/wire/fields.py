@@ -46,7 +46,7 @@ def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
             if count > most:
                 raise InvalidArgument(
                     f"the message has more than {most} fields; "
-                    "gateway.max_body_values sets the bound"
+                    "gateway.limits.max_body_values sets the bound"
                 )
         if place > end:
             raise _malformed()

@@ -21,7 +21,8 @@ import torch
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.launcher.process import ServiceProcess
 from benchmarks.gpu.loaded import write_model
@@ -94,7 +95,7 @@ def _measure(
             device=str(device), engine="torch", slots=slots, context_limit=0, **way.audio_settings
         ),
     }
-    gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", max_calls=slots)
+    gateway = gateway_config(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", max_calls=slots)
     deployment = Deployment(model=str(model), stages=stages, gateway=gateway)
     startup_s = min(scale.startup_s, max(left_s(), 1.0))
 

@@ -12,9 +12,10 @@ import json
 import sys
 from dataclasses import replace
 
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.process import run
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.stage_harness import LIMITS, running_stage
 from benchmarks.runtime.engines import load
 
@@ -38,7 +39,7 @@ async def serve_gateway(stages: dict[str, str]) -> None:
     """A gateway that admits every call at once."""
     from antiphon_gateway.server import Gateway
 
-    config = GatewayConfig(
+    config = gateway_config(
         http_listen="127.0.0.1:0",
         grpc_listen="127.0.0.1:0",
         max_calls=MOST,

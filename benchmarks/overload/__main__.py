@@ -49,14 +49,16 @@ class Measured(msgspec.Struct, kw_only=True):
 def settings_of(arm: str, wait_s: float) -> dict[str, Any]:
     """A gateway's."""
     if arm == ADMISSION:
-        return {"queue_timeout_s": wait_s, "max_connections": 4096}
+        return {"queue": {"timeout_s": wait_s}, "connections": {"max_connections": 4096}}
     return {
-        "max_calls": 65_536,
-        "max_waiting": 65_536,
-        "max_waiting_bytes": 1 << 40,
-        "queue_timeout_s": 1e6,
-        "request_timeout_s": 1e6,
-        "max_connections": 4096,
+        "queue": {
+            "max_calls": 65_536,
+            "max_waiting": 65_536,
+            "max_waiting_bytes": 1 << 40,
+            "timeout_s": 1e6,
+        },
+        "limits": {"request_timeout_s": 1e6},
+        "connections": {"max_connections": 4096},
     }
 
 

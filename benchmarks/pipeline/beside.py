@@ -2,7 +2,8 @@
 
 Two deployments of a tiny checkpoint run side by side and answer in alternating order.
 `failovers`: the gateway keeps what clients have of answers, to continue them; the bare side has
-`gateway.failovers` 0. `mutual-tls`: services authenticate each other; the bare side is plaintext.
+`gateway.failover.failovers` 0. `mutual-tls`: services authenticate each other; the bare side is
+plaintext.
 CPU time is of all processes of a side, without the client.
 """
 
@@ -27,6 +28,7 @@ from antiphon.deployment.schema import Deployment
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.sessions.events import AudioProduced, Event, TextProduced
 from antiphon_testkit.certificates import make_service_certificates
+from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon_tools.launcher.launcher import Launcher, Running
@@ -68,7 +70,7 @@ def deployments(what: str, model: Path, folder: Path) -> dict[str, Deployment]:
     if what == FAILOVERS:
         return {
             "kept": plain,
-            "failovers 0": replace(plain, gateway=replace(plain.gateway, failovers=0)),
+            "failovers 0": replace(plain, gateway=with_settings(plain.gateway, failovers=0)),
         }
     certificates = make_service_certificates(folder, (*STAGES, "gateway"))
     return {"mutual TLS": replace(plain, mutual_tls=certificates), "plain": plain}

@@ -38,8 +38,9 @@ EVENT_MS = 80
 SAMPLES = 24_000 * EVENT_MS // 1000
 WARM_UP_EVENTS = 20
 EVENTS_PER_TURN = 100
-"""8 s of audio. What is beyond `gateway.listen_after_s` of a turn (4 s), the gateway also resamples
-and forwards to a stage, and the stage encodes it; the bare application does nothing like it."""
+"""8 s of audio. What is beyond `gateway.conversations.listen_after_s` of a turn (4 s), the gateway
+also resamples and forwards to a stage, and the stage encodes it. The bare application does nothing
+like it."""
 CLEAR, CLEARED = '{"type": "input_audio_buffer.clear"}', "input_audio_buffer.cleared"
 BARE = "bare Starlette"
 TAKEN, HEARD = "gateway, turns by the client", "gateway, turns detected"

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.tracing.tracing import open_tracing
 from antiphon_gateway.server import Gateway
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.stage_harness import LIMITS, running_stage
 from benchmarks.runtime.engines import load
 
@@ -36,7 +37,7 @@ async def gateway_without_models(
                 )
             )
             stages[role] = StageConfig(addresses=(stage.address,))
-        config = GatewayConfig(
+        config = gateway_config(
             http_listen="127.0.0.1:0",
             grpc_listen="127.0.0.1:0",
             probe_timeout_s=60.0,

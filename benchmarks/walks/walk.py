@@ -23,9 +23,10 @@ from typing import Any
 import httpx
 
 import antiphon_gateway
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon_gateway.server import Gateway
 from antiphon_gateway.sessions.events import AudioProduced
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_tools.launcher.launcher import Launcher, Running
 from antiphon_tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL, replica_names, with_addresses
 
@@ -169,7 +170,7 @@ async def walk_of_failover(
 async def measure() -> dict[str, Any]:
     """All walks of this checkout."""
     stages = {role: StageConfig(replicas=REPLICAS[role]) for role in ROLES}
-    settings = GatewayConfig(
+    settings = gateway_config(
         http_listen="127.0.0.1:0",
         grpc_listen="127.0.0.1:0",
         max_ahead_seconds=0.4,

@@ -77,11 +77,11 @@ class Gateway:
         self.fleet = Fleet(deployment)
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
         self._tracing = open_tracing(
-            config.trace_endpoint,
+            config.trace.endpoint,
             "antiphon-gateway",
-            field="gateway.trace_endpoint",
-            ratio=config.trace_ratio,
-            trace_clients=config.trace_clients,
+            field="gateway.trace.endpoint",
+            ratio=config.trace.ratio,
+            trace_clients=config.trace.clients,
         )
         delivery = delivery_of(deployment)
         self.calls = Calls(self.fleet, config, delivery, self.metrics, self._tracing)
@@ -194,10 +194,10 @@ class Gateway:
             add_services,
             _server_options(config),
             FrontBounds(
-                connections=config.max_grpc_connections,
-                per_address=config.max_grpc_connections_per_address,
-                head_s=config.head_timeout_s,
-                closing_s=config.send_timeout_s,
+                connections=config.connections.max_grpc_connections,
+                per_address=config.connections.max_grpc_connections_per_address,
+                head_s=config.connections.head_timeout_s,
+                closing_s=config.connections.send_timeout_s,
             ),
             None if self._tls is None else self._tls.grpc,
             self.metrics.refuse,
@@ -225,14 +225,14 @@ class Gateway:
                 lifespan="off",
                 log_config=None,
                 log_level="error",
-                timeout_keep_alive=math.ceil(config.head_timeout_s),
+                timeout_keep_alive=math.ceil(config.connections.head_timeout_s),
                 access_log=False,
                 server_header=False,
                 # Callers are known by their connection: a forwarding header may say anything.
                 proxy_headers=False,
             ),
             None if self._tls is None else self._tls.http,
-            config.head_timeout_s,
+            config.connections.head_timeout_s,
         )
 
     def _routes(
@@ -291,21 +291,23 @@ class Gateway:
 
 def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
     options = dict(CLIENT_SERVER_OPTIONS)
-    options["grpc.max_receive_message_length"] = config.max_body_bytes
+    options["grpc.max_receive_message_length"] = config.limits.max_body_bytes
     # The status of a call waits behind what its client does not take, for as long as that
     # stays connected. So a connection takes calls for a request's time, and has a request's or a
     # conversation's time for those that run on it; clients that do nothing wrong connect anew
     # without noticing.
-    longest_s = max(config.request_timeout_s, config.max_conversation_s)
-    age_ms = min(math.ceil(config.request_timeout_s * 1000), _MOST_MS)
+    longest_s = max(config.limits.request_timeout_s, config.conversations.max_conversation_s)
+    age_ms = min(math.ceil(config.limits.request_timeout_s * 1000), _MOST_MS)
     grace_ms = min(math.ceil(longest_s * 1000), _MOST_MS)
     options["grpc.max_connection_age_ms"] = age_ms
     options["grpc.max_connection_age_grace_ms"] = grace_ms
     # Until the client's settings have come.
     options["grpc.server_handshake_timeout_ms"] = min(
-        math.ceil(config.head_timeout_s * 1000), _MOST_MS
+        math.ceil(config.connections.head_timeout_s * 1000), _MOST_MS
     )
     options["grpc.max_connection_idle_ms"] = GRPC_IDLE_MS
-    options["grpc.max_concurrent_streams"] = config.max_calls + config.max_conversations
+    options["grpc.max_concurrent_streams"] = (
+        config.queue.max_calls + config.conversations.max_conversations
+    )
     options["grpc.http2.max_ping_strikes"] = GRPC_PING_STRIKES
     return list(options.items())

@@ -13,7 +13,7 @@ from models.recipe.dialogues import OPENERS
 from models.recipe.functions import CITIES
 from models.recipe.repertoire import MONTHS, load_repertoire
 
-INSTRUCTION = GatewayConfig().transcribe_instruction
+INSTRUCTION = GatewayConfig().media.transcribe_instruction
 """What the gateway asks of a model when a client wants a transcript."""
 INSTRUCTIONS = (
     "Transcribe the audio.",

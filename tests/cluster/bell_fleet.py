@@ -59,7 +59,7 @@ def values_of(replicas: Mapping[str, int], slots: int) -> dict[str, Any]:
         "gateway": {
             "replicas": replicas.get("gateway", 1),
             # As much quicker as the kubelet, which waits for `minReadySeconds`.
-            "config": {"reconnect_s": 0.1},
+            "config": {"health": {"reconnect_s": 0.1}},
             "probes": {"startup": {"failureThreshold": 100_000}},
         },
     }

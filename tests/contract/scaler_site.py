@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import grpc
 
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.v1 import demand_pb2, demand_pb2_grpc
 from antiphon_gateway.admission.admission import AdmissionRequest
@@ -18,6 +18,7 @@ from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.scaler.demand import Capacity
 from antiphon_gateway.scaler.scaler import Scaler
+from antiphon_testkit.gateway_settings import gateway_config
 
 SLOTS = {"thinker": 8, "talker": 4}
 HERE = {"thinker": 1, "talker": 4}
@@ -55,7 +56,7 @@ class Site:
     """A gateway with its queue and its scaler; `capacity` is what the stages report."""
 
     def __init__(self, listen: str = "127.0.0.1:0", **settings: float) -> None:
-        config = GatewayConfig(scaler_listen=listen, max_waiting=3, reconnect_s=0.1, **settings)
+        config = gateway_config(scaler_listen=listen, max_waiting=3, reconnect_s=0.1, **settings)
         stages = {role: StageConfig(slots=slots) for role, slots in SLOTS.items()}
         self.admission = Admission(config, Metrics(in_flight=lambda: 0))
         self.found = Told()

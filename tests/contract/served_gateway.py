@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import openai
 
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon_gateway.server import Gateway
+from antiphon_testkit.gateway_settings import gateway_config
 from tests.contract.fake_stages import FakeStages
 
 MODEL = "fake-omni"
@@ -40,7 +41,7 @@ def deployment_of(
         stages={r: StageConfig(addresses=(s.address,)) for r, s in fakes.by_role.items()}
         if fakes
         else {},
-        gateway=GatewayConfig(**(settings | gateway)),
+        gateway=gateway_config(**(settings | gateway)),
         delivery=delivery or {},
     )
 

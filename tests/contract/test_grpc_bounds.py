@@ -12,7 +12,6 @@ from itertools import chain, count, islice, repeat
 import grpc
 import pytest
 
-from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from antiphon_gateway.keys.credentials import GrpcPeers
 from antiphon_gateway.metrics import Refused
@@ -25,6 +24,7 @@ from antiphon_gateway.serving.grpc_front import (
     GrpcFront,
     network_of,
 )
+from antiphon_testkit.gateway_settings import gateway_config
 from tests.contract.raw_http2 import (
     DATA,
     END_HEADERS,
@@ -280,7 +280,7 @@ async def test_pings_without_end_end_the_connection() -> None:
 
 
 async def test_the_limit_of_open_files_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    config = GatewayConfig(max_connections=100, max_grpc_connections=50)
+    config = gateway_config(max_connections=100, max_grpc_connections=50)
     with open_files(512) as hard:
         assert within_limit(config) is config
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
@@ -291,14 +291,17 @@ async def test_connections_of_both_endpoints_fit_the_limit_of_open_files(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with open_files(512) as hard:
-        config = GatewayConfig(max_connections=hard, max_grpc_connections=hard)
+        config = gateway_config(max_connections=hard, max_grpc_connections=hard)
         assert descriptors_needed(config) > hard
         fitted = within_limit(config)
         assert hard - 8 <= descriptors_needed(fitted) <= hard
-        assert fitted.max_connections == fitted.max_grpc_connections
+        assert fitted.connections.max_connections == fitted.connections.max_grpc_connections
     (warning,) = lines_of(caplog, "gateway")
-    assert f"gateway.max_grpc_connections need {descriptors_needed(config)}" in warning
-    assert f"using {fitted.max_connections} and {fitted.max_grpc_connections}" in warning
+    assert f"gateway.connections.max_grpc_connections need {descriptors_needed(config)}" in warning
+    assert (
+        f"using {fitted.connections.max_connections} and {fitted.connections.max_grpc_connections}"
+        in warning
+    )
 
 
 @contextmanager

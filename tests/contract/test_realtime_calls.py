@@ -322,7 +322,7 @@ async def test_functions_that_cannot_be_called_are_refused_when_they_are_offered
 
     async with serve_gateway(max_tools=1) as served, realtime(served) as client:
         await client.send("session.update", session={"type": "realtime", "tools": OFFERED})
-        assert "gateway.max_tools" in refusal(await client.until("error"))
+        assert "gateway.limits.max_tools" in refusal(await client.until("error"))
         await client.send("session.update", session={"type": "realtime", "tools": OFFERED[:1]})
         assert "takes no tools" in refusal(await client.until("error"))
         # Nothing of it holds.

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted
 from antiphon_gateway.admission.byte_budget import SILENT_S, ByteBudget
 from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
 from antiphon_gateway.metrics import Refused
+from antiphon_testkit.gateway_settings import gateway_config
 from tests.contract.served_gateway import serve_gateway
 from tests.contract.test_remote_urls import FETCHES, FIELD, FILE, ask, fetch, found, open_site
 
@@ -44,7 +44,7 @@ class WatchedBudget(ByteBudget):
 async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None:
     half = 40_000
     budget = WatchedBudget(2 * half + 10_000)
-    config = GatewayConfig(**FETCHES)
+    config = gateway_config(**FETCHES)
     async with open_site() as site:
         site.pages |= {
             "/stalls": lambda: found(bytes(2 * half))[: half + 100],
@@ -79,7 +79,7 @@ async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None
 
 async def test_fetched_files_keep_their_room_until_they_are_decoded() -> None:
     budget = WatchedBudget(100_000)
-    fetcher = UrlFetcher(GatewayConfig(**FETCHES), budget)
+    fetcher = UrlFetcher(gateway_config(**FETCHES), budget)
     async with open_site() as site:
         with fetcher.download() as download:
             for number in (1, 2):
@@ -96,7 +96,7 @@ async def test_gateway_counts_fetched_bytes_among_its_uploads() -> None:
             response = await ask(served, site.url("/file.wav"))
             error = response.json()["error"]
             assert (response.status_code, error["param"]) == (429, FIELD)
-            assert "gateway.max_upload_bytes" in error["message"]
+            assert "gateway.limits.max_upload_bytes" in error["message"]
             assert await served.metric("antiphon_gateway_upload_bytes") == 0
             assert (
                 await served.metric('antiphon_gateway_refused_total{bound="max_upload_bytes"}') == 1

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.admission.byte_budget import uploads_of
 from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
+from antiphon_testkit.gateway_settings import gateway_config
 from benchmarks.hostile.files import png_of
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
 from tests.contract.served_gateway import ServedGateway, serve_gateway
@@ -217,7 +217,7 @@ async def test_urls_of_a_request_are_bounded_together(fetching: tuple[ServedGate
     error = response.json()["error"]
     place = FIELD.replace("content[0]", f"content[{count - 1}]")
     assert (response.status_code, error["param"]) == (400, place)
-    assert "gateway.max_fetch_bytes" in error["message"]
+    assert "gateway.fetch.max_fetch_bytes" in error["message"]
 
 
 async def test_urls_that_the_model_would_not_take_are_not_asked(
@@ -278,7 +278,7 @@ async def test_url_is_not_fetched_unless_the_deployment_says_so(served: ServedGa
         assert not site.asked
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "not_implemented")
-    assert "gateway.fetch_urls" in error["message"]
+    assert "gateway.fetch.urls" in error["message"]
 
 
 async def test_url_that_takes_too_long_is_given_up() -> None:
@@ -306,7 +306,7 @@ async def fetch(fetcher: UrlFetcher, url: RemoteUrl) -> bytes:
 
 @asynccontextmanager
 async def open_fetcher(resolve: Any) -> AsyncIterator[UrlFetcher]:
-    config = GatewayConfig(**FETCHES)
+    config = gateway_config(**FETCHES)
     fetcher = UrlFetcher(config, uploads_of(config), resolve)
     try:
         yield fetcher
@@ -356,6 +356,6 @@ async def test_addresses_of_ipv6_that_are_not_global_are_not_asked(address: str)
 
 
 async def test_networks_that_are_none_are_refused_at_the_start() -> None:
-    config = GatewayConfig(fetch_networks=("10.0.0.0/99",))
-    with pytest.raises(InvalidArgument, match=r"gateway\.fetch_networks"):
+    config = gateway_config(fetch_networks=("10.0.0.0/99",))
+    with pytest.raises(InvalidArgument, match=r"gateway\.fetch\.networks"):
         UrlFetcher(config, uploads_of(config))

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, aclosing
 import grpc
 import pytest
 
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import ResourceExhausted
 from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.fleet.discovery.endpoint import Endpoint
@@ -14,6 +14,7 @@ from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.scaler.demand import Capacity
 from antiphon_gateway.scaler.deployed import scaler_of
+from antiphon_testkit.gateway_settings import gateway_config
 from tests.contract.fake_stages import TALKER
 from tests.contract.keda_client import KedaClient
 from tests.contract.replicated_stages import open_replicas
@@ -173,7 +174,7 @@ async def test_a_gateway_tells_no_number_before_it_knows_whom_to_ask() -> None:
     starting = Endpoint(TALKER, "a", nobody, ready=False)
     leaving = Endpoint(TALKER, "b", nobody, terminating=True)
     ready = Endpoint(TALKER, "c", nobody)
-    config = GatewayConfig(scaler_listen="127.0.0.1:0")
+    config = gateway_config(scaler_listen="127.0.0.1:0")
     deployment = Deployment(stages={TALKER: StageConfig()}, gateway=config)
     found, admission = Told(), Admission(config, Metrics(in_flight=lambda: 0))
     async with AsyncExitStack() as stack:

@@ -158,10 +158,10 @@ async def test_who_is_refused_by_a_stage_until_his_time_is_over_leaves_nothing(
                 await client.say("x" * 300_000)
                 await client.send("response.create")
                 done = (await client.until("response.done"))["response"]
-                assert "queue_timeout_s" in done["status_details"]["error"]["message"]
+                assert "gateway.queue.timeout_s" in done["status_details"]["error"]["message"]
             else:
                 refused = await ask(served, "x" * 300_000, **TEXT)
-                assert "queue_timeout_s" in refused.json()["error"]["message"]
+                assert "gateway.queue.timeout_s" in refused.json()["error"]["message"]
         assert stages[THINKER].refused > 0
         await served.gateway.calls.wait_idle()
         kept = [each for each in gc.get_objects() if type(each) is Order]
@@ -260,7 +260,7 @@ async def test_the_queue_is_bounded_in_length_and_bytes(waiting: WaitingRequests
         second = ask(served, "second", **TEXT)
         await waiting.until(1)
         third = await ask(served, "third", **TEXT)
-        assert "gateway.max_waiting" in third.json()["error"]["message"]
+        assert "gateway.queue.max_waiting" in third.json()["error"]["message"]
         for refused in (large, third):
             assert_refused(refused)
         for reason in ("max_waiting", "max_waiting_bytes"):
@@ -278,7 +278,7 @@ async def test_the_queue_is_bounded_in_time(waiting: WaitingRequests) -> None:
         running = ask(served, "first", **TEXT)
         await gate.begun.get()
         second = await ask(served, "second", **TEXT)
-        assert "queue_timeout_s" in second.json()["error"]["message"]
+        assert "gateway.queue.timeout_s" in second.json()["error"]["message"]
         assert_refused(second)
         assert await served.metric(not_admitted("queue_timeout_s")) == 1
         gate.let_through()

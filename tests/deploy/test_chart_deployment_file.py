@@ -30,7 +30,7 @@ def test_gateway_watches_the_headless_services(name: str) -> None:
     discovery = deployment.gateway.discovery
     assert (discovery.kind, discovery.namespace) == ("kubernetes", "speech")
     # Gateways that have a scaler find each other, too; for the fleet only stages are discovered.
-    gateways = {"gateway": "demo-antiphon-scaler"} if deployment.gateway.scaler_listen else {}
+    gateways = {"gateway": "demo-antiphon-scaler"} if deployment.gateway.scaler.listen else {}
     names = {role: f"demo-antiphon-{role}" for role in deployment.stages} | gateways
     assert discovery.services == names
     assert discovery_of(deployment).last_sync is None
@@ -98,7 +98,7 @@ def test_processes_listen_on_their_container_ports(name: str) -> None:
         gateway.http_listen,
         gateway.grpc_listen,
         gateway.metrics_listen,
-        gateway.scaler_listen,
+        gateway.scaler.listen,
     ]
     (container,) = pods["demo-antiphon-gateway"]["containers"]
     assert ports(container) == [each for each in endpoints if each]
@@ -168,16 +168,18 @@ def test_settings_arrive_unchanged_when_they_are_large_or_fractional() -> None:
     deployment = render(
         {
             "stageDefaults": {"config": {"hold_bytes": 1 << 33, "stall_timeout_s": 2.5}},
-            "gateway": {"config": {"max_body_bytes": 123456789, "max_calls": 7}},
+            "gateway": {
+                "config": {"limits": {"max_body_bytes": 123456789}, "queue": {"max_calls": 7}}
+            },
             "delivery": {"codes": "whole"},
             "model": {"name": "true"},
         }
     ).deployment_file()
     assert deployment.stage("talker").hold_bytes == 1 << 33
     assert deployment.stage("talker").stall_timeout_s == 2.5
-    assert deployment.gateway.max_body_bytes == 123456789
-    assert deployment.gateway.max_calls == 7
-    assert deployment.gateway.request_timeout_s == GatewayConfig().request_timeout_s
+    assert deployment.gateway.limits.max_body_bytes == 123456789
+    assert deployment.gateway.queue.max_calls == 7
+    assert deployment.gateway.limits.request_timeout_s == GatewayConfig().limits.request_timeout_s
     assert deployment.delivery == {"codes": "whole"}
     assert deployment.model_name == "true"
 

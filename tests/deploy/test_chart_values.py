@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,9 @@ def test_pods_take_placement_environment_and_annotations() -> None:
 
 
 def test_pods_have_time_for_preparing_draining_and_more() -> None:
-    rendered = render({"gateway": {"config": {"request_timeout_s": 90.5}, "preStopSeconds": 7}})
+    rendered = render(
+        {"gateway": {"config": {"limits": {"request_timeout_s": 90.5}}, "preStopSeconds": 7}}
+    )
     deployment = rendered.deployment_file()
     assert deployment.gateway.drain_s == deployment.stage("thinker").drain_s == 90.5
     grace = {name: each["terminationGracePeriodSeconds"] for name, each in rendered.pods().items()}
@@ -215,7 +218,7 @@ def _replaced(values: Values) -> set[str]:
     ("values", "replaced"),
     [
         ({}, set()),
-        ({"gateway": {"config": {"max_calls": 3}}}, {"gateway"}),
+        ({"gateway": {"config": {"queue": {"max_calls": 3}}}}, {"gateway"}),
         ({"stages": {"talker": {"config": {"slots": 3}}}}, {"gateway", "talker"}),
         ({"delivery": {"codes": "whole"}}, {"gateway", "thinker", "talker", "code2wav"}),
         ({"gateway": {"replicas": 3}}, set()),
@@ -231,14 +234,15 @@ def test_upgrade_replaces_the_pods_that_read_what_changed(
     ("value", "setting", "volume", "folder"),
     [
         ("keys", "keys_file", "keys", "/etc/antiphon-keys"),
-        ("resumeKey", "resume_key_file", "resume-key", "/etc/antiphon-resume"),
+        ("resumeKey", "resume.key_file", "resume-key", "/etc/antiphon-resume"),
     ],
 )
 def test_keys_of_a_secret_are_a_file_of_the_gateway_alone(
     value: str, setting: str, volume: str, folder: str
 ) -> None:
     rendered = render({"gateway": {value: {"secret": "speech-keys", "file": "k.yaml"}}})
-    assert getattr(rendered.deployment_file().gateway, setting) == f"{folder}/k.yaml"
+    setting_of = attrgetter(setting)
+    assert setting_of(rendered.deployment_file().gateway) == f"{folder}/k.yaml"
     for name, pod in rendered.pods().items():
         secrets = [each for each in pod["volumes"] if "secret" in each]
         (container,) = pod["containers"]
@@ -250,7 +254,7 @@ def test_keys_of_a_secret_are_a_file_of_the_gateway_alone(
         assert mounts[volume]["mountPath"] == folder
         assert "subPath" not in mounts[volume], "it would never change"
     stock = render()
-    assert getattr(stock.deployment_file().gateway, setting) == ""
+    assert setting_of(stock.deployment_file().gateway) == ""
     assert "speech-keys" not in str(stock)
 
 

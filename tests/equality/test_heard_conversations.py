@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.values.conversation import (
@@ -48,6 +48,7 @@ from antiphon_gateway.media.resampling import RecordingResampler
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import Event
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.margins import MIN_MARGIN
 from antiphon_testkit.qwen3_omni.reference import Case
 from antiphon_tools.launcher.launcher import Running
@@ -149,7 +150,7 @@ async def conversations(running: Running) -> AsyncIterator[Conversations]:
         for role in (THINKER, TALKER, CODE2WAV)
     }
     # However slow the machine, what was heard is not given up before an answer is asked for.
-    config = GatewayConfig(listen_idle_s=600.0)
+    config = gateway_config(listen_idle_s=600.0)
     async with Fleet(Deployment(model=str(running.model), stages=stages)) as fleet:
         await fleet.wait_ready()
         made = Conversations(Calls(fleet, config, {}, Metrics(in_flight=lambda: 0.0)), config)

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
+from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.asking import ask, check, groups, messages
@@ -43,7 +44,7 @@ def shape(request: pytest.FixtureRequest) -> str:
 async def client(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[antiphon.AsyncClient]:
     talker = StageConfig(launch_ahead=True)
     plain = local_deployment(checkpoint, thinker=thinker, talker=talker)
-    gateway = msgspec.structs.replace(plain.gateway, max_stage_ahead_seconds=AHEAD_SECONDS)
+    gateway = with_settings(plain.gateway, max_stage_ahead_seconds=AHEAD_SECONDS)
     deployment = msgspec.structs.replace(plain, gateway=gateway)
     async with (
         WarmLauncher(deployment) as running,

@@ -82,7 +82,7 @@ def in_noise(seed: int) -> npt.NDArray[np.float32]:
     return (QUESTION + noise).astype(np.float32)
 
 
-TRANSCRIBE = GatewayConfig().transcribe_instruction
+TRANSCRIBE = GatewayConfig().media.transcribe_instruction
 TRANSCRIBED = [
     Case(conversation(("user", [in_noise(seed), TRANSCRIBE])), "cantor", talker_max_tokens=FRAMES)
     for seed in range(4)

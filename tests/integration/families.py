@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 
 import antiphon
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig, TransportName
+from antiphon.deployment.schema import Deployment, StageConfig, TransportName
 from antiphon.pipelines.graph import VARIES, Pipeline, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.tracing.tracing import open_tracing
@@ -18,6 +18,7 @@ from antiphon.values.chunk import concatenate
 from antiphon.values.conversation import TextPart, from_tensors
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_gateway.server import Gateway
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.stage_harness import LIMITS, LINKS, RunningStage, running_stage
 from tests.integration.scripted_engine import Chunks
 
@@ -82,7 +83,7 @@ async def served(
         }
         deployment = Deployment(
             stages={r: StageConfig(addresses=(s.address,)) for r, s in stages.items()},
-            gateway=GatewayConfig(
+            gateway=gateway_config(
                 http_listen="127.0.0.1:0",
                 grpc_listen="127.0.0.1:0",
                 drain_s=0.1,

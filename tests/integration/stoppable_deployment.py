@@ -18,6 +18,7 @@ from msgspec.structs import replace
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
+from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Launcher, Running
 from antiphon_tools.launcher.plan import application_root
@@ -127,7 +128,7 @@ async def deployment_with(
         where = StageConfig(addresses=(stage.process.address,))
         deployment = local_deployment(model, code2wav=where)
         if probe_timeout_s is not None:
-            gateway = replace(deployment.gateway, probe_timeout_s=probe_timeout_s)
+            gateway = with_settings(deployment.gateway, probe_timeout_s=probe_timeout_s)
             deployment = replace(deployment, gateway=gateway)
         running = await stack.enter_async_context(launcher(deployment))
         yield running, stage

@@ -107,7 +107,7 @@ async def test_images_are_data_urls_over_http() -> None:
 @pytest.mark.parametrize(
     ("engine", "most", "said"),
     [
-        (paints(PNG, JPEG), len(JPEG), "gateway.max_image_bytes"),
+        (paints(PNG, JPEG), len(JPEG), "gateway.limits.max_image_bytes"),
         (paints(PNG, sizes=[len(PNG) + 1]), len(PNG), "cut short"),
         (paints(PNG, sizes=[len(PNG) - 1]), len(PNG), "within a file"),
         (paints(b"GIF89a"), len(PNG), "no PNG"),

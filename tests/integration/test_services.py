@@ -19,7 +19,7 @@ import pytest_asyncio
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.chunk import Chunk, Tensor
@@ -30,6 +30,7 @@ from antiphon.wire.stubs import stage_stub
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.server import Gateway
 from antiphon_gateway.sessions.events import AudioProduced, Event, SegmentFinished, TextProduced
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
@@ -168,7 +169,7 @@ async def own_gateway(running: Running) -> AsyncIterator[Gateway]:
         if role in ROLES
     }
     listen = {"http_listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0"}
-    async with Gateway(Deployment(stages=stages, gateway=GatewayConfig(**listen))) as gateway:
+    async with Gateway(Deployment(stages=stages, gateway=gateway_config(**listen))) as gateway:
         await gateway.wait_ready()
         yield gateway
 

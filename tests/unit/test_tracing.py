@@ -79,7 +79,7 @@ def test_a_request_is_traced_as_drawn_or_as_a_client_says_that_is_trusted(
 
 
 def test_without_an_endpoint_nothing_is_recorded() -> None:
-    tracing = open_tracing("", "antiphon-gateway", field="gateway.trace_endpoint", ratio=1.0)
+    tracing = open_tracing("", "antiphon-gateway", field="gateway.trace.endpoint", ratio=1.0)
     assert type(tracing) is Tracing
     with tracing.request("it", SAMPLED) as span:
         assert span is NO_SPAN
@@ -89,5 +89,5 @@ def test_without_an_endpoint_nothing_is_recorded() -> None:
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "antiphon.tracing.otlp", None)
-    with pytest.raises(InvalidArgument, match=r"gateway.trace_endpoint.*antiphon\[tracing\]"):
-        open_tracing("http://collector:4317", "antiphon", field="gateway.trace_endpoint")
+    with pytest.raises(InvalidArgument, match=r"gateway.trace.endpoint.*antiphon\[tracing\]"):
+        open_tracing("http://collector:4317", "antiphon", field="gateway.trace.endpoint")

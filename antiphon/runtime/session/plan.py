@@ -49,7 +49,9 @@ class StageLimits:
             hold_timeout_s=config.hold_timeout_s,
             hold_bytes=config.hold_bytes,
             max_sessions=config.max_sessions,
-            idle_session_timeout_s=max(config.idle_session_timeout_s, gateway.request_timeout_s),
+            idle_session_timeout_s=max(
+                config.idle_session_timeout_s, gateway.limits.request_timeout_s
+            ),
             live_input_timeout_s=config.live_input_timeout_s,
         )
 

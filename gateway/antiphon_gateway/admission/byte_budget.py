@@ -134,7 +134,7 @@ def uploads_of(config: GatewayConfig) -> ByteBudget:
     """The budget of what requests bring: their bodies, the files that they name by URL, and what is
     decoded of both."""
     return ByteBudget(
-        config.max_upload_bytes,
+        config.limits.max_upload_bytes,
         "request bodies, fetched files and what is decoded of them",
-        "gateway.max_upload_bytes",
+        "gateway.limits.max_upload_bytes",
     )

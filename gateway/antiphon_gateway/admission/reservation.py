@@ -33,6 +33,8 @@ log = logging.getLogger("gateway.admission")
 
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
+REFUSED_S = 30.0
+"""How long requests that found no slot count as wanting some."""
 """Of what is left to a deadline: the stages end what is late, and say so."""
 
 
@@ -171,13 +173,13 @@ class Admission:
         self._config = config
         self._metrics = metrics
         self._queue = AdmissionQueue(
-            max_calls=config.max_calls,
-            max_waiting=config.max_waiting,
-            max_waiting_bytes=config.max_waiting_bytes,
-            longest_wait_s=config.queue_timeout_s,
+            max_calls=config.queue.max_calls,
+            max_waiting=config.queue.max_waiting,
+            max_waiting_bytes=config.queue.max_waiting_bytes,
+            longest_wait_s=config.queue.timeout_s,
         )
         # What those who are refused would take, and a change of that or of who waits.
-        self.refused = RefusedSlots(config.scaler_refused_s, self._queue.hold_s)
+        self.refused = RefusedSlots(REFUSED_S, self._queue.hold_s)
         self.changes = ChangeSignal()
         self._numbers = itertools.count()
         self._places: dict[int, Reservation] = {}
@@ -288,8 +290,8 @@ def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> Anti
         return shutting_down()
     if denied.reason is Reason.TOO_MANY:
         return InvalidArgument(
-            f"n: {place.request.count} choices take more calls (gateway.max_calls) or slots of a "
-            "stage than there are; ask for fewer",
+            f"n: {place.request.count} choices take more calls (gateway.queue.max_calls) or slots "
+            "of a stage than there are; ask for fewer",
             field="n",
         )
     retry_after_s, refusal = denied.retry_after_s, place.refusal
@@ -300,15 +302,16 @@ def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> Anti
         return refusal
     told = {
         Reason.QUEUE_LENGTH: "all calls or slots that it needs are taken, and "
-        f"{config.max_waiting} requests wait for one already (gateway.max_waiting)",
-        Reason.QUEUE_BYTES: "requests that wait for a slot hold all of gateway.max_waiting_bytes "
-        f"({config.max_waiting_bytes} bytes)",
+        f"{config.queue.max_waiting} requests wait for one already (gateway.queue.max_waiting)",
+        Reason.QUEUE_BYTES: "requests that wait for a slot hold all of "
+        f"gateway.queue.max_waiting_bytes ({config.queue.max_waiting_bytes} bytes)",
         Reason.SHED: "the queue is full, and its place went to a request of a higher priority, or "
-        f"of an API key with fewer that wait (gateway.max_waiting: {config.max_waiting})",
+        "of an API key with fewer that wait "
+        f"(gateway.queue.max_waiting: {config.queue.max_waiting})",
         Reason.LATE: f"it could not be answered in time: about {denied.retry_after_s:.0f} s of "
         "work are before it",
         Reason.TIME: f"no slot became free for it within {place.waited_s:.1f} s; at most "
-        f"{config.queue_timeout_s:g} s may be waited (gateway.queue_timeout_s)",
+        f"{config.queue.timeout_s:g} s may be waited (gateway.queue.timeout_s)",
     }
     stage = refusal.stage if refusal is not None else ""
     return ResourceExhausted(told[denied.reason], stage=stage, retry_after_s=retry_after_s)

@@ -350,7 +350,7 @@ class Calls:
             count=order.choices if count is None else count,
             size_bytes=size_bytes,
             start_within_s=order.start_within_s,
-            finish_within_s=min(order.timeout_s, self._config.request_timeout_s),
+            finish_within_s=min(order.timeout_s, self._config.limits.request_timeout_s),
             key=order.key,
             priority=order.priority,
         )

@@ -92,15 +92,17 @@ class LiveConversation:
         self._calls = calls
         self._config = config
         self._settings = self._checked(settings)
-        self._items = ItemList(max_items=config.max_parts, max_bytes=config.max_body_bytes)
+        self._items = ItemList(
+            max_items=config.limits.max_parts, max_bytes=config.limits.max_body_bytes
+        )
         self._resumed = resumed
         for item in resumed.items if resumed is not None else ():
             self._items.insert(item)
         self._saving = (
-            None if seal is None else Saving(client, self._state, seal, config.resume_bytes)
+            None if seal is None else Saving(client, self._state, seal, config.resume.bytes)
         )
         self._telling = EventSender((self._saving or client).send)
-        self._hearing = TurnDetector(listener, None, max_s=config.max_recording_s)
+        self._hearing = TurnDetector(listener, None, max_s=config.limits.max_recording_s)
         self._hearing.detect(settings.voice_turns, settings.answer_every_s)
         self._idle = IdleTimer(self._answer_silence)
         self._stalled = IdleTimer(self._hear_silence)
@@ -258,7 +260,7 @@ class LiveConversation:
 
     def _checked(self, settings: ConversationSettings) -> ConversationSettings:
         check_offered(settings.tools, self._config, takes=settings.takes_tools)
-        every_s, most_s = settings.answer_every_s, self._config.max_recording_s
+        every_s, most_s = settings.answer_every_s, self._config.limits.max_recording_s
         if every_s is not None:
             settings.check_hears("answer_every_s")
         # Written so that what is no number is refused.

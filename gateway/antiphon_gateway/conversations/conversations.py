@@ -40,9 +40,11 @@ class Conversations:
         self._config = config
         self._listener = VoiceListener()
         self._seal = Seal(
-            config.resume_key_file, holds_s=config.resume_within_s, reload_s=config.keys_reload_s
+            config.resume.key_file, holds_s=config.resume.within_s, reload_s=config.keys_reload_s
         )
-        self.shares = ConversationShares(config.max_conversations, config.max_conversation_bytes)
+        self.shares = ConversationShares(
+            config.conversations.max_conversations, config.conversations.max_conversation_bytes
+        )
         self._running = 0
         self._none = asyncio.Event()
         self._none.set()
@@ -103,7 +105,7 @@ class Conversations:
 
     def resume(self, token: bytes, owner: str, first: ConversationSettings) -> SavedConversation:
         """What was saved of a conversation. Raises `InvalidArgument` and `FailedPrecondition`."""
-        return restore(self._seal.open(token, owner, self._config.resume_bytes), first)
+        return restore(self._seal.open(token, owner, self._config.resume.bytes), first)
 
     def close(self) -> None:
         """Hear nobody any more."""

@@ -70,7 +70,7 @@ class Responses:
         self._telling = telling
         self._client = client
         self._answered = answered
-        self._session = ConversationSession(calls, listen_idle_s=config.listen_idle_s)
+        self._session = ConversationSession(calls, listen_idle_s=config.conversations.listen_idle_s)
         self._running: dict[str, RunningResponse] = {}
         # Also of those that tell their last events.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +137,7 @@ class Responses:
             return
         heard = self._session.hears(so_far.number)
         if heard is None:
-            least = self._config.listen_after_s * so_far.rate_hz
+            least = self._config.conversations.listen_after_s * so_far.rate_hz
             if so_far.samples < least or not self._session.is_free:
                 return
             order = _order_of(self._items, settings, more=True)
@@ -187,7 +187,9 @@ class Responses:
 
     def _given(self, given: Iterable[Item | str]) -> tuple[Item, ...]:
         """The input of a response that does not answer the conversation; as bounded as that."""
-        items = ItemList(max_items=self._config.max_parts, max_bytes=self._config.max_body_bytes)
+        items = ItemList(
+            max_items=self._config.limits.max_parts, max_bytes=self._config.limits.max_body_bytes
+        )
         for number, each in enumerate(given):
             item = self._items.get(each) if isinstance(each, str) else each
             items.insert(replace(item, id=f"input_{number}"))

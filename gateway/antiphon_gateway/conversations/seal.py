@@ -23,7 +23,7 @@ from antiphon_gateway.regular_file import UnreadableFile, read_regular
 
 log = logging.getLogger("gateway.seal")
 
-FIELD = "gateway.resume_key_file"
+FIELD = "gateway.resume.key_file"
 LEAST_KEY_CHARS = 32
 MAX_FILE_BYTES = 64 << 10
 _PURPOSE = b"antiphon conversation 1"
@@ -68,7 +68,7 @@ class Seal:
         if len(token) > most_bytes + SEAL_BYTES:
             raise InvalidArgument(
                 f"token: has {len(token)} bytes, and no token has more than "
-                f"{most_bytes + SEAL_BYTES} (gateway.resume_bytes)",
+                f"{most_bytes + SEAL_BYTES} (gateway.resume.bytes)",
                 field="token",
             )
         self._look()
@@ -83,7 +83,7 @@ class Seal:
             )
         if _UNTIL.unpack(until)[0] < self._now():
             raise FailedPrecondition(
-                f"token: is older than {self._holds_s:g} s (gateway.resume_within_s); open "
+                f"token: is older than {self._holds_s:g} s (gateway.resume.within_s); open "
                 "another conversation",
                 field="token",
             )

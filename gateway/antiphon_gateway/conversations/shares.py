@@ -54,7 +54,7 @@ class ConversationShares:
         if not self._free(owner, 1, missing, lambda share: 1):
             raise ResourceExhausted(
                 f"{self.open} conversations are open, which is the most "
-                "(gateway.max_conversations)",
+                "(gateway.conversations.max_conversations)",
                 retry_after_s=RETRY_AFTER_S,
             )
         share = ConversationShare(self, owner, end)
@@ -72,8 +72,8 @@ class ConversationShares:
         ):
             raise ResourceExhausted(
                 f"the conversations hold {self.held_bytes} bytes together, and {more_bytes} more "
-                f"are above gateway.max_conversation_bytes ({self._max_bytes}); try again, or "
-                "delete items",
+                f"are above gateway.conversations.max_conversation_bytes ({self._max_bytes}); "
+                "try again, or delete items",
                 retry_after_s=RETRY_AFTER_S,
             )
 

@@ -55,7 +55,7 @@ class Transcripts:
         client: ConversationClient,
     ) -> None:
         self._calls = calls
-        self._instruction = config.transcribe_instruction
+        self._instruction = config.media.transcribe_instruction
         self._items = items
         self._telling = telling
         self._client = client

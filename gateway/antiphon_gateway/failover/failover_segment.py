@@ -62,12 +62,13 @@ class Failover:
 
     def __init__(self, fleet: Fleet, config: GatewayConfig, metrics: Metrics) -> None:
         self.fleet = fleet
-        self.most = config.failovers
-        self.wait_s = config.failover_wait_s
-        self.return_s = config.failover_return_s
-        self.max_history_bytes = config.max_history_bytes
+        self.most = config.failover.failovers
+        self.wait_s = config.failover.wait_s
+        self.return_s = config.failover.return_s
+        self.max_history_bytes = config.failover.max_history_bytes
         self.budget = FailoverBudget(
-            per_minute=config.failovers_per_minute, max_bytes=config.max_kept_bytes
+            per_minute=config.failover.failovers_per_minute,
+            max_bytes=config.failover.max_kept_bytes,
         )
         self.metrics = metrics
         metrics.watch(

@@ -97,7 +97,7 @@ class Fleet:
         self._resized: Callable[[Mapping[str, int]], None] = lambda slots: None
 
     async def __aenter__(self) -> Fleet:
-        following = follow(self.discovery, self._take, self._deployment.gateway.reconnect_s)
+        following = follow(self.discovery, self._take, self._deployment.gateway.health.reconnect_s)
         self._discovering = asyncio.create_task(following)
         return self
 

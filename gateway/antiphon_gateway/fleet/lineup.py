@@ -161,11 +161,11 @@ class Lineup:
                 continue
             if edge.consumer == CLIENT and edge.name in self.outputs:
                 rate_hz: float = self.member(edge.producer).description.sample_rate_hz
-                positions = config.max_ahead_seconds * rate_hz
+                positions = config.pacing.max_ahead_seconds * rate_hz
             elif edge.consumer in self.roles:
                 rate_hz = _frame_rate_hz(self.member(edge.consumer)) or edge.rate_hz
-                positions = config.max_stage_ahead_seconds * rate_hz
-                positions = positions or config.max_stage_ahead_positions
+                positions = config.pacing.max_stage_ahead_seconds * rate_hz
+                positions = positions or config.pacing.max_stage_ahead_positions
             else:
                 continue
             if positions:

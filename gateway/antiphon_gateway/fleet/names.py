@@ -101,6 +101,6 @@ NO_OTHER_NAMES = Names()
 
 def names_of(config: GatewayConfig) -> Names:
     """The names that a deployment gives."""
-    preset = OPENAI_MODELS if config.openai_names else ()
-    models = tuple(dict.fromkeys((*config.model_aliases, *preset)))
-    return Names(models, config.voice_aliases, config.openai_names)
+    preset = OPENAI_MODELS if config.names.openai_names else ()
+    models = tuple(dict.fromkeys((*config.names.model_aliases, *preset)))
+    return Names(models, config.names.voice_aliases, config.names.openai_names)

@@ -84,7 +84,7 @@ class Replica:
     def channel(self) -> grpc.aio.Channel:
         """To its process. Made when it is first used, since that takes a while and discovery may
         tell of a thousand at once."""
-        options = _channel_options(self._config.reconnect_s)
+        options = _channel_options(self._config.health.reconnect_s)
         return open_channel(self._tls, self.address, self.role, options)
 
     @cached_property

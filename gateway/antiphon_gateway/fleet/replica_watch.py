@@ -56,7 +56,7 @@ class ReplicaWatch:
         self._says_serving = False
         self._seen = replica.signs
         self._pressure = CpuPressure()
-        self._silent = f"it has not answered a probe within {config.probe_timeout_s:g} s"
+        self._silent = f"it has not answered a probe within {config.health.probe_timeout_s:g} s"
 
     async def run(self) -> None:
         """For ever. Cancelling leaves the channel open."""
@@ -77,7 +77,7 @@ class ReplicaWatch:
                 self._replica.fall(f"it cannot be watched: {error}")
             reached = self._replica.channel.get_state() == grpc.ChannelConnectivity.READY
             if reached or self._tls is not None:
-                await asyncio.sleep(self._config.reconnect_s)
+                await asyncio.sleep(self._config.health.reconnect_s)
             if misread is not None:
                 self._replica.misread(channel, misread)
             if not reached and self._tls is not None:
@@ -145,17 +145,17 @@ class ReplicaWatch:
                     return
             except Exception:
                 log.exception("the load of the stage %s is not understood", replica.role)
-            await asyncio.sleep(self._config.reconnect_s)
+            await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _probe(self) -> None:
         """Ask at intervals whether it still answers, and says what its health stream says.
 
         Raises `Unavailable` when it is lost, or says otherwise.
         """
-        detector = FailureDetector(self._config.probe_timeout_s)
+        detector = FailureDetector(self._config.health.probe_timeout_s)
         contradictions = 0
         while True:
-            await asyncio.sleep(self._config.probe_interval_s)
+            await asyncio.sleep(self._config.health.probe_interval_s)
             if self._replica.channel.get_state() is not grpc.ChannelConnectivity.READY:
                 # The stream is waiting for a connection, or breaks now.
                 detector.answered()

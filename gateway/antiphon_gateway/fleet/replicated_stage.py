@@ -56,7 +56,9 @@ class ReplicatedStage:
         self._placed: dict[Replica, Build] = {}
         self._boots: dict[Replica, str] = {}
         self.outliers: Outliers[Replica] = Outliers(
-            failures=config.eject_failures, first_s=config.eject_s, longest_s=config.max_eject_s
+            failures=config.health.eject_failures,
+            first_s=config.health.eject_s,
+            longest_s=config.health.max_eject_s,
         )
         self._timer: asyncio.TimerHandle | None = None
         # Not while many replicas are taken in at once.

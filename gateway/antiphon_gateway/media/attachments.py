@@ -46,7 +46,7 @@ class MediaInput:
         """What the settings allow; fetched files take from the budget of uploads, and `count`
         receives the refusals."""
         fetcher = UrlFetcher(config, uploads, count=count)
-        return cls(fetcher, MediaDecoder(config.decoder_processes), uploads)
+        return cls(fetcher, MediaDecoder(config.media.decoder_processes), uploads)
 
     async def close(self) -> None:
         """Kill what is being decoded; fetch and decode nothing more."""
@@ -113,7 +113,7 @@ def check_conversation(
     Raises `NotImplementedYet` for a kind of input that the reading stage does not take, and
     `InvalidArgument` for too much of one, with the field.
     """
-    _check_parts(messages, config.max_parts)
+    _check_parts(messages, config.limits.max_parts)
     if reader.max_input_text_bytes:
         _check_text(messages, reader, sum(len(each.encode()) for each in tools))
     _check(fields[IMAGE], IMAGE, reader.max_input_images, reader)
@@ -125,9 +125,9 @@ def check_conversation(
 def audio_limits(reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> AudioLimits:
     """What recordings for that stage may have."""
     return AudioLimits(
-        recordings=config.max_recordings,
-        each_s=config.max_recording_s,
-        all_s=min(config.max_audio_s, reader.max_input_audio_s),
+        recordings=config.limits.max_recordings,
+        each_s=config.limits.max_recording_s,
+        all_s=min(config.limits.max_audio_s, reader.max_input_audio_s),
     )
 
 

@@ -93,7 +93,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         addresses = [ip_address(each) for each in found]
         # Some good ones among bad ones are no accident.
         if not addresses or not all(map(self._is_allowed, addresses)):
-            raise UrlFault("has no public address; gateway.fetch_networks names others to allow")
+            raise UrlFault("has no public address; gateway.fetch.networks names others to allow")
         return MeteredStream(
             *await asyncio.open_connection(str(addresses[0]), port), meter=self._meter
         )

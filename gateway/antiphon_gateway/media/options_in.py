@@ -48,15 +48,16 @@ def check_options(
     for name, value in given.items():
         field = f"options.{name}"
         recordings += isinstance(value, Recording)
-        if isinstance(value, Recording) and recordings > config.max_recordings:
+        if isinstance(value, Recording) and recordings > config.limits.max_recordings:
             raise InvalidArgument(
-                f"{field}: more than {config.max_recordings} recordings in the request", field=field
+                f"{field}: more than {config.limits.max_recordings} recordings in the request",
+                field=field,
             )
         size += _size_bytes(value)
-        if size > config.max_option_bytes:
+        if size > config.limits.max_option_bytes:
             raise InvalidArgument(
-                f"{field}: the options up to here have more than {config.max_option_bytes} bytes; "
-                "gateway.max_option_bytes sets the bound",
+                f"{field}: the options up to here have more than {config.limits.max_option_bytes} "
+                "bytes; gateway.limits.max_option_bytes sets the bound",
                 field=field,
             )
         for option in readers[name].values():
@@ -104,7 +105,9 @@ async def _decode(
     key: str,
 ) -> Tensor:
     limits = AudioLimits(
-        recordings=1, each_s=min(config.max_recording_s, option.max_s), all_s=config.max_audio_s
+        recordings=1,
+        each_s=min(config.limits.max_recording_s, option.max_s),
+        all_s=config.limits.max_audio_s,
     )
     check_recordings((recording.field,), rate_hz=option.sample_rate_hz, limits=limits)
     samples = await decode_recording(

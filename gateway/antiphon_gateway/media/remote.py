@@ -65,14 +65,14 @@ class UrlFetcher:
     ) -> None:
         self.config = config
         self.resolve = resolve or self._resolved_by_system
-        self.tls = ssl.create_default_context() if config.fetch_urls else None
+        self.tls = ssl.create_default_context() if config.fetch.urls else None
         self.count = count
         self._budget = budget
         self._pool = ThreadPoolExecutor(_RESOLVING_THREADS, "resolve")
         try:
-            self._networks = tuple(map(ip_network, config.fetch_networks))
+            self._networks = tuple(map(ip_network, config.fetch.networks))
         except ValueError as error:
-            field = "gateway.fetch_networks"
+            field = "gateway.fetch.networks"
             raise InvalidArgument(f"{field}: {error}", field=field) from error
 
     @contextmanager
@@ -124,19 +124,19 @@ class Download:
         which nothing came.
         """
         config = self._fetcher.config
-        if not config.fetch_urls:
+        if not config.fetch.urls:
             raise NotImplementedYet(
                 f"{field}: nothing is fetched from the network; send a data URL, or set "
-                "gateway.fetch_urls",
+                "gateway.fetch.urls",
                 field=field,
             )
         try:
-            async with asyncio.timeout(config.fetch_timeout_s) as self._clock:
+            async with asyncio.timeout(config.fetch.timeout_s) as self._clock:
                 return await self._follow(remote.url)
         except TimeoutError:
             if self.lease.evicted:
                 raise self._refused(eviction(), field) from None
-            why = f"did not come within {config.fetch_timeout_s:g} s"
+            why = f"did not come within {config.fetch.timeout_s:g} s"
         except BudgetExceeded as full:
             raise self._refused(full, field) from None
         except UrlFault as fault:
@@ -172,7 +172,7 @@ class Download:
     async def _ask(self, parts: SplitResult) -> bytes | RemoteUrl:
         """The file, or where the response says that it is."""
         fetcher = self._fetcher
-        left = fetcher.config.max_fetch_bytes - self._fetched_bytes
+        left = fetcher.config.fetch.max_fetch_bytes - self._fetched_bytes
         meter = ResponseMeter(lambda size: self.lease.moved(self._fetched_bytes + size))
         network = CheckedNetwork(fetcher.resolve, fetcher.is_allowed, meter)
         async with httpcore2.AsyncConnectionPool(
@@ -201,7 +201,7 @@ class Download:
         if fields.get(b"content-encoding", b"").lower() not in (b"", b"identity"):
             raise UrlFault("came compressed, which was not asked for")
         too_large = UrlFault(
-            f"has more than the {left} bytes that are left of gateway.max_fetch_bytes"
+            f"has more than the {left} bytes that are left of gateway.fetch.max_fetch_bytes"
         )
         if int(fields.get(b"content-length", b"0")) > left:
             raise too_large

@@ -125,10 +125,10 @@ class RequestPreparer:
             limits,
             key=order.key,
             named=keeps,
-            alone=order.recordings_alone or config.recordings_alone,
+            alone=order.recordings_alone or config.media.recordings_alone,
         )
         known = SentRecordings() if sent is None else sent
-        within_s = min(config.request_timeout_s, order.timeout_s)
+        within_s = min(config.limits.request_timeout_s, order.timeout_s)
         with _named(checked.field_names):
             async with in_time(within_s):
                 await media.decode(known, heard=heard)

@@ -124,16 +124,17 @@ def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: Gatewa
 def check_offered(tools: Sequence[str], config: GatewayConfig, *, takes: bool) -> None:
     """Raise `InvalidArgument` for more or larger functions than are allowed, and
     `NotImplementedYet` for any if the model does not take them."""
-    if len(tools) > config.max_tools:
+    if len(tools) > config.limits.max_tools:
         raise InvalidArgument(
-            f"tools: more than {config.max_tools}; gateway.max_tools sets the bound", field="tools"
+            f"tools: more than {config.limits.max_tools}; gateway.limits.max_tools sets the bound",
+            field="tools",
         )
     for index, tool in enumerate(tools):
-        if len(tool.encode()) > config.max_tool_bytes:
+        if len(tool.encode()) > config.limits.max_tool_bytes:
             path = f"tools[{index}]"
             raise InvalidArgument(
-                f"{path}: has more than {config.max_tool_bytes} bytes; gateway.max_tool_bytes "
-                "sets the bound",
+                f"{path}: has more than {config.limits.max_tool_bytes} bytes; "
+                "gateway.limits.max_tool_bytes sets the bound",
                 field=path,
             )
     if tools and not takes:

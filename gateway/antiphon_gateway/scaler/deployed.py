@@ -23,7 +23,7 @@ SCALER_PORT = "scaler"
 def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Scaler | None:
     """The scaler; None where the deployment names no port for it."""
     config = deployment.gateway
-    if not config.scaler_listen:
+    if not config.scaler.listen:
         return None
     # Who waits for a change of the fleet looks a few times more often than he must.
     return Scaler(deployment, admission, _gateways(config), lambda: _capacity(fleet), fleet.changes)
@@ -54,8 +54,8 @@ def _gateways(config: GatewayConfig) -> Discovery:
     """All gateways. In Kubernetes each has its scaler at the port `scaler` of its slices."""
     found = config.discovery
     if found.kind != "kubernetes" or GATEWAY not in found.services:
-        return StaticAddresses({GATEWAY: config.scaler_peers})
-    _, port = host_and_port(config.scaler_listen, field="gateway.scaler_listen")
+        return StaticAddresses({GATEWAY: config.scaler.peers})
+    _, port = host_and_port(config.scaler.listen, field="gateway.scaler.listen")
     services = {GATEWAY: found.services[GATEWAY]}
     ports = {"port": port, "port_name": SCALER_PORT}
     return KubernetesEndpoints(msgspec.structs.replace(found, services=services, **ports))

@@ -41,7 +41,7 @@ class Peers:
         self._finding: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Peers:
-        following = follow(self._discovery, self._take, self._config.reconnect_s)
+        following = follow(self._discovery, self._take, self._config.health.reconnect_s)
         self._finding = asyncio.create_task(following)
         return self
 
@@ -93,12 +93,12 @@ class Peers:
                     log.exception("following the gateway at %s failed; it is tried again", address)
                 finally:
                     self._forget(gateway)
-                await asyncio.sleep(self._config.reconnect_s)
+                await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _messages(self, channel: grpc.aio.Channel) -> AsyncIterator[demand_pb2.GatewayDemand]:
         """What a gateway tells, until it ends. Raises `Unavailable` when it is silent."""
         stream = demand_stub(channel).WatchDemand(demand_pb2.WatchDemandRequest())
-        silence_s = self._config.scaler_silence_s
+        silence_s = self._config.scaler.silence_s
         try:
             while True:
                 async with asyncio.timeout(silence_s):

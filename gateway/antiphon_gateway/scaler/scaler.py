@@ -25,10 +25,12 @@ from antiphon_gateway.scaler.own_demand import LONGEST_INTERVAL_S, SHORTEST_INTE
 from antiphon_gateway.scaler.peers import Peers
 
 MAX_MESSAGE_BYTES = 64 << 10
+MAX_CALLS = 1024
+"""Calls that the port takes at a time, of KEDA and of other gateways."""
 
 
 class Scaler(demand_pb2_grpc.DemandServiceServicer):
-    """Serves at `gateway.scaler_listen` within its context; `address` is "host:port", and `boot_id`
+    """Serves at `gateway.scaler.listen` within its context; `address` is "host:port", and `boot_id`
     is what other gateways know this one by.
 
     `capacity` tells the slots of the stages by role, and `changes` is told when they are others,
@@ -55,14 +57,14 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         self._held = AsyncExitStack()
         options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES}
         self._server = grpc.aio.server(
-            options=list(options.items()), maximum_concurrent_rpcs=config.scaler_max_calls
+            options=list(options.items()), maximum_concurrent_rpcs=MAX_CALLS
         )
         demand_pb2_grpc.add_DemandServiceServicer_to_server(self, self._server)
         ExternalScaler(self).add_to(self._server)
 
     async def __aenter__(self) -> Scaler:
-        listen = self._deployment.gateway.scaler_listen
-        self.address = listen_at(self._server, listen, field="gateway.scaler_listen")
+        listen = self._deployment.gateway.scaler.listen
+        self.address = listen_at(self._server, listen, field="gateway.scaler.listen")
         await self._server.start()
         await self._held.enter_async_context(self.peers)
         following = asyncio.create_task(self._own.follow())
@@ -99,7 +101,7 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
     def target(self, role: str, share: float | None) -> float:
         """Slots in use that one replica should have."""
         slots = self._capacity().get(role, Capacity()).slots
-        share = self._deployment.gateway.scaler_target if share is None else share
+        share = self._deployment.gateway.scaler.target if share is None else share
         return target_of(share, slots, self._deployment.stage(role).slots)
 
     async def WatchDemand(

@@ -40,23 +40,26 @@ def within_limit(config: GatewayConfig) -> GatewayConfig:
         return config
     share = max(hard - _for_others(config), 0) / _for_connections(config)
     fields = ("max_connections", "max_grpc_connections", "max_grpc_connections_per_address")
-    fitted = structs.replace(
-        config, **{name: max(1, int(share * getattr(config, name))) for name in fields}
-    )
+    most = {name: max(1, int(share * getattr(config.connections, name))) for name in fields}
+    fitted = structs.replace(config, connections=structs.replace(config.connections, **most))
     log.warning(
-        "%d files may be open, and gateway.max_connections and gateway.max_grpc_connections need "
-        "%d: using %d and %d; raise the limit (ulimit -Hn) or lower these settings",
+        "%d files may be open, and gateway.connections.max_connections and "
+        "gateway.connections.max_grpc_connections need %d: using %d and %d; "
+        "raise the limit (ulimit -Hn) or lower these settings",
         hard,
         needed,
-        fitted.max_connections,
-        fitted.max_grpc_connections,
+        fitted.connections.max_connections,
+        fitted.connections.max_grpc_connections,
     )
     return fitted
 
 
 def _for_connections(config: GatewayConfig) -> int:
-    return config.max_connections + PER_GRPC_CONNECTION * config.max_grpc_connections
+    return (
+        config.connections.max_connections
+        + PER_GRPC_CONNECTION * config.connections.max_grpc_connections
+    )
 
 
 def _for_others(config: GatewayConfig) -> int:
-    return len(LANES) * PER_DECODER * config.decoder_processes + RESERVED
+    return len(LANES) * PER_DECODER * config.media.decoder_processes + RESERVED

@@ -29,7 +29,7 @@ class ImageReader:
             if self._came > self._limit_bytes:
                 raise ResourceExhausted(
                     f"image: the answer's images have more than {self._limit_bytes} bytes "
-                    "(gateway.max_image_bytes); ask for fewer or smaller ones",
+                    "(gateway.limits.max_image_bytes); ask for fewer or smaller ones",
                     edge=chunk.edge,
                 )
             self._rest += files.tobytes()

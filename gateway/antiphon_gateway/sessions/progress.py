@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.deployment.schema import MAX_IMAGE_BYTES
+from antiphon.deployment.gateway_config import MAX_IMAGE_BYTES
 from antiphon.errors import DataLoss, Internal
 from antiphon.v1 import session_pb2
 from antiphon.values.chunk import Chunk, Tensor

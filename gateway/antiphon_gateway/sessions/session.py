@@ -102,7 +102,7 @@ class Session:
         nothing.
         """
         asked_at = time.monotonic()
-        within_s = min(self._config.request_timeout_s, attempt.deadline_s)
+        within_s = min(self._config.limits.request_timeout_s, attempt.deadline_s)
         try:
             prepared = self._preparer.fit(prepared, self._lineup)
             if prepared.media.needs(self.sent):
@@ -193,7 +193,7 @@ class Session:
                 self._lineup,
                 self._segments,
                 self._sequences,
-                max_image_bytes=self._config.max_image_bytes,
+                max_image_bytes=self._config.limits.max_image_bytes,
             ),
             SegmentStarted(
                 self.session_id, self._model, self._lineup.sample_rate_hz, heard_s, seed
@@ -203,5 +203,5 @@ class Session:
             last=last,
             live=live,
             deadline_s=attempt.deadline_s,
-            idle_timeout_s=self._config.idle_timeout_s,
+            idle_timeout_s=self._config.limits.idle_timeout_s,
         )

@@ -50,7 +50,7 @@
 {{- $_ := set $gateway "metrics_listen" (printf "[::]:%s" (include "antiphon.metricsPort" $root)) -}}
 {{- end -}}
 {{- if include "antiphon.scaled" . -}}
-{{- $_ := set $gateway "scaler_listen" (printf "[::]:%s" (include "antiphon.scalerPort" $root)) -}}
+{{- $_ := set $gateway "scaler" (set ($gateway.scaler | default dict) "listen" (printf "[::]:%s" (include "antiphon.scalerPort" $root))) -}}
 {{- /* Gateways add up what they want: KEDA asks one of them. */ -}}
 {{- $_ := set $services "gateway" (include "antiphon.componentName" (dict "root" $root "component" "scaler")) -}}
 {{- end -}}
@@ -73,7 +73,7 @@
 {{- $_ := set $gateway "keys_file" (printf "/etc/antiphon-keys/%s" .Values.gateway.keys.file) -}}
 {{- end -}}
 {{- if .Values.gateway.resumeKey.secret -}}
-{{- $_ := set $gateway "resume_key_file" (printf "/etc/antiphon-resume/%s" .Values.gateway.resumeKey.file) -}}
+{{- $_ := set $gateway "resume" (set ($gateway.resume | default dict) "key_file" (printf "/etc/antiphon-resume/%s" .Values.gateway.resumeKey.file)) -}}
 {{- end -}}
 {{- $deployment := dict
   "model" (include "antiphon.modelPath" $root)
@@ -97,7 +97,7 @@ told. Arguments: root, config.
 */}}
 {{- define "antiphon.drain" -}}
 {{- if hasKey .config "drain_s" -}}{{ .config.drain_s }}
-{{- else -}}{{ dig "request_timeout_s" 600 .root.Values.gateway.config }}
+{{- else -}}{{ dig "limits" "request_timeout_s" 600 .root.Values.gateway.config }}
 {{- end -}}
 {{- end -}}
 

@@ -125,7 +125,7 @@ async def test_a_url_in_the_place_of_data_is_treated_as_one(served: ServedGatewa
     part = input_audio("https://example.invalid/said.wav", format="wav")
     answer = await served.chat(messages=[{"role": "user", "content": [part]}])
     assert answer.status_code == 400
-    assert "gateway.fetch_urls" in answer.json()["error"]["message"]
+    assert "gateway.fetch.urls" in answer.json()["error"]["message"]
 
 
 async def test_a_format_that_is_not_read_is_refused_with_those_that_are(

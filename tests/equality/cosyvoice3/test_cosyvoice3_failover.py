@@ -19,6 +19,7 @@ import antiphon
 from antiphon import ChunkPolicy, Delivery
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import PIPELINE
+from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
@@ -45,7 +46,7 @@ async def replicas(cosy_checkpoints: dict[str, Path]) -> AsyncIterator[Running]:
     stages = dict.fromkeys(PIPELINE.roles, StageConfig(slots=2, replicas=REPLICAS))
     deployment = local_deployment(cosy_checkpoints["voices"], **stages)
     ahead = {"max_ahead_seconds": AHEAD_S, "max_stage_ahead_seconds": AHEAD_S}
-    gateway = msgspec.structs.replace(deployment.gateway, **ahead)
+    gateway = with_settings(deployment.gateway, **ahead)
     deployment = msgspec.structs.replace(deployment, gateway=gateway)
     async with WarmLauncher(deployment) as running:
         yield running

@@ -17,6 +17,7 @@ import pytest_asyncio
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.mimo_audio import PIPELINE
+from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.mimo_audio.tiny_checkpoint import LANGUAGE_MODEL
 from antiphon_tools.launcher.launcher import Running
@@ -47,7 +48,7 @@ async def replicas(mimo_checkpoints: dict[str, Path]) -> AsyncIterator[Running]:
     )
     deployment = local_deployment(mimo_checkpoints["marks"] / LANGUAGE_MODEL, **stages)
     ahead = {"max_ahead_seconds": AHEAD_S, "max_stage_ahead_seconds": AHEAD_S}
-    gateway = msgspec.structs.replace(deployment.gateway, **ahead)
+    gateway = with_settings(deployment.gateway, **ahead)
     deployment = msgspec.structs.replace(deployment, gateway=gateway)
     async with WarmLauncher(deployment) as running:
         yield running

@@ -17,6 +17,7 @@ import pytest_asyncio
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.ming_tts import FRAME_WIDTH, PIPELINE
+from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
@@ -43,7 +44,7 @@ async def replicas(ming_checkpoint: Path) -> AsyncIterator[Running]:
     stages = dict.fromkeys(PIPELINE.roles, StageConfig(slots=2, replicas=REPLICAS))
     deployment = local_deployment(ming_checkpoint, **stages)
     ahead = {"max_ahead_seconds": AHEAD_S, "max_stage_ahead_seconds": AHEAD_S}
-    gateway = msgspec.structs.replace(deployment.gateway, **ahead)
+    gateway = with_settings(deployment.gateway, **ahead)
     deployment = msgspec.structs.replace(deployment, gateway=gateway)
     async with WarmLauncher(deployment) as running:
         yield running

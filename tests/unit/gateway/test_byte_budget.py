@@ -103,7 +103,7 @@ async def test_a_body_that_has_come_whole_does_not_give_way(room: ByteBudget, cl
     with ExitStack() as stack:
         done, new = Client(room, stack), Client(room, stack)
         unbounded = asyncio.timeout(None)
-        body = WholeBody(GatewayConfig().max_body_values)
+        body = WholeBody(GatewayConfig().limits.max_body_values)
         await read_body({"headers": []}, receive, GatewayConfig(), done.holding, unbounded, body)
         clock.now_s += SILENT_S + 0.1
         with pytest.raises(BudgetExceeded):

@@ -43,7 +43,7 @@ def test_a_key_takes_from_none_that_has_no_more_than_it_would_have(gateway: Gate
     for name in ("a1", "a2", "b1", "b2"):
         gateway.open(name)
     for name in ("a3", "b3"):
-        with pytest.raises(ResourceExhausted, match=r"gateway\.max_conversations"):
+        with pytest.raises(ResourceExhausted, match=r"gateway\.conversations\.max_conversations"):
             gateway.open(name)
     gateway.open("c1")
     assert gateway.ended == ["a1"]
@@ -83,7 +83,7 @@ def test_bytes_are_shared_as_conversations_are(gateway: Gateway) -> None:
     assert gateway.ended == ["a2"]
     assert gateway.shares.held_bytes == 60
     # 50 of a, and 10 of b, which would have 60 then.
-    with pytest.raises(ResourceExhausted, match=r"gateway\.max_conversation_bytes"):
+    with pytest.raises(ResourceExhausted, match=r"gateway\.conversations\.max_conversation_bytes"):
         other.check(50)
     assert gateway.ended == ["a2"], "none ends in vain"
     # What has ended keeps nothing, whatever it still does.

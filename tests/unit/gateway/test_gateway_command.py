@@ -36,6 +36,6 @@ def test_deployment_that_will_not_do_is_an_error_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "deployment.yaml"
-    file.write_text("gateway: {max_calls: 0}\n")
+    file.write_text("gateway: {queue: {max_calls: 0}}\n")
     assert run(monkeypatch, "--config", str(file)) == 2
     assert "max_calls" in capsys.readouterr().err

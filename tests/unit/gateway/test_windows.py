@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from antiphon.deployment.schema import GatewayConfig
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon_gateway.fleet.lineup import Lineup, Member
+from antiphon_testkit.gateway_settings import gateway_config
 
 GRAPH = (
     ("input", "", "thinker", False),
@@ -18,7 +18,7 @@ EDGES = tuple(
 ROLES = ("thinker", "talker", "code2wav")
 
 
-CONFIG = GatewayConfig(
+CONFIG = gateway_config(
     max_ahead_seconds=0.5, max_stage_ahead_seconds=4.0, max_stage_ahead_positions=7
 )
 

@@ -198,7 +198,7 @@ def test_transcript_has_the_words_and_the_gateway_asks_for_it(
         heard.add(transcript)
     assert "" in heard
     assert len(heard) > 100
-    assert asked == {GatewayConfig().transcribe_instruction, *INSTRUCTIONS}
+    assert asked == {GatewayConfig().media.transcribe_instruction, *INSTRUCTIONS}
 
 
 def test_recording_with_an_aside_is_answered(loss: LessonsLoss, tokenizer: Any) -> None:

@@ -51,7 +51,7 @@ def test_no_word_of_the_repertoire_is_lost() -> None:
 
 def test_instruction_is_mostly_the_gateways() -> None:
     drawn = [draw_instruction(random.Random(seed)) for seed in range(300)]
-    assert GatewayConfig().transcribe_instruction == INSTRUCTION
+    assert GatewayConfig().media.transcribe_instruction == INSTRUCTION
     assert drawn.count(INSTRUCTION) > 150
     assert any(each.startswith(f"{INSTRUCTION}\nThe language is en.") for each in drawn)
     assert any("\nWhat is known of it: " in each for each in drawn)

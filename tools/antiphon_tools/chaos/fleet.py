@@ -19,11 +19,12 @@ from typing import Any
 
 import grpc
 
-from antiphon.deployment.schema import Deployment, DiscoveryConfig, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, DiscoveryConfig, StageConfig
 from antiphon.pipelines.registry import pipeline_of
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.cut_wire import CutWire
+from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_tools.chaos.faults import Victim
 from antiphon_tools.chaos.registry import NAMESPACE, ReplicaRegistry, replica_registry
 from antiphon_tools.launcher.events import LaunchEvent, Loaded, Report
@@ -217,7 +218,7 @@ async def running_fleet(
         "eject_failures": 1 << 16,
         **settings,
     }
-    gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", **chosen)
+    gateway = gateway_config(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", **chosen)
     stages = dict.fromkeys(roles, StageConfig(replicas=replicas))
     deployment = Deployment(model=str(model), stages=stages, gateway=gateway)
     async with (

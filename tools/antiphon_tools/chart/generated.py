@@ -4,8 +4,8 @@
 in one alone, and which pipeline serves the embedded model: templates cannot read declarations.
 
 `stages.<role>.config`, `gateway.config` and `mutualTls.config` are passed on as they are, so their
-keys, types, bounds and defaults have one definition, `antiphon/deployment/schema.py` and
-`tls_config.py`, from which these parts of `values.schema.json` come.
+keys, types, bounds and defaults have one definition, in `antiphon/deployment` (`schema.py`,
+`gateway_config.py` and `tls_config.py`), from which these parts of `values.schema.json` come.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from antiphon.deployment.auth_config import (
     JwtConfig,
     TrustedProxyConfig,
 )
+from antiphon.deployment.gateway_config import GROUPS
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.deployment.tls_config import MutualTlsConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
@@ -87,10 +88,11 @@ FILES: dict[Path, Callable[[], str]] = {
 
 def _product_definitions() -> dict[str, Any]:
     """The definitions by name, as JSON Schema."""
+    parts: tuple[type[msgspec.Struct], ...] = (*GROUPS.values(), *AUTH_PARTS)
     return {
         "stageConfig": _config(StageConfig),
         "gatewayConfig": _config(GatewayConfig),
-        **{part.__name__: _definition(part) for part in AUTH_PARTS},
+        **{part.__name__: _definition(part) for part in parts},
         "mutualTlsConfig": _config(MutualTlsConfig),
         "delivery": _definition(Deployment)["properties"]["delivery"] | {"default": {}},
     }

@@ -64,7 +64,7 @@ class DemoConversation:
 
     async def _transcribe(self, recording: Path) -> str:
         """The words of a recording, as the gateway asks the model for them."""
-        asked = [Message.user(recording, GatewayConfig().transcribe_instruction)]
+        asked = [Message.user(recording, GatewayConfig().media.transcribe_instruction)]
         generation = self._client.generate(asked, modalities=("text",), functions=())
         return (await measure(generation, lambda _: None)).reply.text
 

@@ -71,10 +71,12 @@ def role_of(name: str) -> str:
     return name.partition(REPLICA_MARK)[0]
 
 
-def with_gateway(deployment: Deployment, changes: Mapping[str, str]) -> Deployment:
-    """The deployment with these settings of the gateway."""
+def with_gateway(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
+    """The deployment with these settings of the gateway; of a group those that are named."""
     content = msgspec.to_builtins(deployment)
-    content["gateway"] |= changes
+    gateway = content["gateway"]
+    for name, value in changes.items():
+        gateway[name] = gateway[name] | value if isinstance(value, dict) else value
     return deployment_of(content, strict=False)
 
 
@@ -142,11 +144,11 @@ def with_resume_key(deployment: Deployment, path: Path) -> Deployment:
     A gateway without a file draws a key of its own, so one that is started again could not
     continue its predecessor's conversations.
     """
-    if deployment.gateway.resume_key_file:
+    if deployment.gateway.resume.key_file:
         return deployment
     path.touch(mode=0o600)
     path.write_text(secrets.token_hex(RESUME_KEY_BYTES))
-    return with_gateway(deployment, {"resume_key_file": str(path)})
+    return with_gateway(deployment, {"resume": {"key_file": str(path)}})
 
 
 def with_priorities(deployment: Deployment, pipeline: Pipeline) -> Deployment:

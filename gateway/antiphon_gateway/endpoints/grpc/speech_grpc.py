@@ -155,7 +155,7 @@ class SpeechServicer:
 
     async def _answer(self, data: bytes, context: Context, entry: RequestLog) -> None:
         async def write(message: speech_pb2.GenerateResponse) -> None:
-            await send_in_time(context.write(message), self._config.send_timeout_s)
+            await send_in_time(context.write(message), self._config.connections.send_timeout_s)
 
         async def write_last(entry: RequestLog, error: AntiphonError) -> None:
             entry.status = error.code.name
@@ -177,10 +177,13 @@ class SpeechServicer:
         """What a message asks for; the message itself is not kept."""
         left_s = context.time_remaining()
         message = await read_message(
-            speech_pb2.GenerateRequest, data, self._config.max_body_values, CHECKED_HERE_BYTES
+            speech_pb2.GenerateRequest,
+            data,
+            self._config.limits.max_body_values,
+            CHECKED_HERE_BYTES,
         )
         within_s = math.inf if left_s is None else left_s
-        order = read_generate(message, within_s, max_parts=self._config.max_parts)
+        order = read_generate(message, within_s, max_parts=self._config.limits.max_parts)
         held = read_delivered(message)
         return _Asked(self._calls.answer(entry.for_key(order)), message.include_ids, held)
 

@@ -86,7 +86,7 @@ def http_app(
     )
     app.router.redirect_slashes = False
     stalled = partial(metrics.refuse, Refused.SEND_TIME)
-    sending = BoundedSending(app, config.send_timeout_s, stalled)
+    sending = BoundedSending(app, config.connections.send_timeout_s, stalled)
     return CheckedHeads(sending, config, metrics.refuse)
 
 

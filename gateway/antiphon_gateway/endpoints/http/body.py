@@ -48,7 +48,7 @@ async def read_body(
     length = headers.get(b"content-length", b"0")
     if not length.isdigit():
         raise InvalidArgument("content-length: is not a number")
-    if int(length) > config.max_body_bytes:
+    if int(length) > config.limits.max_body_bytes:
         raise _too_large(f"{int(length)} bytes", config)
     size = 0
     try:
@@ -59,8 +59,8 @@ async def read_body(
                     raise Cancelled("the client went away while it sent its request")
                 piece = message.get("body", b"")
                 size += len(piece)
-                if size > config.max_body_bytes:
-                    raise _too_large(f"more than {config.max_body_bytes} bytes", config)
+                if size > config.limits.max_body_bytes:
+                    raise _too_large(f"more than {config.limits.max_body_bytes} bytes", config)
                 body.add(piece)
                 holding.moved(max(0, size - FREE_BYTES))
                 if not message.get("more_body", False):
@@ -70,14 +70,16 @@ async def read_body(
         if holding.evicted:
             raise eviction() from None
         raise BodyTooSlow(
-            f"the body did not come within {config.body_timeout_s:g} s; "
-            "gateway.body_timeout_s sets the bound"
+            f"the body did not come within {config.limits.body_timeout_s:g} s; "
+            "gateway.limits.body_timeout_s sets the bound"
         ) from None
 
 
 def _too_large(size: str, config: GatewayConfig) -> BodyTooLarge:
-    most = config.max_body_bytes
-    return BodyTooLarge(f"the body has {size}; gateway.max_body_bytes sets the bound: {most}")
+    most = config.limits.max_body_bytes
+    return BodyTooLarge(
+        f"the body has {size}; gateway.limits.max_body_bytes sets the bound: {most}"
+    )
 
 
 async def while_connected(

@@ -74,7 +74,7 @@ class ConnectionLimiter:
         self, config: Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> BoundedWebSocket:
         """What a connection becomes when it is upgraded."""
-        closing_s = self.config.send_timeout_s
+        closing_s = self.config.connections.send_timeout_s
         return BoundedWebSocket(self.websockets, closing_s, config, server_state, app_state)
 
     def send_elsewhere(self) -> None:
@@ -129,7 +129,7 @@ class BoundedConnection(HttpToolsProtocol):
         handshakes[self] = handshake
         handshake.add_done_callback(lambda _: handshakes.pop(self, None))
         if (
-            self._connection_limiter.connections > self._bounds.max_connections
+            self._connection_limiter.connections > self._bounds.connections.max_connections
             and not self._make_room()
         ):
             self._connection_limiter.count(Refused.CONNECTIONS)
@@ -141,7 +141,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._connection_limiter.handshakes.pop(self, None)
         self._connection_limiter.all.add(self)
         if (
-            self._connection_limiter.connections > self._bounds.max_connections
+            self._connection_limiter.connections > self._bounds.connections.max_connections
             and not self._make_room()
         ):
             self._refuse_connection()
@@ -182,14 +182,14 @@ class BoundedConnection(HttpToolsProtocol):
         self._heard_at = self.loop.time()
         if self._deaf:
             self._deaf_bytes += len(data)
-            if self._deaf_bytes > self._bounds.max_head_bytes and self._answering():
+            if self._deaf_bytes > self._bounds.connections.max_head_bytes and self._answering():
                 self.transport.abort()
             return
         if self._timer is None and not self._answering():
-            self._set_timer(self._bounds.head_timeout_s, self._head_is_late)
+            self._set_timer(self._bounds.connections.head_timeout_s, self._head_is_late)
         self._pending_bytes += len(data)
         self._parse(data)
-        if self._pending_bytes > self._bounds.max_head_bytes and not self._deaf:
+        if self._pending_bytes > self._bounds.connections.max_head_bytes and not self._deaf:
             self._refuse_head()
 
     def on_message_begin(self) -> None:
@@ -227,7 +227,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(400, error)
             return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > self._bounds.max_head_bytes:
+        if size > self._bounds.connections.max_head_bytes:
             self._refuse_head()
             return
         self._set_timer(None)
@@ -253,14 +253,14 @@ class BoundedConnection(HttpToolsProtocol):
         """The answer is written, not yet taken: it has a time for that."""
         super().on_response_complete()
         if self.transport.is_closing():
-            self._set_timer(self._bounds.send_timeout_s, self._closing_is_late)
+            self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
         else:
             self._become_idle()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, and see that it ends."""
         super().timeout_keep_alive_handler()
-        self._set_timer(self._bounds.send_timeout_s, self._closing_is_late)
+        self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP; the answer under way, if there is one, is not disturbed.
@@ -341,7 +341,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._connection_limiter.idle[self] = None
         self._connection_limiter.idle.move_to_end(self)
         if self.cycle is None:
-            self._set_timer(self._bounds.head_timeout_s, self._head_is_late)
+            self._set_timer(self._bounds.connections.head_timeout_s, self._head_is_late)
 
     @property
     def waits_for_body_since(self) -> float:
@@ -364,24 +364,26 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _refuse_connection(self) -> None:
         self._connection_limiter.count(Refused.CONNECTIONS)
-        most = self._bounds.max_connections
-        full = Unavailable(f"all of gateway.max_connections ({most}) are in use")
+        most = self._bounds.connections.max_connections
+        full = Unavailable(f"all of gateway.connections.max_connections ({most}) are in use")
         self._refuse(503, full, linger_s=0)
 
     def _refuse_head(self) -> None:
         self._connection_limiter.count(Refused.HEAD_BYTES)
-        most = self._bounds.max_head_bytes
+        most = self._bounds.connections.max_head_bytes
         if self._answering():
             self.transport.abort()
             return
         status = 414 if len(self.url) > most else 431
         what = f"the request's target and headers have more than {most} bytes"
-        self._refuse(status, InvalidArgument(f"{what}; gateway.max_head_bytes sets the bound"))
+        self._refuse(
+            status, InvalidArgument(f"{what}; gateway.connections.max_head_bytes sets the bound")
+        )
 
     def _head_is_late(self) -> None:
         if self._pending_bytes:
             self._connection_limiter.count(Refused.HEAD_TIME)
-            timeout_s = self._bounds.head_timeout_s
+            timeout_s = self._bounds.connections.head_timeout_s
             self._refuse(408, BodyTooSlow(f"no whole request head came within {timeout_s:g} s"))
         else:
             self._connection_limiter.count(Refused.IDLE_CONNECTION)

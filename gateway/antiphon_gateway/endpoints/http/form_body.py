@@ -95,10 +95,10 @@ class FormBody:
         return values
 
     def _check_parts(self, parts: int) -> None:
-        most = self._config.max_form_parts
+        most = self._config.limits.max_form_parts
         if parts > most:
             raise TooManyValues(
-                f"the form has more than {most} parts; gateway.max_form_parts sets the bound"
+                f"the form has more than {most} parts; gateway.limits.max_form_parts sets the bound"
             )
 
     def _begin(self) -> None:
@@ -131,11 +131,11 @@ class FormBody:
 
     def _take_data(self, data: bytes, start: int, end: int) -> None:
         self._size += end - start
-        most = self._config.max_form_field_bytes
+        most = self._config.limits.max_form_field_bytes
         if not self._is_file and self._size > most:
             raise BodyTooLarge(
                 f"{self._name}: has more than {most} bytes; "
-                "gateway.max_form_field_bytes sets the bound",
+                "gateway.limits.max_form_field_bytes sets the bound",
                 field=self._name,
             )
         self._data.append(data[start:end])

@@ -34,11 +34,11 @@ def count_values(data: bytes) -> int:
 
 
 def check_values(values: int, most: int, what: str) -> None:
-    """Raise `TooManyValues` for a count above `gateway.max_body_values`."""
+    """Raise `TooManyValues` for a count above `gateway.limits.max_body_values`."""
     if values > most:
         raise TooManyValues(
             f"the {what} has more than {most} values; commas and brackets count, in texts too; "
-            "gateway.max_body_values sets the bound"
+            "gateway.limits.max_body_values sets the bound"
         )
 
 

@@ -151,7 +151,7 @@ class FormEndpoint(Generic[Form]):
 
 class _ReceivingWhole(WholeBody):
     def __init__(self, endpoint: JsonEndpoint, config: GatewayConfig) -> None:
-        super().__init__(config.max_body_values)
+        super().__init__(config.limits.max_body_values)
         self._endpoint = endpoint
 
     def read(self, visit: RequestContext) -> tuple[Order, Answer]:

@@ -59,11 +59,13 @@ class SharedByEndpoints:
 
     def __init__(self, config: GatewayConfig, metrics: Metrics, uploads: ByteBudget) -> None:
         self.ignored = IgnoredFieldReport(metrics)
-        self.encoders = EncoderThreads(config.encoder_threads)
-        self.spoken = SpokenAnswers(config.spoken_keep_s, config.max_spoken_bytes)
+        self.encoders = EncoderThreads(config.media.encoder_threads)
+        self.spoken = SpokenAnswers(config.media.spoken_keep_s, config.media.max_spoken_bytes)
         self.uploads = uploads
         self.unread = ByteBudget(
-            config.max_unread_bytes, "unread answers", "gateway.max_unread_bytes"
+            config.connections.max_unread_bytes,
+            "unread answers",
+            "gateway.connections.max_unread_bytes",
         )
         metrics.watch(
             "upload_bytes",
@@ -118,7 +120,7 @@ class EndpointApp:
                     work = self._respond_whole(answer, audio, segments, entry, transport, send)
                     await while_connected(receive, response_send, work)
                     return
-                keepalive_s = self._config.keepalive_s
+                keepalive_s = self._config.connections.keepalive_s
                 response = StreamedResponse(answer, audio, transport, send, keepalive_s)
                 segments = self._segments(preparing, upload, response.queued)
                 works = [response.respond(segments, entry)]
@@ -170,8 +172,8 @@ class EndpointApp:
             stages=accepted.roles,
             voices=fleet.voices(),
             spoken=self._shared.spoken,
-            max_choices=self._config.max_choices,
-            transcribe_instruction=self._config.transcribe_instruction,
+            max_choices=self._config.limits.max_choices,
+            transcribe_instruction=self._config.media.transcribe_instruction,
             options=accepted.options,
             ignored=ignored,
         )
@@ -179,7 +181,7 @@ class EndpointApp:
     async def _receive(self, scope: Scope, receive: Receive, upload: ExitStack) -> Receiving:
         """The body; room for it is held until `upload` is closed."""
         loop, config = asyncio.get_running_loop(), self._config
-        clock = asyncio.timeout(config.body_timeout_s)
+        clock = asyncio.timeout(config.limits.body_timeout_s)
 
         def give_way() -> None:
             if not clock.expired():

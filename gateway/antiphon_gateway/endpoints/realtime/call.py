@@ -48,12 +48,12 @@ class RealtimeCall:
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> None:
-        self._most_values = endpoint.config.max_body_values
+        self._most_values = endpoint.config.limits.max_body_values
         self._unknown_fields = endpoint.config.unknown_fields
         self._report_ignored = report_ignored
         self._send_json = send
         self._watch = endpoint.watch()
-        self._events = ServerEvents(settings, endpoint.config.max_retrieved_bytes)
+        self._events = ServerEvents(settings, endpoint.config.conversations.max_retrieved_bytes)
         self._appended = AppendedBytes()
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]

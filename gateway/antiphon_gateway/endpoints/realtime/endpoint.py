@@ -167,7 +167,7 @@ class RealtimeEndpoint:
     ) -> SavedConversation:
         """The conversation that the first event asks for. Raises what `resumed_of` does, and
         `DeadlineExceeded` when none comes."""
-        most_s = self._endpoint.config.body_timeout_s
+        most_s = self._endpoint.config.limits.body_timeout_s
         try:
             async with asyncio.timeout(most_s):
                 data = await anext(came, None)

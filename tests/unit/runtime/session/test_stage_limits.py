@@ -9,6 +9,7 @@ import pytest
 from antiphon.deployment.schema import GatewayConfig, StageConfig, load_deployment
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.session.plan import MAX_SECONDS, StageLimits
+from antiphon_testkit.gateway_settings import gateway_config
 
 
 def test_limits_are_those_of_the_deployment() -> None:
@@ -24,7 +25,7 @@ def test_limits_are_those_of_the_deployment() -> None:
 
 
 def test_idle_sessions_outlast_the_longest_request() -> None:
-    gateway = GatewayConfig(request_timeout_s=3600.0)
+    gateway = gateway_config(request_timeout_s=3600.0)
     limits = StageLimits.of(StageConfig(idle_session_timeout_s=60.0), gateway)
     assert limits.idle_session_timeout_s == 3600.0
 

@@ -103,7 +103,7 @@ async def test_spoken_question_is_sent_as_its_recording(tmp_path: Path) -> None:
     talk = DemoConversation(cast(AsyncClient, client), ("low",), tmp_path, Display(shown))
     await talk.say(Question("a", recording=SPOKEN))
     (transcribed, options), (asked, _) = client.asked
-    assert transcribed == [Message.user(SPOKEN, GatewayConfig().transcribe_instruction)]
+    assert transcribed == [Message.user(SPOKEN, GatewayConfig().media.transcribe_instruction)]
     assert options["modalities"] == ("text",)
     assert asked == [Message.user(SPOKEN)]
     assert shown.getvalue().startswith("          transcribed: 1\nlow       2\n")

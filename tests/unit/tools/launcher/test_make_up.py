@@ -78,6 +78,6 @@ def test_endpoints_are_where_the_file_has_them_unless_a_port_is_given(
 
 def test_grpc_endpoint_takes_a_free_port_when_the_file_names_none(tmp_path: Path) -> None:
     file = tmp_path / "deployment.yaml"
-    file.write_text("gateway: {max_calls: 4}")
+    file.write_text("gateway: {queue: {max_calls: 4}}")
     options = command_line().parse_args(["up", "--config", str(file)])
     assert deployment_of_options(options).gateway.grpc_listen == "localhost:0"

@@ -72,8 +72,12 @@ def test_override_that_is_refused_is_named_with_what_was_meant(
         ("stages: {talker: {devise: cuda}}", "stages.talker.devise", "did you mean device?"),
         ("stages: {talker: {slots: 0}}", "stages.talker.slots", "Expected `int` >= 1"),
         ("stages: {talker: 3}", "stages.talker", "Expected `object`, got `int`"),
-        ("gateway: {max_call: 3}", "gateway.max_call", "did you mean max_calls?"),
-        ("gateway: {max_calls: no}", "gateway.max_calls", "Expected `int`, got `bool`"),
+        ("gateway: {max_call: 3}", "gateway.max_call", "did you mean gateway.queue.max_calls?"),
+        (
+            "gateway: {queue: {max_calls: no}}",
+            "gateway.queue.max_calls",
+            "Expected `int`, got `bool`",
+        ),
         ("stage: {}", "stage", "did you mean stages?"),
         ("[]", "", "Expected `object`, got `array`"),
     ],
@@ -303,10 +307,10 @@ def test_resume_key_is_written_for_the_owner_alone_unless_the_deployment_has_one
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "resume-key"
-    named = with_gateway(Deployment(), {"resume_key_file": "/keys"})
+    named = with_gateway(Deployment(), {"resume": {"key_file": "/keys"}})
     assert with_resume_key(named, path) is named
     assert not path.exists()
     written = with_resume_key(Deployment(), path)
-    assert written.gateway.resume_key_file == str(path)
+    assert written.gateway.resume.key_file == str(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert len(read_keys(path)[0]) == 64

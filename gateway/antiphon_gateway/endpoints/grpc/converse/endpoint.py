@@ -103,7 +103,7 @@ class ConverseEndpoint:
 
     async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
         """The first message. Raises `InvalidArgument` and `DeadlineExceeded`."""
-        most_s = self._endpoint.config.body_timeout_s
+        most_s = self._endpoint.config.limits.body_timeout_s
         try:
             async with asyncio.timeout(most_s):
                 data = await context.read()
@@ -133,7 +133,7 @@ class _Served:
         self._config = endpoint.config
         self._watch = endpoint.watch()
         self._appended = AppendedSamples()
-        self._limit = asyncio.timeout(endpoint.config.max_conversation_s)
+        self._limit = asyncio.timeout(endpoint.config.conversations.max_conversation_s)
         self._stalled: ClientStalled | None = None
         self._task: asyncio.Task[None] | None = None
         self._live = endpoint.begin(
@@ -161,8 +161,9 @@ class _Served:
             if isinstance(end, Cancelled):
                 raise
             raise DeadlineExceeded(
-                f"the conversation has lasted {self._config.max_conversation_s:g} s, which is "
-                "the most (gateway.max_conversation_s); open another"
+                "the conversation has lasted "
+                f"{self._config.conversations.max_conversation_s:g} s, which is the most "
+                "(gateway.conversations.max_conversation_s); open another"
             ) from None
 
     async def _take(self, data: bytes) -> None:
@@ -193,9 +194,11 @@ class _Served:
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:
             self._watch.note(event)
-            message = write_event(event, self._config.max_retrieved_bytes)
+            message = write_event(event, self._config.conversations.max_retrieved_bytes)
             try:
-                await send_in_time(self._context.write(message), self._config.send_timeout_s)
+                await send_in_time(
+                    self._context.write(message), self._config.connections.send_timeout_s
+                )
             except ClientStalled as stalled:
                 self._stalled = self._stalled or stalled
                 if asyncio.current_task() is not self._task:
@@ -208,5 +211,5 @@ class _Served:
 
 async def _read(data: bytes, config: GatewayConfig) -> converse_pb2.ConverseRequest:
     return await read_message(
-        converse_pb2.ConverseRequest, data, config.max_body_values, LARGE_BYTES
+        converse_pb2.ConverseRequest, data, config.limits.max_body_values, LARGE_BYTES
     )

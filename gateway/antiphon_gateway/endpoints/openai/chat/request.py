@@ -185,7 +185,7 @@ def _tools(chat: ChatRequest) -> tuple[tuple[str, ...], ToolChoice]:
 
 def _choices(chat: ChatRequest, most: int) -> int:
     if chat.n is not None and not 1 <= chat.n <= most:
-        raise invalid("n", f"must be from 1 to {most}; gateway.max_choices sets the bound")
+        raise invalid("n", f"must be from 1 to {most}; gateway.limits.max_choices sets the bound")
     return chat.n or 1
 
 
