@@ -1,1 +1,1 @@
-"""Qwen3-Omni: a folder for each stage."""
+"""Qwen3-Omni, with a package for each stage."""

@@ -1,13 +1,12 @@
-"""`config.json` of Qwen3-Omni, with the fields and defaults of transformers' classes.
+"""The configuration classes of Qwen3-Omni, with the fields and defaults of transformers' classes.
 
-Declared once more because transformers' configuration modules import its modelling code, to write
-their docstrings: see `antiphon_services.lm.modules`. The base class and its rules are transformers'
-own, so validation, derived rotary settings and unknown fields are handled alike; a test compares
-every object with transformers'.
+They are declared here because transformers' configuration modules import its modeling code to
+generate docstrings; see `antiphon_services.lm.modules`. The base class is transformers' own, so
+that validation, derived rotary settings and unknown fields behave the same. A test compares every
+object with transformers'.
 """
 
-# mypy: disable-error-code="no-untyped-call"
-# The base class has no annotations. Those here are evaluated: `strict` validates values by them.
+# The base class has no annotations. The annotations here are evaluated: `strict` validates by them.
 
 from typing import Any, ClassVar
 
@@ -293,13 +292,13 @@ class Code2WavConfig(PreTrainedConfig):
 
     @property
     def layer_types(self) -> list[str]:
-        """Every layer has a window."""
+        """Every layer has sliding-window attention."""
         return ["sliding_attention"] * self.num_hidden_layers
 
 
 @strict
 class OmniConfig(PreTrainedConfig):
-    """The whole file."""
+    """The whole of `config.json`."""
 
     model_type = "qwen3_omni_moe"
     sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {
@@ -333,7 +332,8 @@ class OmniConfig(PreTrainedConfig):
 
 
 def _made(part: type[PreTrainedConfig], given: Any) -> PreTrainedConfig:
-    """The object of a part; the defaults if the file has none."""
+    """Return the configuration object of a part, with the defaults if the file does not have the
+    part."""
     if given is None:
         given = {}
     return part(**given) if isinstance(given, dict) else given

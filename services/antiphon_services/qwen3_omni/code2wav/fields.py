@@ -1,4 +1,4 @@
-"""What code2wav does with each field of `config.json`; see `stage/config_fields.py`."""
+"""The fields of `config.json` that code2wav supports; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARTS = (
             "hidden_act rms_norm_eps num_hidden_layers num_quantizers upsample_rates "
             "upsampling_ratios decoder_dim"
         ),
-        # Of other codecs, and what weights began with.
+        # Used by other codecs, or only for the initialization of weights.
         idle=names(
             "layer_scale_initial_scale tie_word_embeddings codebook_dim num_semantic_quantizers "
             "semantic_codebook_size vector_quantization_hidden_dimension"

@@ -1,4 +1,4 @@
-"""Loads code2wav of Qwen3-Omni."""
+"""Load the code2wav stage of a Qwen3-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ EDGES = VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("au
 
 
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """The stage, ready to run; `bucketing` is what `config.graphs` chooses if None.
+    """Load the vocoder and return the stage.
 
-    Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
+    `bucketing` of None means the choice of `config.graphs`. Raises `InvalidArgument` for an engine
+    other than torch, and `FailedPrecondition` for a checkpoint with unsupported fields.
     """
     require_torch(CODE2WAV, config)
     refuse_fused(CODE2WAV, config)
@@ -61,7 +62,8 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _decoder_config(model_dir: Path) -> Code2WavConfig:
-    """The decoder's part of `config.json`."""
+    """Return `code2wav_config`. Raises `FailedPrecondition` for a checkpoint without audio
+    output."""
     whole = load_config(OmniConfig, model_dir, "code2wav_config")
     if not whole.enable_audio_output:
         raise FailedPrecondition(f"{model_dir}: this checkpoint makes no audio")

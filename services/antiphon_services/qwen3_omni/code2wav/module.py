@@ -1,4 +1,4 @@
-"""The vocoder of Qwen3-Omni, with the checkpoint's names."""
+"""The weights of Qwen3-Omni's vocoder, under the names of the checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from antiphon_services.vocoder.modules import (
 
 
 class Code2WavModule(nn.Module):
-    """All of `code2wav.`; `config` is `code2wav_config`."""
+    """All weights below `code2wav.`; `config` is `code2wav_config`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

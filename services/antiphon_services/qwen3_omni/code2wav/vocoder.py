@@ -1,4 +1,4 @@
-"""The vocoder of Qwen3-Omni, as `antiphon_services.vocoder` streams it."""
+"""Describe Qwen3-Omni's vocoder for streaming with `antiphon_services.vocoder`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon_services.vocoder.stream import Vocoder
 
 
 def vocoder_of(module: Code2WavModule) -> Vocoder:
-    """Embedding and layers in the order of `Qwen3OmniMoeCode2Wav.forward`."""
+    """Return the embedding and layers in the order of `Qwen3OmniMoeCode2Wav.forward`."""
     table, offset = module.code_embedding.weight.detach(), module.code_offset.flatten()
 
     def embed(codes: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""The talker stage: prompt rows and reply ids in, codec frames out."""
+"""The talker stage: hidden rows of the prompt and reply ids to codec frames."""

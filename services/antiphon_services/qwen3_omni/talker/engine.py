@@ -1,16 +1,17 @@
-"""The talker's engine: speech codes of many segments, one frame a step each.
+"""The talker's engine: decodes codec frames for many segments, one frame per segment and step.
 
-A step is one forward over everything that can go on: chunks of prompts, at most
-`prefill_rows` rows of them, and one row of every segment whose next text has
-come. Those draw a frame in the same step and emit it. So a frame leaves at once, before
-its successor's text is waited for; a text row that has not come is waited for, never
-replaced; and a long prompt delays others by its share of a step.
+A step is one forward pass over the ready rows: chunks of prompts, up to `prefill_rows` rows, and
+one row of every segment whose next text id has arrived. These segments sample a frame in the same
+step, and the engine emits it before the next text id arrives. A segment without a next text id
+waits; silence never replaces a late id. A long prompt delays the other segments only by its share
+of a step.
 
-Draws are counted as Hugging Face counts tokens: draw n of at most `max_tokens` is
-the stop code (finish), the last one allowed (finish, no frame), or frame n-1.
+Draws are counted as Hugging Face counts tokens. Of at most `max_tokens` draws, a draw is the stop
+code (the segment finishes), the last allowed draw (the segment finishes without a frame), or a
+frame.
 
-Codes do not depend on who else is served. In float32 on a CPU with one thread not even
-their digits do: see `antiphon_services.lm.decoder` and `antiphon_services.lm.frames`.
+Codes do not depend on the other segments in the batch. In float32 on a CPU with one thread, the
+results are bitwise equal too: see `antiphon_services.lm.decoder` and `antiphon_services.lm.frames`.
 """
 
 from __future__ import annotations
@@ -54,12 +55,13 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TalkerSegment:
-        """Raises `InvalidArgument` for an unknown voice; empty is the first."""
+        """Create a segment. An empty voice means the first. Raises `InvalidArgument` for an unknown
+        voice."""
         voice = choose_voice(settings.voice, self._model.voices)
         return TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Take a chunk in; see `FrameEngine.accept`."""
+        """Add a chunk of input; see `FrameEngine.accept`."""
         super().accept(key, chunk)
         segment = self._segments[key]
         if (changed := segment.prompt.take_change()) is not None:
@@ -79,10 +81,10 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         return PendingStep(list(zip(drawing, draws, strict=True))) if drawing else None
 
     def take_drawn(self, segment: TalkerSegment, drawn: Drawn) -> Sequence[EngineEvent]:
-        """Emit what was drawn, or end with it."""
+        """Emit the sampled frame, or finish the segment."""
         return self.take_frame(segment, drawn, self._model.stop_code)
 
 
 def _next_draw(segment: TalkerSegment) -> FrameDraw[int]:
-    """The next row and draw of a segment that can, which are launched now."""
+    """Return the next row and draw of a segment, and mark them as launched."""
     return segment.launch(segment.take_text(segment.launched))

@@ -1,4 +1,4 @@
-"""Loads the talker of a Qwen3-Omni checkpoint."""
+"""Load the talker of a Qwen3-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ DEFAULT_SAMPLING = Sampling(
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load the talker and the thinker's word table; no other weights are read.
+    """Load the talker and the thinker's word table; other weights are not read.
 
-    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
-    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
-    `FailedPrecondition` when the checkpoint does not fit together.
+    `bucketing` of None means the choice of `config.graphs`: CUDA graphs, or no graphs on a CPU.
+    Raises `InvalidArgument` for unsupported settings or if the slots do not fit in memory, and
+    `FailedPrecondition` if the parts of the checkpoint do not match.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)
     check_device(config)
-    told = read_config(model_dir)
-    check_fields(model_dir / CONFIG_FILE, told, PARTS)
+    fields = read_config(model_dir)
+    check_fields(model_dir / CONFIG_FILE, fields, PARTS)
     whole = load_config(OmniConfig, model_dir, "thinker_config", "talker_config", "code2wav_config")
     most = whole.talker_config.text_config.max_position_embeddings
     weights = Weights(model_dir)
@@ -79,7 +79,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     )
     weight_bytes = module_bytes(module)
     code_entries = int(whole.code2wav_config.codebook_size)
-    special = SpecialIds.from_config(told)
+    special = SpecialIds.from_config(fields)
     ears = whole.thinker_config.audio_config
     model = Talker(
         module,

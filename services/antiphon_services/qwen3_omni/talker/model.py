@@ -1,4 +1,4 @@
-"""The talker of one checkpoint: what the engine computes with."""
+"""The talker model of a checkpoint: forward passes and sampling."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from antiphon_services.lm.readback import PendingDraw, Readback
 from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
 from antiphon_services.qwen3_omni.talker.rows import RowTable
 
-# The last ids of the vocabulary are control ids, of which only the stop code may be
-# drawn: a literal of `Qwen3OmniMoeForConditionalGeneration.generate`.
+# The last ids of the vocabulary are control ids. Sampling allows only the stop code among them: a
+# literal of `Qwen3OmniMoeForConditionalGeneration.generate`.
 CONTROL_IDS = 1024
 
-# The code predictor's, when it does not draw greedily: literals of
+# Settings of the code predictor for sampling that is not greedy: literals of
 # `prepare_inputs_for_generation`; the temperature is `generate`'s default.
 PREDICTOR_SAMPLING = Sampling(
     temperature=1.0, top_k=50, top_p=0.8, repetition_penalty=1.0, seed=0, max_tokens=1
@@ -34,14 +34,17 @@ PREDICTOR_SAMPLING = Sampling(
 
 
 class Talker(GroupedFrameDecoder):
-    """Forward passes and draws. `module` is HF's talker for conditional generation.
+    """Forward passes and sampling of the talker.
 
-    `embeddings` [V, thinker hidden] is the thinker's word table, `code_entries` the
-    size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
-    draw codes that are in no codebook or has no voice, and `InvalidArgument` when there is no
-    memory for `slots` segments of `context_limit` positions. `window` is that of `TalkerPrompt`.
-    `to_device` brings hidden rows, `readback` frames; without the latter each step waits for them.
-    `bucketing` runs what can be a graph, by `kernels` if there are any.
+    `module` has the interface of Hugging Face's talker for conditional generation. `embeddings` [V,
+    thinker hidden] is the thinker's word table, and `code_entries` the size of code2wav's
+    codebooks. `window` is the window of `TalkerPrompt`. `to_device` copies hidden rows to the
+    device, and `readback` copies frames back; without `readback` each step waits for its frames.
+    `bucketing` runs parts of a step as CUDA graphs, with `kernels` if they are given.
+
+    Raises `FailedPrecondition` if the talker could sample codes outside the codebooks or has no
+    voice, and `InvalidArgument` if the memory does not hold `slots` segments of `context_limit`
+    positions.
     """
 
     def __init__(
@@ -84,16 +87,16 @@ class Talker(GroupedFrameDecoder):
         self._readback = readback or Readback(None)
         ids = torch.arange(vocabulary, device=self._device)
         self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)
-        # By slot: how far its positions, behind the prompt, are from its places.
+        # By slot: the difference of position and place of the rows after the prompt.
         self._shifts = [0] * slots
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Names in lower case, the default first."""
+        """Voice names in lower case, the default first."""
         return self.rows.voices
 
     def new_prompt(self) -> TalkerPrompt:
-        """An empty prompt of this checkpoint's ids and widths."""
+        """Return an empty prompt with the ids and widths of this checkpoint."""
         return TalkerPrompt(
             self._special, self.rows.vocabulary, self.rows.hidden_row_width, window=self._window
         )
@@ -111,12 +114,12 @@ class Talker(GroupedFrameDecoder):
         draws: Sequence[FrameDraw[int]],
         known: Sequence[KnownPart[TalkerPrompt]] = (),
     ) -> list[PendingDraw]:
-        """Append the rows of all in one forward; then a frame for each of `draws`, in order.
+        """Append all rows in one forward pass, and return a pending frame for each of `draws`, in
+        order.
 
         A segment may have its last chunk, its last `known` frames and its first draw in one step.
-        Nothing in here
-        waits for the device where it copies beside its work, both ways, unless its experts
-        ask it: see `antiphon_services.lm.experts`.
+        With asynchronous copies in both directions, the step does not wait for the device, except
+        for routing of experts in `antiphon_services.lm.experts`.
         """
         arranged = self.arrange([*chunks, *known], draws)
         ordered, filled = arranged.draws, arranged.filled
@@ -138,9 +141,10 @@ class Talker(GroupedFrameDecoder):
         known: Sequence[KnownPart[TalkerPrompt]],
         draws: Sequence[FrameDraw[int]],
     ) -> Tensor | None:
-        """The positions of all rows as attention turns them; None if they are plain.
+        """Return the rotary positions of all rows, or None if they equal their places in the
+        sequence.
 
-        Images and videos take fewer of these than rows, and one along each axis.
+        Images and videos have fewer positions than rows, and different positions along each axis.
         """
         for each in chunks:
             self._shifts[each.slot] = each.prompt.position_shift
@@ -153,20 +157,22 @@ class Talker(GroupedFrameDecoder):
         shifted = np.array([at + self._shifts[slot] for at, slot in places], np.int64)
         parts.append(np.repeat(shifted[:, None], 3, axis=1))
         positions = np.concatenate(parts)
-        # Only rows that are seen differ by axis; without any, graphs can run.
+        # Only rows of images and videos differ by axis. Without them, graphs can run.
         same = (positions == positions[:, :1]).all()
         return on_device(positions[:, 0].copy() if same else positions, self._device)
 
     def first_code_rows(self, codes: Tensor) -> Tensor:
-        """[n, hidden]: the embeddings of first codes."""
+        """Return the embeddings of first codes, [n, hidden]."""
         return self.rows.code(codes)
 
     def _known_rows(self, part: KnownPart[TalkerPrompt]) -> Tensor:
-        """[n, hidden]: what `_next_rows` would have been, were the frames drawn."""
+        """Return the rows, [n, hidden], that `_next_rows` would return if the known frames were
+        sampled."""
         text = self.rows.text(on_device(part.texts, self._device))
         return self.known_sides(part, self.rows.begin) + text
 
     def _next_rows(self, draws: Sequence[FrameDraw[int]]) -> Tensor:
-        """[n, hidden]: the codes of the frames before, and the text that goes with them."""
+        """Return rows, [n, hidden], with the codes of the previous frames and the text ids of the
+        draws."""
         tokens = on_device([each.text for each in draws], self._device)
         return self.next_sides(draws) + self.rows.text(tokens)

@@ -1,6 +1,6 @@
-"""The talker of Qwen3-Omni, with the checkpoint's names.
+"""The weights of Qwen3-Omni's talker, under the names of the checkpoint.
 
-The modules hold weights; `antiphon_services.lm` computes with them.
+`antiphon_services.lm` computes with these modules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon_services.lm.modules import (
 
 
 class OmniTalkerModule(nn.Module):
-    """All of `talker.`; `config` is `talker_config`."""
+    """All weights below `talker.`; `config` is `talker_config`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class OmniTalkerModule(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.codec_head.weight.device
 
 
@@ -55,7 +55,7 @@ class _OmniTalkerStack(nn.Module):
 
 
 class _Projection(nn.Module):
-    """From the thinker's width to the talker's."""
+    """Project rows from the thinker's width to the talker's."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _Projection(nn.Module):
         self.act_fn = activation(text.hidden_act)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[n, thinker's width] to [n, hidden]."""
+        """Project [n, thinker hidden] to [n, hidden]."""
         projected: Tensor = self.linear_fc2(self.act_fn(self.linear_fc1(rows)))
         return projected
 

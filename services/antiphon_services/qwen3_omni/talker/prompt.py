@@ -1,19 +1,21 @@
-"""What has arrived of one segment's input, and what the talker may compute from it.
+"""The input of a talker segment that has arrived, and the rows that are ready to compute.
 
-The talker's prompt is all user turns of the thinker's prompt and then nine rows
-about the answer. With A the ids from the last assistant header on (the prompt's
-tail and then the reply), the text side of those nine is
+The talker's prompt consists of all user turns of the thinker's prompt, followed by nine rows for
+the answer. Let A be the ids from the last assistant header on: the end of the prompt and then the
+reply. The text side of the nine rows is
 
     A[0]  A[1]  A[2]  tts_pad x 4  tts_bos  A[3]
 
-and each later step adds one row: A[4], A[5], ... then one tts_eos, then tts_pad.
-Laws: a row exists only when everything in it has arrived, and tts_eos and tts_pad
-only when `tokens` has ended, so that a late token is never spoken as silence.
+Each later step adds one row: A[4], A[5], and so on, then one tts_eos, then tts_pad.
 
-A prompt may grow while the user speaks: its ids come in pieces, and hidden rows may come again,
-from some row on, until `prompt` has ended. Nothing behind the user rows is ready before.
-Mirrors `Qwen3OmniMoeForConditionalGeneration.generate` and its
-`_get_talker_assistant_parts`. No torch here.
+A row is ready only if all of its parts have arrived. tts_eos and tts_pad are ready only after the
+end of `tokens`, so that the talker does not speak silence for a late token.
+
+A prompt may grow while the user speaks. Its ids then arrive in pieces, and hidden rows may be sent
+again from some row on, until the end of `prompt`. Until then only user rows are ready.
+
+Mirrors `Qwen3OmniMoeForConditionalGeneration.generate` and `_get_talker_assistant_parts`. This
+module does not import torch.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 class TalkerPrompt:
-    """One segment's prompt and reply, as far as they have come.
+    """The prompt and reply of one segment, as far as they have arrived.
 
-    `vocabulary` bounds the ids; `row_width` is the width of hidden rows; `window` is how many of
-    them the thinker makes at a time of what is being said, or 0.
+    `vocabulary` is the limit of ids, `row_width` the width of hidden rows. `window` is the number
+    of hidden rows that the thinker computes at once during a growing recording, or 0.
     """
 
     def __init__(
@@ -74,33 +76,34 @@ class TalkerPrompt:
 
     @property
     def prompt_rows(self) -> int | None:
-        """Length of the talker's prompt; None until the prompt's ids have come."""
+        """The length of the talker's prompt, or None until all ids of the prompt have arrived."""
         return self.user_rows + ANSWER_ROWS if self._ids_finished else None
 
     @property
     def user_rows(self) -> int:
-        """How many of the prompt's rows come before the nine of the answer."""
+        """The number of rows before the nine rows of the answer."""
         return 0 if self._user_ids is None else len(self._user_ids)
 
     @property
     def position_shift(self) -> int:
-        """What to add to a row's place behind the user rows for the position that turns it."""
+        """The difference of rotary position and place in the sequence, for rows after the user
+        rows."""
         return self._next_position - self.user_rows
 
     def positions(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Positions [n, 3] (time, height, width) that turn the prompt's rows."""
+        """Return rotary positions [n, 3] (time, height, width) of rows of the prompt."""
         answer = np.arange(max(start, self.user_rows), max(stop, self.user_rows))
         later = np.repeat(answer[:, None] + self.position_shift, 3, axis=1)
         return np.concatenate((self._positions[start:stop], later))
 
     @property
     def silent(self) -> bool:
-        """Whether it is certain that there is nothing to say."""
+        """Whether the reply is known to be empty."""
         return self._tokens_finished and self._ids_finished and self._answer_length <= HEADER_ROWS
 
     @property
     def ready_rows(self) -> int:
-        """How many rows of the prompt, from its start, can be computed."""
+        """The number of rows, from the start of the prompt, that are ready to compute."""
         if self._user_ids is None:
             return 0
         if self._rows_come < len(self._heard):
@@ -114,34 +117,35 @@ class TalkerPrompt:
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """Where the user's turns end, and the windows of what they hear, as far as that is known.
+        """The ends of user turns and of audio windows, as far as they are known.
 
-        So what is in of a turn that is being spoken is all that the thinker has told of it.
+        Parts of the prompt end here, so that a growing turn is computed up to the last row that the
+        thinker has sent.
         """
         return self._cuts
 
     def is_behind_window(self, row: int) -> bool:
-        """Whether a whole window of what is heard ends before this row."""
+        """Return whether a full audio window ends just before this row."""
         return bool((self._windows == row).any())
 
     @property
     def next_prompt_edge(self) -> str:
-        """The edge that the first row which is not ready waits for."""
+        """The edge that supplies the first row that is not ready."""
         complete = self._ids_finished and self._rows_come == len(self._heard)
         return TOKENS if complete and not self._may_change else PROMPT
 
     @property
     def _may_change(self) -> bool:
-        """Whether more ids may come, or rows again."""
+        """Whether more ids may arrive, or hidden rows may be replaced."""
         return self._grows and not self._prompt_finished
 
     def take_change(self) -> int | None:
-        """The first row that has come again, told once; None if none has."""
+        """Return the first row that was replaced since the last call, or None."""
         changed, self._changed = self._changed, None
         return changed
 
     def prompt_text(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Text ids of ready prompt rows; at hidden rows, the placeholder's id."""
+        """Return the text ids of ready rows; hidden rows have the placeholder's id."""
         assert self._user_ids is not None
         special = self._special
         answer = [self._answer(index) for index in range(min(self._answer_length, HEADER_ROWS + 1))]
@@ -152,29 +156,30 @@ class TalkerPrompt:
         return np.concatenate((self._user_ids[start:stop], np.array(later, np.int64)))
 
     def hidden_rows(self, start: int, stop: int) -> tuple[npt.NDArray[np.intp], Tensor | None]:
-        """Which of the prompt rows are hidden rows, counted from `start`, and those rows.
+        """Return the indices of hidden rows among these rows, relative to `start`, and the hidden
+        rows.
 
-        The rows are handed over: each range may be asked for once, in order, but for those that
-        have come again.
+        The prompt drops the rows that it returns. Ranges must be requested in order and once,
+        except for rows that were replaced.
         """
         first, last = map(int, np.searchsorted(self._heard, (start, stop)))
         if first == last:
             return self._heard[:0], None
         taken = self._come(first, last)
-        # What comes again may begin within a part that is computed as a whole.
+        # A replacement may begin within a part that is computed as a whole.
         if not self._may_change:
             left = self._rows[0][last - self._rows_first :]
             self._rows, self._rows_first = [left] if len(left) else [], last
         return self._heard[first:last] - start, taken
 
     def _come(self, first: int, last: int) -> Tensor:
-        """Hidden rows that have come, and were not handed over."""
+        """Return hidden rows that have arrived and were not taken."""
         if len(self._rows) > 1:
             self._rows = [np.concatenate(self._rows)]
         return self._rows[0][first - self._rows_first : last - self._rows_first]
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Of ready rows that have not been handed over; None for those of the answer."""
+        """Return the name of ready rows that were not taken, or None for rows of the answer."""
         if self._user_ids is None or stop > self.user_rows:
             return None
         first, last = map(int, np.searchsorted(self._heard, (start, stop)))
@@ -182,11 +187,11 @@ class TalkerPrompt:
         return part_name(start, self._positions[start:stop], self._user_ids[start:stop], *rows)
 
     def pass_part(self, start: int, stop: int) -> None:
-        """These ready rows are in the slot: they need not be handed over."""
+        """Drop the hidden rows of ready rows whose keys and values the slot already has."""
         self.hidden_rows(start, stop)
 
     def text(self, step: int) -> int | None:
-        """The text id of decode step `step` (from 0); None when it has not come."""
+        """Return the text id of decode step `step`, from 0, or None if it has not arrived."""
         index = HEADER_ROWS + 1 + step
         if index < self._answer_length:
             return self._answer(index)
@@ -195,7 +200,7 @@ class TalkerPrompt:
         return self._special.tts_eos if index == self._answer_length else self._special.tts_pad
 
     def accept(self, chunk: InputChunk) -> None:
-        """Take a chunk in. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
+        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
         if chunk.edge == PROMPT:
             self._accept_prompt(chunk)
         elif chunk.edge == TOKENS:
@@ -226,7 +231,7 @@ class TalkerPrompt:
                 edge=PROMPT,
             )
         special = self._special
-        # A copy, as of all that is kept: the chunk's bytes may belong to a transport.
+        # Copy all kept arrays: the chunk's memory may belong to a transport.
         ids = self._ids = np.concatenate((self._ids, come))
         self._ids_finished = "more_ids" not in chunk.tensors
         self._grows = self._grows or not self._ids_finished
@@ -242,7 +247,7 @@ class TalkerPrompt:
         )
         outgrown = self._positions.max(1) > np.arange(len(users))
         if outgrown.any() or self._next_position > len(users):
-            # The positions that are prepared are those of rows.
+            # The prepared positions are those of rows.
             raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
         self._heard = np.flatnonzero(is_media(ids[users], special))
         self._heard_positions = users[self._heard]
@@ -253,11 +258,12 @@ class TalkerPrompt:
         self._cuts = np.union1d(turns, self._windows)
 
     def _window_ends(self, heard: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-        """Behind the whole windows of each recording, given which rows are `heard`."""
+        """Return the end of each full window of each recording; `heard` marks the rows of
+        recordings."""
         if not self._window:
             return np.empty(0, np.intp)
         behind = np.flatnonzero(heard) + 1
-        # A recording's rows stand side by side, and words between two recordings.
+        # The rows of a recording are contiguous, and other ids separate two recordings.
         begins = np.flatnonzero(heard & ~np.append(False, heard[:-1]))
         first = begins[np.searchsorted(begins, behind) - 1]
         ends: npt.NDArray[np.intp] = behind[(behind - first) % self._window == 0]
@@ -287,7 +293,7 @@ class TalkerPrompt:
         self._rows_come = end
 
     def _forget_rows(self, first: int) -> None:
-        """Hidden rows come again from this one on, if there were any."""
+        """Drop the hidden rows from this one on, and note the change, if there are any."""
         if first < self._rows_come:
             kept = np.concatenate(self._rows)[: first - self._rows_first]
             self._rows = [kept] if len(kept) else []
@@ -325,13 +331,13 @@ class TalkerPrompt:
         return len(self._answer_head) + len(self._reply)
 
     def _answer(self, index: int) -> int:
-        """A[index]."""
+        """Return A[index]."""
         head = len(self._answer_head)
         return self._answer_head[index] if index < head else self._reply[index - head]
 
 
 def _grids(tensors: Tensors) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Copies of what the prompt shows: grids int32 [n, 3] and steps int32 [n]. Raises
+    """Return copies of the prompt's grids, int32 [n, 3], and steps, int32 [n]. Raises
     `DataLoss`."""
     grids = tensors.get("grids", np.empty((0, 3), np.int32))
     steps = tensors.get("steps", np.empty(0, np.int32))

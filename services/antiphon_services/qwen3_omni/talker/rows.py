@@ -1,7 +1,7 @@
-"""The talker's input rows: tables that turn ids, hidden rows and codes into them.
+"""Compute the talker's input rows from ids, hidden rows and codes.
 
-A text row is `text_projection(thinker embedding)`: a function of the id alone, so
-the projected table is computed once at load. Mirrors `_get_talker_user_parts` and
+A text row is `text_projection(thinker embedding)`, which depends only on the id. The projected
+table is therefore computed once, at load. Mirrors `_get_talker_user_parts` and
 `_get_talker_assistant_parts`.
 """
 
@@ -21,10 +21,10 @@ from antiphon_services.qwen3_omni.talker.prompt import HEADER_ROWS, TalkerPrompt
 
 
 class RowTable:
-    """Rows for one checkpoint. `talker` is HF's talker for conditional generation.
+    """The rows of one checkpoint. `talker` has the interface of Hugging Face's talker.
 
-    `embeddings` [V, thinker hidden], of any dtype and device, is the thinker's table;
-    `to_device` brings the hidden rows of prompts.
+    `embeddings` [V, thinker hidden], of any dtype and device, is the thinker's word table.
+    `to_device` copies the hidden rows of prompts to the device.
     """
 
     def __init__(self, talker: Any, embeddings: Tensor, to_device: ToDevice | None = None) -> None:
@@ -45,7 +45,8 @@ class RowTable:
             ]
             for voice, speaker in _voices(config).items()
         }
-        # The codec side of the prompt's last row, as if it were a frame before the first.
+        # The codec side of the prompt's last row, which takes the place of a frame before the
+        # first.
         self.begin: Tensor = self._codes[config.codec_bos_id]
         self.voices = tuple(self._codec_side)
         self._to_device = to_device or ToDevice.direct(self._text.device)
@@ -53,7 +54,7 @@ class RowTable:
         self.hidden_row_width = int(config.thinker_hidden_size)
 
     def prompt(self, prompt: TalkerPrompt, start: int, stop: int, voice: str) -> Tensor:
-        """Rows `start` to `stop` [n, hidden] of the prompt, which must be ready."""
+        """Return rows `start` to `stop` of the prompt, [n, hidden]. The rows must be ready."""
         device = self._text.device
         rows = self._text[on_device(prompt.prompt_text(start, stop), device)]
         where, hidden = prompt.hidden_rows(start, stop)
@@ -67,16 +68,16 @@ class RowTable:
         return rows
 
     def text(self, tokens: Tensor) -> Tensor:
-        """[n, hidden]: the rows of text ids, int64 [n]."""
+        """Return the rows of text ids: int64 [n] to [n, hidden]."""
         return self._text[tokens]
 
     def code(self, codes: Tensor) -> Tensor:
-        """[n, hidden]: the talker's embeddings of first codes, int64 [n]."""
+        """Return the talker's embeddings of first codes: int64 [n] to [n, hidden]."""
         return self._codes[codes]
 
 
 def _voices(config: Any) -> Mapping[str, int]:
-    """Speaker ids by lower-case name, the default first. Raises `FailedPrecondition`."""
+    """Return speaker ids by lower-case name, the default first. Raises `FailedPrecondition`."""
     voices = {name.lower(): speaker for name, speaker in (config.speaker_id or {}).items()}
     if not all(
         isinstance(speaker, int) and 0 <= speaker < config.text_config.vocab_size

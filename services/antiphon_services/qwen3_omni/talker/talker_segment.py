@@ -1,8 +1,7 @@
-"""One segment of the talker: what it has, what it waits for, what comes next.
+"""The state of a talker segment.
 
-The prompt's last row is the first text of the reply with a codec side that stands for a frame
-before the first; so from there on each step is one row and one draw, whichever session it
-belongs to.
+The last row of the prompt has the first text id of the reply, and a codec side in place of a
+previous frame. From there on each step is one row and one draw for every segment.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from antiphon_services.qwen3_omni.talker.prompt import TOKENS, TalkerPrompt
 
 @dataclass(slots=True)
 class TalkerSegment(FrameSegment[TalkerPrompt]):
-    """`frames` are the draws that were handed on."""
+    """A talker segment; `frames` counts the draws that were emitted."""
 
     def has_row(self, step: int) -> bool:
-        """Whether the text of draw number `step` has come."""
+        """Return whether the text id of draw `step` has arrived."""
         return self.prompt.text(step - 1) is not None
 
     def take_text(self, step: int) -> int:
-        """The text id of that row."""
+        """Return the text id of draw `step`."""
         token = self.prompt.text(step - 1)
         assert token is not None
         return token
 
     def least_part_rows(self, start: int) -> int:
-        """What follows a recording's last whole window has a part of its own up to the turn's end,
-        however short: later turns go on behind it."""
+        """The rows between a recording's last full window and the end of the turn form a part of
+        any length, so that later turns continue after it."""
         if self.prompt.is_behind_window(start):
             return 1
         return FrameSegment.least_part_rows(self, start)
 
     @property
     def missing_edge(self) -> str:
-        """`prompt` or `tokens`."""
+        """The edge that the segment waits for: `prompt` or `tokens`."""
         return TOKENS if self.prompt_complete else self.prompt.next_prompt_edge

@@ -1,4 +1,4 @@
-"""What the talker is warmed up with."""
+"""Warm up the talker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from antiphon_services.qwen3_omni.talker.prompt import ANSWER_ROWS, PROMPT, TOKE
 def warm_up(
     engine: TalkerEngine, special: SpecialIds, sampling: Sampling, slots: int, context_limit: int
 ) -> None:
-    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives no codes."""
+    """Warm up the engine; see `antiphon_services.lm.warm_up`. Raises `Internal` if it emits no
+    codes."""
     speak(
         engine, CODES, sampling, slots, context_limit - ANSWER_ROWS, partial(_make_input, special)
     )
 
 
 def _make_input(special: SpecialIds, rows: int) -> Iterator[InputChunk]:
-    """A user's turn of `rows` ids, and a reply of one token."""
+    """Yield a user turn of `rows` ids, and a reply of one token."""
     user = [special.im_start, special.user] + [special.assistant] * max(rows - 2, 0)
     header = [special.im_start, special.assistant, special.assistant]
     ids = np.array(user[:rows] + header, np.int32)

@@ -1,1 +1,1 @@
-"""The thinker stage: a conversation in; text, prompt rows and ids to be spoken out."""
+"""The thinker stage: a conversation to text, hidden rows of the prompt, and ids to speak."""

@@ -1,4 +1,4 @@
-"""How Qwen3-Omni's audio tower counts, and what it makes recordings share."""
+"""The number of rows and the batching rules of Qwen3-Omni's audio tower."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from antiphon_services.thinker.audio import AudioTower
 
 
 def audio_tower(n_window: int, n_window_infer: int = 0) -> AudioTower:
-    """Of an encoder whose chunks have `2 * n_window` mel frames, and which attends within windows
-    of `n_window_infer`.
+    """Describe an encoder with chunks of `2 * n_window` mel frames and attention within windows of
+    `n_window_infer`.
 
-    It pads its chunks to the longest one of the call. A window that is no whole number of chunks
-    is none that can be encoded alone.
+    The encoder pads its chunks to the longest chunk of the call. Windows can be encoded separately
+    only if a window is a whole number of chunks.
     """
     window = n_window_infer if window_positions(n_window, n_window_infer) else 0
     return AudioTower(partial(encoder_positions, n_window=n_window), 2 * n_window, window)
 
 
 def encoder_positions(frames: int, n_window: int) -> int:
-    """Positions that the audio encoder makes of mel frames.
+    """Return the number of rows that the audio encoder computes from mel frames.
 
-    Mirrors `_get_feat_extract_output_lengths`: 13 for each whole chunk of
-    `2 * n_window` frames, and the rest halved three times, rounding up.
+    Mirrors `_get_feat_extract_output_lengths`: 13 for each full chunk of `2 * n_window` frames, and
+    the remaining frames halved three times, rounded up.
     """
     chunks, rest = divmod(frames, 2 * n_window)
     for _ in range(3):

@@ -1,7 +1,7 @@
 """The audio tower of Qwen3-Omni: mel frames to rows of the thinker's width.
 
-The arithmetic and its order are those of `Qwen3OmniMoeAudioEncoder` in transformers, with
-`sdpa` attention. `antiphon_services.qwen3_omni.thinker.towers` cuts the pieces that a call takes.
+The operations and their order equal `Qwen3OmniMoeAudioEncoder` of transformers with `sdpa`
+attention. `antiphon_services.qwen3_omni.thinker.towers` prepares the inputs of a call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TowerOutput:
 
 
 class AudioTowerModule(nn.Module):
-    """All of `thinker.audio_tower.`; `config` is `audio_config`."""
+    """All weights below `thinker.audio_tower.`; `config` is `audio_config`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -57,10 +57,11 @@ class AudioTowerModule(nn.Module):
         cu_seqlens: Tensor,
         return_dict: bool = True,
     ) -> TowerOutput:
-        """The rows of padded chunks [chunks, mel bins, frames].
+        """Encode padded chunks [chunks, mel bins, frames].
 
-        `valid_indices` are the rows that are not padding, `cu_seqlens` the bounds of attention
-        windows among them. `chunk_lengths` and `return_dict` are there for transformers' towers.
+        `valid_indices` are the rows that are not padding, and `cu_seqlens` the bounds of attention
+        windows among them. `chunk_lengths` and `return_dict` match the signature of transformers'
+        towers, and have no effect.
         """
         del chunk_lengths, return_dict
         chunks = padded_feature.unsqueeze(1).to(dtype=self.conv2d1.weight.dtype)
@@ -77,7 +78,7 @@ class AudioTowerModule(nn.Module):
         return TowerOutput(self.proj2(self.act(self.proj1(self.ln_post(rows)))))
 
     def _downsampled(self, chunks: Tensor) -> Tensor:
-        """An eighth of the mel bins and of the frames."""
+        """Reduce the mel bins and the frames by a factor of 8."""
         for convolution in (self.conv2d1, self.conv2d2, self.conv2d3):
             chunks = functional.gelu(convolution(chunks))
         return chunks
@@ -97,7 +98,7 @@ class _TowerAttention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, rows: Tensor, windows: list[int]) -> Tensor:
-        """Rows see those of their own window."""
+        """Apply attention within each window."""
         projected = (self.q_proj(rows), self.k_proj(rows), self.v_proj(rows))
         heads = [
             each.view(len(rows), self._heads, -1).transpose(0, 1).unsqueeze(0) for each in projected
@@ -124,7 +125,7 @@ class _TowerLayer(nn.Module):
         self.final_layer_norm = nn.LayerNorm(width)
 
     def forward(self, rows: Tensor, windows: list[int]) -> Tensor:
-        """Attention and MLP, each added to what it read."""
+        """Apply attention and the MLP, each with a residual connection."""
         rows = rows + self.self_attn(self.self_attn_layer_norm(rows), windows)
         inner = self.activation_fn(self.fc1(self.final_layer_norm(rows)))
         rows = rows + self.fc2(inner)
@@ -135,7 +136,7 @@ class _TowerLayer(nn.Module):
 
 
 def _sinusoids(length: int, channels: int) -> Tensor:
-    """Sines, then cosines, of each position: [length, channels]."""
+    """Return sines followed by cosines of each position, [length, channels]."""
     step = math.log(MAX_TIMESCALE) / (channels // 2 - 1)
     scales = torch.exp(-step * torch.arange(channels // 2).float())
     times = torch.arange(length)[:, None] * scales[None, :]

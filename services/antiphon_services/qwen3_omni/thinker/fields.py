@@ -1,4 +1,4 @@
-"""What the thinker does with each field of `config.json`; see `stage/config_fields.py`."""
+"""The fields of `config.json` that the thinker supports; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THINKER = ConfigPart(
         "position_id_per_seconds"
     ),
     only={"tie_word_embeddings": OFF},
-    # The rest is about the sound of videos, which is not heard.
+    # The other fields concern the audio tracks of videos, which are not supported.
     idle=names(
         "audio_start_token_id audio_end_token_id vision_start_token_id vision_end_token_id "
         "user_token_id seconds_per_chunk"
@@ -45,7 +45,7 @@ TEXT = ConfigPart(
         "norm_topk_prob mlp_only_layers"
     ),
     only={"shared_expert_intermediate_size": (None, 0), "use_qk_norm": (None, True)},
-    # The head is tied, or not, by the thinker's own field.
+    # The thinker's own field determines whether the head is tied.
     idle=names("tie_word_embeddings"),
     ropes=STATIC_ROPES,
 )
@@ -64,7 +64,7 @@ VISION = ConfigPart(
 )
 PARTS = (WHOLE, THINKER, TEXT, AUDIO, VISION)
 
-# What vLLM's model does not compute as Hugging Face's does, or was not compared.
+# Fields that vLLM's model does not support as Hugging Face's does, or that were not compared.
 _VLLM_TEXT = replace(
     TEXT,
     computed=TEXT.computed - names("attention_bias decoder_sparse_step hidden_act mlp_only_layers"),

@@ -1,4 +1,4 @@
-"""Loads the thinker of a Qwen3-Omni checkpoint."""
+"""Load the thinker of a Qwen3-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def load(
     *,
     prefill_rows: int | None = None,
 ) -> LoadedStage:
-    """The thinker of a checkpoint directory, warmed up.
+    """Load the thinker of a checkpoint directory, and warm it up.
 
-    `prefill_rows` is the most prompt rows that share one step with those that decode, what
-    `text_rows` chooses if None, and `bucketing` what `config.graphs` does, both in the torch
-    engine. Raises `InvalidArgument` for an engine or a context limit that it does not have,
-    `FailedPrecondition` for a checkpoint that is not complete or asks for what is not computed.
+    In the torch engine, `prefill_rows` is the maximum of prompt rows in a step with decoding
+    segments; None means the choice of `text_rows`. `bucketing` of None means the choice of
+    `config.graphs`. Raises `InvalidArgument` for an unsupported engine or context limit, and
+    `FailedPrecondition` for an incomplete checkpoint or unsupported fields.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
@@ -70,7 +70,7 @@ def load(
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
     intake = load_intake(model_dir, config, name)
     if name == VLLM:
-        # Loads transformers' modelling code, as vLLM does.
+        # Loads transformers' modeling code, as vLLM does.
         from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
             Qwen3OmniMoeProcessorKwargs,
         )
@@ -108,19 +108,19 @@ def load(
 
 
 def _load_config(model_dir: Path) -> Any:
-    """The configuration; one that makes audio has a talker's."""
+    """Return the configuration. It must have a talker's part unless audio output is disabled."""
     silent = read_config(model_dir).get("enable_audio_output") is False
     parts = ("thinker_config",) if silent else ("thinker_config", "talker_config")
     return load_config(OmniConfig, model_dir, *parts)
 
 
 def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
-    """Chat template, tokeniser and audio front end of the directory, for an engine."""
+    """Load the chat template, tokenizer and audio front end of the directory for an engine."""
     whole = _load_config(model_dir)
     extractor = load_extractor(model_dir)
-    told = read_config(model_dir)
-    # A checkpoint without a talker lacks the talker's ids, which nothing asks for then.
-    special = SpecialIds.from_config(told if whole.enable_audio_output else whole.to_dict())
+    fields = read_config(model_dir)
+    # A checkpoint without a talker has no talker ids. They are not used then.
+    special = SpecialIds.from_config(fields if whole.enable_audio_output else whole.to_dict())
     ears, text = whole.thinker_config.audio_config, whole.thinker_config.text_config
     prompts = PromptFactory(
         chat=load_chat_tokenizer(model_dir, registered=TOKENIZER),

@@ -1,7 +1,7 @@
-"""The thinker of Qwen3-Omni without its vision tower, with the checkpoint's names.
+"""The weights of Qwen3-Omni's thinker without its vision tower, under the names of the checkpoint.
 
-The modules hold weights, and `antiphon_services.lm` computes with them; the audio tower computes
-itself.
+`antiphon_services.lm` computes with these modules, except for the audio tower, which has its own
+forward pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon_services.qwen3_omni.thinker.audio_tower import AudioTowerModule
 
 
 class ThinkerModule(nn.Module):
-    """`thinker.` without `thinker.visual.`; `config` is `thinker_config`."""
+    """All weights below `thinker.`, without `thinker.visual.`; `config` is `thinker_config`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class ThinkerModule(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.lm_head.weight.device
 
 
@@ -52,7 +52,7 @@ class _ThinkerStack(nn.Module):
 
 
 def _layer(config: Any, index: int) -> DecoderLayer:
-    """With experts, or a dense MLP if the configuration says so."""
+    """Return a decoder layer with experts, or with a dense MLP, according to the configuration."""
     bias = config.attention_bias
     attention = Attention(config, bias=bias, out_bias=bias, head_norms=True)
     step = config.decoder_sparse_step

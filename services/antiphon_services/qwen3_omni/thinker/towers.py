@@ -1,4 +1,4 @@
-"""The calls of Qwen3-Omni's audio tower; its vision tower is not run here."""
+"""Prepare the calls of Qwen3-Omni's audio tower; the torch engine has no vision tower."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from antiphon_services.qwen3_omni.thinker.audio import encoder_positions
 from antiphon_services.thinker.towers import TowerInputs
 
 MOST_CHUNKS = 64
-"""Of a call. The widest layer makes 6 MB of a chunk in bfloat16, so a call takes 0.5 GB at most."""
+"""Chunks per call. The widest layer takes 6 MB per chunk in bfloat16: at most 0.5 GB per call."""
 
 
 class Omni3Towers:
     """Implements `antiphon_services.thinker.towers.TowerPlan`."""
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:
-        """Whole windows of attention, up to `MOST_CHUNKS` chunks a call, or one window that is
-        larger. All chunks are padded to the longest of all recordings."""
+        """Yield calls with whole attention windows, up to `MOST_CHUNKS` chunks, or with one larger
+        window.
+
+        All chunks are padded to the longest chunk of all recordings.
+        """
         padded, lengths = _chunks(features, frames.tolist(), 2 * tower.n_window)
         counts = torch.tensor([encoder_positions(each, tower.n_window) for each in lengths])
-        # Rows of an attention window follow from the longest chunk.
+        # The longest chunk determines the number of rows of an attention window.
         window = int(counts.max()) * (tower.n_window_infer // (2 * tower.n_window))
         totals = [encoder_positions(each, tower.n_window) for each in frames.tolist()]
         windows = torch.tensor(_bounds(totals, window), dtype=torch.int32)
@@ -47,15 +50,15 @@ class Omni3Towers:
             first = stop
 
     def vision(self, tower: Any, grid: Tensor) -> TowerInputs:
-        """The torch engine of this family sees nothing."""
+        """Raise `Internal`: the torch engine of this family does not support images."""
         raise Internal("Qwen3-Omni's torch engine has no vision tower")
 
 
 def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, list[int]]:
-    """Every recording's frames in chunks of this size, padded to the longest chunk
-    [chunks, mel bins, frames], and how many frames each chunk has.
+    """Cut every recording into chunks of `size` frames, and pad them to the longest chunk.
 
-    `features` [mel bins, frames] are those of all recordings, one behind the other.
+    `features` [mel bins, frames] holds all recordings one after another. Returns the chunks
+    [chunks, mel bins, frames], and the number of frames of each.
     """
     lengths = [min(size, count - start) for count in frames for start in range(0, count, size)]
     parts = torch.split(features.T, lengths)
@@ -63,8 +66,10 @@ def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, lis
 
 
 def _bounds(totals: list[int], window: int) -> list[int]:
-    """Where attention windows begin and end among the rows of all recordings; no window holds rows
-    of two."""
+    """Return the bounds of attention windows among the rows of all recordings.
+
+    A window does not extend over two recordings.
+    """
     bounds = [0]
     for total in totals:
         first = bounds[-1]

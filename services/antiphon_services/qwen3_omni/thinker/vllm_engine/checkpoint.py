@@ -1,4 +1,4 @@
-"""What vLLM has to know of a checkpoint."""
+"""Describe a checkpoint for vLLM."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from antiphon_services.vllm.arguments import TextShape
 
 
 def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
-    """`checkpoint` is the `config.json`. Raises `FailedPrecondition` for a layer that the tap
-    cannot be at."""
+    """Return what vLLM needs of a `config.json`.
+
+    Raises `FailedPrecondition` if the tapped layer does not exist.
+    """
     text = checkpoint["thinker_config"]["text_config"]
     silent = checkpoint.get("enable_audio_output") is False
     layer = 0 if silent else checkpoint["talker_config"]["accept_hidden_layer"]
@@ -31,13 +33,13 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
     )
     overrides = _overrides(checkpoint)
     if silent:
-        # The tapped model asks for a layer; without a talker nothing reads what it keeps.
+        # The tapped model needs a layer. Without a talker its rows are not read.
         overrides["talker_config"] = {"accept_hidden_layer": layer}
     return VllmCheckpoint(TAPPED_THINKER, shape, text["vocab_size"], overrides)
 
 
 def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """What vLLM reads of a configuration and Transformers 5 does not write of itself."""
+    """Return the fields that vLLM reads and Transformers 5 does not write."""
     thinker = checkpoint["thinker_config"]
     vision = thinker["vision_config"]
     side = math.isqrt(vision["num_position_embeddings"])

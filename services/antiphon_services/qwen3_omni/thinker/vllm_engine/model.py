@@ -1,9 +1,10 @@
-"""vLLM's Qwen3-Omni thinker with a tap, and with recordings encoded as Hugging Face does.
+"""vLLM's Qwen3-Omni thinker with a tap on hidden rows, and with Hugging Face's audio encoding.
 
-The audio tower pads its chunks to the longest of the call and sizes its attention windows
-by that, so short recordings depend on those beside them. Hugging Face has the recordings
-of one conversation there; vLLM has whatever shares the step. Recordings come by the tower's
-attention windows, and the width of each one's mask says what to pad to.
+The audio tower pads its chunks to the longest chunk of the call, and derives the size of its
+attention windows from it. The rows of a short recording therefore depend on the other recordings of
+the call. In Hugging Face these are the recordings of one conversation, in vLLM those of the step.
+Each item here is an attention window of the tower, and the width of its mask is the length to pad
+to.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from antiphon_services.vllm.tap import TapLayer
 
 
 class MixedProcessor(FeaturesBesidePixels, Qwen3OmniMoeThinkerMultiModalProcessor):
-    """The stock processor, for recordings that come as features beside images and videos."""
+    """The stock processor, for conversations with audio features together with images or videos."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -37,7 +38,7 @@ class MixedProcessor(FeaturesBesidePixels, Qwen3OmniMoeThinkerMultiModalProcesso
     dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
 )
 class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration):
-    """The stock model; what enters layer `talker_config.accept_hidden_layer` is kept."""
+    """The stock model that also keeps the input of layer `talker_config.accept_hidden_layer`."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
@@ -55,7 +56,8 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """The stock forward's hidden states [tokens, hidden]; the tapped ones stay in the cache."""
+        """Return the hidden states [tokens, hidden] of the stock forward; the cache keeps the
+        tapped rows."""
         seen = self._seen_after(inputs_embeds)
         out = super().forward(
             input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, **kwargs
@@ -68,18 +70,20 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         return hidden
 
     def _seen_after(self, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
-        """What vLLM adds for images to the tapped rows [tokens, hidden], and Hugging Face only
-        after it has recorded them; None where the tapped layer lies behind all such layers.
+        """Return what vLLM adds to the tapped rows for images, [tokens, hidden].
+
+        Hugging Face adds it only after it has recorded the rows. Returns None if the tapped layer
+        is after all layers with such additions.
         """
         level = self._tapped_layer - 1
         if inputs_embeds is None or not 0 <= level < self.deepstack_num_level:
             return None
-        # The stock forward clears it when it is through.
+        # The stock forward clears it at its end.
         seen: torch.Tensor = self.deepstack_input_embeds[level]
         return seen[: inputs_embeds.shape[0]].clone()
 
     def _process_audio_input(self, audio_input: Any) -> tuple[torch.Tensor, ...]:
-        """Embeddings [positions, hidden] of each window, in order."""
+        """Return the embeddings [positions, hidden] of each window, in order."""
         lengths = audio_input["audio_feature_lengths"].tolist()
         pieces = audio_input["input_features"].split(lengths, dim=1)
         widths = [len(mask) for mask in audio_input["feature_attention_mask"]]
@@ -89,14 +93,14 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         return tuple(made[at] for at in range(len(pieces)))
 
     def _alike(self, widths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """Indices of the windows that are padded alike, by what to."""
+        """Yield each padded length, and the indices of the windows with this length."""
         longest = 2 * self.audio_tower.n_window
         padded = [min(width, longest) for width in widths]
         for size in sorted(set(padded)):
             yield size, [at for at, each in enumerate(padded) if each == size]
 
     def _encode(self, pieces: list[torch.Tensor], padded: int) -> tuple[torch.Tensor, ...]:
-        """Embeddings of windows [mel bins, frames], their chunks padded to `padded` frames."""
+        """Encode windows [mel bins, frames] with their chunks padded to `padded` frames."""
         given = list(pieces)
         if max(piece.shape[1] for piece in given) < padded:
             given.append(given[0].new_zeros(given[0].shape[0], padded))
