@@ -6,6 +6,7 @@ that validation, derived rotary settings and unknown fields behave the same. A t
 object with transformers'.
 """
 
+# mypy: disable-error-code="no-untyped-call"
 # The base class has no annotations. The annotations here are evaluated: `strict` validates by them.
 
 from typing import Any, ClassVar

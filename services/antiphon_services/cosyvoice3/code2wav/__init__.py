@@ -1,1 +1,1 @@
-"""Codes to samples: a flow makes mel frames, a vocoder the waveform."""
+"""The code2wav stage: a flow computes mel frames from codes, and a vocoder the samples."""

@@ -1,4 +1,4 @@
-"""Utterances of codes to samples, whole or while their codes come."""
+"""Decode utterances from codes to samples, as a whole or as a stream."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from antiphon_services.flow.work import Work
 
 
 class UtteranceDecoding(Protocol):
-    """One utterance on its way from codes to samples."""
+    """The decoding of one utterance from codes to samples."""
 
     done: bool
-    """Whether all samples are made."""
+    """Whether all samples are computed."""
 
     def ready(self, count: int, *, finished: bool) -> bool:
-        """Whether something can be computed of the first `count` codes, which may be all."""
+        """Return whether the first `count` codes, which are all codes if `finished`, allow a
+        computation."""
 
     def advance(self, codes: Array, *, finished: bool) -> Work[Tensor]:
-        """Samples float32 [n] that follow those made before, of all codes so far, uint16 [count],
-        which may be all. It must be `ready`."""
+        """Compute the next samples, float32 [n], from all codes so far, uint16 [count].
+
+        The codes are complete if `finished`. The decoding must be `ready`.
+        """
 
     def close(self) -> None:
-        """Give back what it holds, at any time."""
+        """Free the pages of the decoding. May be called at any time."""
 
 
 class WholeDecoding:
-    """Waits for all codes. Each frame sees all of prompt and utterance."""
+    """Decodes when all codes have arrived; each frame attends to the whole prompt and utterance."""
 
     def __init__(self, flow: MelFlow, vocoder: HarmonicVocoder, voice: ClonedVoice) -> None:
         self._flow, self._vocoder, self._voice = flow, vocoder, voice
@@ -52,12 +55,11 @@ class WholeDecoding:
         return samples
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the decoding has no pages."""
 
 
 class StreamedDecoding:
-    """Makes samples of blocks as they are complete. Each frame sees its own block and earlier
-    ones."""
+    """Decodes block by block; each frame attends to its own block and earlier blocks."""
 
     def __init__(self, mel: MelStream, vocoder: HarmonicVocoder, device: torch.device) -> None:
         self._mel, self._vocoder, self._device = mel, vocoder, device
@@ -80,16 +82,18 @@ class StreamedDecoding:
 
 
 class SpeechDecoder:
-    """The flow, then the vocoder, with the `pages` that streamed utterances share. Must run in
-    inference mode."""
+    """The flow and the vocoder, with the `pages` that streamed utterances share.
+
+    Must be called in inference mode.
+    """
 
     def __init__(self, flow: MelFlow, vocoder: HarmonicVocoder, pages: BlockPages) -> None:
         self.flow, self.vocoder, self.pages = flow, vocoder, pages
         self.samples_per_code = FRAMES_PER_CODE * vocoder.samples_per_frame
 
     def voice(self, speaker: Array, codes: Array, mel: Array) -> ClonedVoice:
-        """A voice from the host's arrays; see `ClonedVoice`."""
-        # Copies: arrays of a message are read-only, which torch warns of.
+        """Return a voice on the device from host arrays; see `ClonedVoice`."""
+        # Copies: arrays of a message are read-only, and torch warns about them.
         device = self.flow.device
         return ClonedVoice(
             torch.tensor(speaker, device=device),
@@ -98,7 +102,7 @@ class SpeechDecoder:
         )
 
     def open(self, voice: ClonedVoice, *, whole: bool) -> UtteranceDecoding:
-        """Begin an utterance of which no code is decoded."""
+        """Start the decoding of an utterance."""
         if whole:
             return WholeDecoding(self.flow, self.vocoder, voice)
         mel = MelStream(self.flow, voice, self.pages)

@@ -1,12 +1,12 @@
-"""Code2wav's engine: audio of many segments.
+"""Code2wav's engine: computes the audio of many segments.
 
-If the edge `codes` is delivered whole, the flow sees all of an utterance at once, and an utterance
-is decoded when its last code has come. If it is streamed, the flow sees block after block, and
-samples leave as blocks are complete; see `mel_stream`. The delivery decides, not when codes come.
+If the edge `codes` is delivered whole, the flow attends to a whole utterance, and the engine
+decodes an utterance after its last code has arrived. If the edge is streamed, the flow computes
+block after block, and the engine emits samples when blocks are complete; see `mel_stream`. The
+delivery determines the mode, not the arrival times of codes.
 
-Each utterance is computed by itself, so its samples do not depend on what else is served; a step of
-the engine does some work for the segments that have had least of it. A fault fails its segment and
-no other.
+Each utterance is computed separately, so that its samples do not depend on other segments. A step
+works on the segments that have received the least work so far. An error fails only its segment.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from antiphon_services.cosyvoice3.code2wav.utterance_segment import UtteranceSeg
 from antiphon_services.stage.isolation import alone
 
 ROWS_AT_A_TIME = 16_384
-"""Of one layer, in a step. 10 s of speech have 22,000 for each of 22 layers and 10 evaluations at
-the released sizes."""
+"""The rows of one layer to compute in a step. At the released sizes, 10 s of speech have 22,000
+rows for each of 22 layers and 10 evaluations."""
 
 
 class Code2WavEngine:
-    """Implements `antiphon.runtime.engine.Engine`: `speaker_prompt`, `codes` in, `audio` out.
+    """Implements `antiphon.runtime.engine.Engine`: inputs `speaker_prompt` and `codes`, output
+    `audio`.
 
-    `context_limit` is the most codes of an utterance and its voice's prompt, `slots` the most
-    segments.
+    `context_limit` is the maximum number of codes of an utterance and its voice's prompt, and
+    `slots` the maximum number of segments.
     """
 
     def __init__(self, decoder: SpeechDecoder, *, context_limit: int, slots: int) -> None:
@@ -42,7 +43,7 @@ class Code2WavEngine:
         self._segments: dict[SegmentKey, UtteranceSegment] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `ResourceExhausted` when all slots are taken."""
+        """Add a segment. Raises `ResourceExhausted` if all slots are in use."""
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
         self._segments[key] = UtteranceSegment(
@@ -64,20 +65,20 @@ class Code2WavEngine:
         segment.check_length(self._context_limit)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`speaker_prompt`, `codes`, or None."""
+        """Return the edge that the segment waits for: `speaker_prompt`, `codes`, or None."""
         return self._segments[key].missing_edge
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the cost of the segment so far."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment, and give back what it holds."""
+        """Remove the segment, and free its pages."""
         self._segments.pop(key).close()
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Work for the segments that are not `held`."""
+        """Decode for the segments that are not `held`."""
         events: list[EngineEvent] = []
         free = [each for key, each in self._segments.items() if key not in held]
         done = 0

@@ -1,13 +1,13 @@
-"""The flow: mel frames from speech codes and a voice.
+"""The flow: computes mel frames from speech codes and a voice.
 
-Mirrors `CausalMaskedDiffWithDiT.inference` of the vendor. With `streaming=False` every frame sees
-all frames of prompt and utterance; with `streaming=True` frames are in blocks, counted from the
-prompt's first frame, and see their own block and earlier ones. The two make different sound. The
-mathematics is the vendor's; what it repeats is done once.
-What depends on the time alone is computed at load, what depends on codes and voice alone once for
-each utterance. Guidance takes both halves, with the conditions and without, in one batch.
+Mirrors `CausalMaskedDiffWithDiT.inference` of the vendor. With `streaming=False` every frame
+attends to all frames of prompt and utterance. With `streaming=True` frames form blocks, counted
+from the prompt's first frame, and attend to their own block and earlier blocks. The two modes give
+different sound. The results are the vendor's, but repeated computations are done once.
 
-The noise is the vendor's, too: a fixed buffer that is the same for every utterance.
+Terms that depend only on the time are computed at load, and terms that depend only on codes and
+voice once per utterance. Classifier-free guidance evaluates both halves, with and without the
+conditions, in one batch. The noise is also the vendor's: a fixed buffer for all utterances.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from antiphon_services.flow.work import Work
 STEPS = 10
 HALVES = 2
 MOST_FRAMES = FRAMES_PER_CODE * MOST_CODES
-"""Of prompt and utterance: the length of the noise."""
+"""The maximum number of frames of prompt and utterance: the length of the noise."""
 NOISE_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClonedVoice:
-    """A voice: `speaker` float32 [1, width], and of its recording the `codes` int64 [P] and the
-    `mel` frames float32 [2 P, bins]; P may be 0."""
+    """A voice: the vector `speaker`, float32 [1, width], and the `codes`, int64 [P], and `mel`
+    frames, float32 [2 P, bins], of its recording. P may be 0."""
 
     speaker: Tensor
     codes: Tensor
@@ -49,8 +49,11 @@ class ClonedVoice:
 
 
 class MelFlow:
-    """Computes with the weights of a `FlowModule`, in float32; `guidance` is the strength of
-    classifier-free guidance, `block_frames` the length of a block."""
+    """Computes with the weights of a `FlowModule`, in float32.
+
+    `guidance` is the strength of classifier-free guidance, and `block_frames` the length of a
+    block.
+    """
 
     def __init__(
         self, module: FlowModule, *, heads: int, guidance: float, block_frames: int
@@ -75,7 +78,7 @@ class MelFlow:
         scale, shift = estimator.norm_out.linear(embedding).chunk(2, dim=1)
         self._last_norm = (1 + scale, shift)
         self._out = (weight, estimator.proj_out.bias)
-        # The reference joins frame, condition, code and speaker, in this order.
+        # The reference concatenates frame, condition, code and speaker, in this order.
         projection = estimator.input_embed.proj
         widths = (self.mel_width, projection.in_features - self.mel_width)
         self._frame_in, self._given_in = projection.weight.split(widths, dim=1)
@@ -89,14 +92,17 @@ class MelFlow:
         self._noise = noise[0].T.to(self.device)
 
     def run(self, voice: ClonedVoice, codes: Tensor) -> Work[Tensor]:
-        """The mel frames [2 n, bins] of codes int64 [n], all of which see all."""
+        """Compute the mel frames [2 n, bins] of codes int64 [n]; every frame attends to all
+        frames."""
         prompt = len(voice.mel)
         rows = AllRows(0, prompt + FRAMES_PER_CODE * len(codes))
         return (yield from self.run_rows(voice, codes, rows))[prompt:]
 
     def run_rows(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Work[Tensor]:
-        """These frames of prompt and codes, [n, bins]; of the last `look_ahead` codes only where
-        no more follow."""
+        """Compute these frames of prompt and codes, [n, bins].
+
+        The frames of the last `look_ahead` codes are valid only if no codes follow.
+        """
         given = self._given(voice, codes, among)
         rotation = rotation_of(among.first, among.stop, self._head_dim, self.device)
 
@@ -114,20 +120,21 @@ class MelFlow:
         return (yield from self._steps.solve(velocity, self._noise[among.first : among.stop]))
 
     def _given(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Tensor:
-        """What codes and voice add to the input of the first layer, [HALVES, frames, width]."""
+        """Return the terms of codes and voice in the input of the first layer, [HALVES, frames,
+        width]."""
         module = self._module
         speaker = module.spk_embed_affine_layer(normalize(voice.speaker, dim=1))
         rows = self._look_ahead(module.input_embedding(torch.cat((voice.codes, codes))))
         rows = rows.repeat_interleave(FRAMES_PER_CODE, dim=0)[among.first : among.stop]
         condition = voice.mel[among.first : among.stop]
         condition = pad(condition, (0, 0, 0, len(rows) - len(condition)))
-        told = torch.cat((condition, rows, speaker.expand(len(rows), -1)), dim=1)
-        given = linear(told, self._given_in)
+        joined = torch.cat((condition, rows, speaker.expand(len(rows), -1)), dim=1)
+        given = linear(joined, self._given_in)
         both: Tensor = torch.stack((given, torch.zeros_like(given))) + self._bias
         return both
 
     def _look_ahead(self, rows: Tensor) -> Tensor:
-        """Rows [n, width] after the layer that sees some codes ahead; behind the last, zeros."""
+        """Apply the look-ahead layer to rows [n, width]; zeros follow the last row."""
         layer = self._module.pre_lookahead_layer
         ahead, behind = layer.conv1.kernel_size[0] - 1, layer.conv2.kernel_size[0] - 1
         inner = leaky_relu(layer.conv1(pad(rows.T, (0, ahead))))
@@ -136,7 +143,7 @@ class MelFlow:
         return made
 
     def _positions(self, rows: Tensor, evaluation: int, among: AllRows) -> Tensor:
-        """The convolutional position embedding of rows [HALVES, n, width]."""
+        """Return the convolutional position embedding of rows [HALVES, n, width]."""
         x = rows.transpose(1, 2)
         for number, (weight, bias) in enumerate(self._position_convs):
             x = among.preceded(x, evaluation, number, weight.shape[2] - 1)
@@ -150,7 +157,7 @@ def _layer(block: Any, embedding: Tensor, heads: int, number: int) -> TimedLayer
 
 
 def _time_rows(times: Tensor) -> Tensor:
-    """[n, TIME_WIDTH]: the sinusoidal embedding of times [n]."""
+    """Return the sinusoidal embedding of times [n], [n, TIME_WIDTH]."""
     half = TIME_WIDTH // 2
     rates = torch.exp(torch.arange(half).float() * -(math.log(10_000) / (half - 1)))
     angles = 1000 * times[:, None] * rates

@@ -1,4 +1,4 @@
-"""The flow of CosyVoice3 with the names of `flow.pt`. It holds weights; `flow.py` computes."""
+"""The weights of CosyVoice3's flow, under the names of `flow.pt`; `flow.py` computes with them."""
 
 from __future__ import annotations
 

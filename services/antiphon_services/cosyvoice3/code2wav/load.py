@@ -1,4 +1,4 @@
-"""Loads code2wav of a CosyVoice3 checkpoint."""
+"""Load the code2wav stage of a CosyVoice3 checkpoint."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ from antiphon_services.stage.precision import compute_dtype
 FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
 VOCODER_PREFIX = "generator."
 
-# Stored by the vendor and computed here.
+# Stored in the checkpoint, but computed here.
 STORED_BUFFERS = ("decoder.estimator.rotary_embed.inv_freq",)
 
-# The flow's noise is fixed, so nothing is drawn.
+# The flow's noise is fixed, so that nothing is sampled.
 NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 WARM_UP_CODES = 8
@@ -71,8 +71,8 @@ log = logging.getLogger(__name__)
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the flow and the vocoder.
 
-    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
-    checkpoint does not fit together.
+    Raises `InvalidArgument` for unsupported settings, and `FailedPrecondition` if the parts of the
+    checkpoint do not match.
     """
     require_torch(CODE2WAV, config)
     refuse_fused(CODE2WAV, config)
@@ -97,9 +97,9 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 @torch.inference_mode()
 def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
-    """The flow and the vocoder, without an engine around them.
+    """Load the flow and the vocoder without an engine.
 
-    Raises `FailedPrecondition` when the checkpoint does not fit together.
+    Raises `FailedPrecondition` if the parts of the checkpoint do not match.
     """
     path = model_dir / MODEL_FILE
     told = read_hyperpyyaml(path)
@@ -147,7 +147,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
 
 
 def _object(told: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
-    """An object of the file. Raises `FailedPrecondition`."""
+    """Return an object of the file. Raises `FailedPrecondition`."""
     part = told.get(name)
     if not isinstance(part, dict):
         raise FailedPrecondition(f"{path}: {name} is missing or no object; {REMEDY}")
@@ -155,7 +155,7 @@ def _object(told: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
 
 
 def _block_frames(estimator: Mapping[str, Any], path: Path) -> int:
-    """The length of a block. Raises `FailedPrecondition`."""
+    """Return the length of a block. Raises `FailedPrecondition`."""
     frames = int(estimator["static_chunk_size"])
     if frames < 1 or frames % FRAMES_PER_CODE:
         raise FailedPrecondition(
@@ -166,8 +166,8 @@ def _block_frames(estimator: Mapping[str, Any], path: Path) -> int:
 
 
 def _warm_up(engine: Code2WavEngine, count: int) -> None:
-    """Make audio of so many codes, whole and streamed, so that no request pays for what happens
-    once."""
+    """Decode `count` codes, whole and streamed, so that no request pays for one-time
+    initialization."""
     voice = {
         "speaker": np.ones((1, SPEAKER_WIDTH), np.float32),
         "prompt_codes": np.zeros(0, np.int32),

@@ -1,12 +1,12 @@
-"""The mel frames of an utterance while its codes come, block by block.
+"""Compute the mel frames of an utterance block by block, while its codes arrive.
 
-A block is complete when its codes have come and the few codes after them that the flow looks ahead
-to. The frames of complete blocks are those of one pass over the whole utterance.
+A block is complete when its codes and the flow's look-ahead codes after them have arrived. The
+frames of complete blocks equal those of one pass over the whole utterance.
 
-As long as a stream gets pages for all of its blocks, each block is computed once, as soon as it is
-complete, and the prompt's blocks before any code has come. A stream without a page for some block
-computes that block and all later ones again with each hop. So its hops grow, as the vendor's do: it
-waits for 1, then 2, and from then on 4 blocks.
+While a stream gets pages for all of its blocks, it computes each block once, as soon as the block
+is complete. It computes the blocks of the prompt before any code has arrived. A stream without
+pages for a block computes that block and all later blocks again with each hop. Its hops therefore
+grow, as in the vendor's code: it waits for 1, then 2, and from then on for 4 blocks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from antiphon_services.flow.block_cache import BlockCache, BlockCausalRows, Bloc
 from antiphon_services.flow.work import Work
 
 MOST_BLOCKS = 4
-"""Of one hop of a stream whose blocks are kept, and that one which computes blocks again waits
-for."""
+"""The maximum of blocks in one hop. A stream that computes blocks again waits for this many."""
 
 
 class MelStream:
-    """One utterance with a voice. `close` gives its pages back."""
+    """The mel frames of one utterance with a voice. `close` frees its pages."""
 
     def __init__(self, flow: MelFlow, voice: ClonedVoice, pages: BlockPages) -> None:
         self._flow, self._voice = flow, voice
@@ -36,13 +35,14 @@ class MelStream:
         self.done = False
 
     def ready(self, count: int, *, finished: bool) -> bool:
-        """Whether frames can be computed of the first `count` codes, which may be all."""
+        """Return whether the first `count` codes, which are all codes if `finished`, allow a
+        hop."""
         return not self.done and (finished or self._next_block(count) is not None)
 
     def advance(self, codes: Tensor, *, finished: bool) -> Work[Tensor]:
-        """The next frames [n, bins] of the utterance, whose codes so far are int64 [count].
+        """Compute the next frames [n, bins] of the utterance from its codes so far, int64 [count].
 
-        It must be `ready`. It is `done` with the last frames of codes that are `finished`.
+        The stream must be `ready`. It is `done` after the last frames of codes that are `finished`.
         """
         cache, frames = self._cache, self._flow.block.frames
         end = FRAMES_PER_CODE * (self._prompt + len(codes))
@@ -64,12 +64,12 @@ class MelStream:
         return made[known:]
 
     def close(self) -> None:
-        """Give the pages back."""
+        """Free the pages."""
         self._cache.close()
 
     def _next_block(self, count: int) -> int | None:
-        """The block before which the next hop ends if more codes follow; None until it can
-        begin."""
+        """Return the block at which the next hop ends if more codes follow, or None if it cannot
+        start."""
         complete = (self._prompt + count - self._flow.look_ahead) // self._block_codes
         if self._keeps:
             return min(complete, self._blocks + MOST_BLOCKS) if complete > self._blocks else None
@@ -79,10 +79,12 @@ class MelStream:
 
     @property
     def _keeps(self) -> bool:
-        """Whether all blocks are kept so far, and the next one would be."""
+        """Whether all blocks are cached so far, and there is a page for the next block."""
         return self._cache.blocks == self._blocks and self._cache.pages.free > 0
 
     def _goes_on(self, block: int, end: int) -> bool:
-        """Whether codes that are complete are still computed hop by hop: the first sound leaves
-        earlier, and nothing is computed again."""
+        """Return whether the rest of complete codes is still computed hop by hop.
+
+        The first audio then leaves earlier, and no block is computed again.
+        """
         return self._keeps and end > (block + 1) * self._flow.block.frames

@@ -1,4 +1,4 @@
-"""A segment as code2wav sees it: its voice, its utterances, and what has left."""
+"""The state of a segment in code2wav: its voice, its utterances, and the emitted samples."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ CODE_ENTRIES = FIRST + SPEECH_IDS
 
 @dataclass(slots=True)
 class SpokenCodes:
-    """The codes of one utterance that have come, marked as they came, and whether they are all.
+    """The codes of one utterance that have arrived, with their marks, and whether they are
+    complete.
 
-    Samples of the first `sent` codes have left.
+    The samples of the first `sent` codes were emitted.
     """
 
     parts: list[Tensor] = field(default_factory=list)
@@ -41,29 +42,30 @@ class SpokenCodes:
     sent: int = 0
 
     def add(self, codes: Tensor) -> None:
-        """More codes have come, uint16 [n]."""
+        """Add codes, uint16 [n]."""
         self.parts.append(codes)
         self.count += len(codes)
 
     @property
     def codes(self) -> Tensor:
-        """uint16 [count]."""
+        """All codes so far, uint16 [count]."""
         self.parts = [np.concatenate(self.parts or [np.empty(0, np.uint16)])]
         return self.parts[0]
 
     def send(self, count: int) -> Tensor:
-        """uint16 [count, 1]: the codes whose samples leave now."""
+        """Return the codes, uint16 [count, 1], whose samples are emitted now."""
         first, self.sent = self.sent, self.sent + count
         return self.codes[first : self.sent, None]
 
 
 @dataclass(slots=True)
 class UtteranceSegment(AudioSegment):
-    """An admitted segment, whose utterances are decoded `whole` or while their codes come.
+    """An admitted segment, whose utterances are decoded `whole` or streamed.
 
-    `come` codes have arrived, those of the last of the `utterances` perhaps not all. The first
-    utterance is decoded by `decoding`, whose current `work` has done `served` rows so far, earlier
-    ones included. Of a code that is not complete, samples wait in `held`. `samples` have left.
+    `come` codes have arrived; the last of the `utterances` may be incomplete. `decoding` decodes
+    the first utterance, and `work` is its current computation. `served` counts the rows computed so
+    far, including earlier computations. `held` holds the samples of an incomplete code. `samples`
+    counts the emitted samples.
     """
 
     whole: bool = field(kw_only=True)
@@ -75,7 +77,7 @@ class UtteranceSegment(AudioSegment):
     served: int = 0
 
     def accept_voice(self, chunk: InputChunk, decoder: SpeechDecoder) -> None:
-        """Take the voice, which comes in one chunk. Raises `DataLoss` or `InvalidArgument`."""
+        """Add the voice, which arrives in one chunk. Raises `DataLoss` or `InvalidArgument`."""
         if self.voice is not None or not chunk.tensors:
             if chunk.tensors:
                 raise DataLoss(f"{VOICE}: came twice", edge=VOICE)
@@ -100,7 +102,7 @@ class UtteranceSegment(AudioSegment):
         self._open(decoder)
 
     def accept_codes(self, chunk: InputChunk) -> None:
-        """Take codes. Raises `DataLoss` or `InvalidArgument` for a chunk that is no good."""
+        """Add codes. Raises `DataLoss` or `InvalidArgument` for an invalid chunk."""
         if self.finish_reason is not None:
             raise DataLoss("codes: a chunk came after the segment's last", edge=CODES)
         if chunk.position != self.come:
@@ -121,15 +123,15 @@ class UtteranceSegment(AudioSegment):
             self._end_utterance()
 
     def _end_utterance(self) -> None:
-        """The last utterance has all its codes. It has none in a segment without codes alone."""
+        """Mark the last utterance as complete. It is empty only in a segment without codes."""
         self.utterances[-1].finished = True
         if not self.utterances[-1].count:
             self.utterances.pop()
             self.close()
 
     def check_length(self, limit: int) -> None:
-        """Raise `InvalidArgument` for an utterance of more codes than `limit`, its prompt's
-        included."""
+        """Raise `InvalidArgument` for an utterance with more than `limit` codes, including its
+        prompt."""
         prompt = 0 if self.voice is None else len(self.voice.codes)
         longest = max((each.count for each in self.utterances), default=0)
         if prompt + longest > limit:
@@ -139,7 +141,7 @@ class UtteranceSegment(AudioSegment):
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to decode."""
+        """Whether an utterance can be decoded further."""
         if self.ended or not self.wanted or self.decoding is None:
             return False
         if self.work is not None:
@@ -149,24 +151,26 @@ class UtteranceSegment(AudioSegment):
 
     @property
     def complete(self) -> bool:
-        """Whether all has left but the end."""
+        """Whether all samples were emitted, but not the end of the segment."""
         return not self.ended and self.finish_reason is not None and not self.utterances
 
     @property
     def missing_edge(self) -> str | None:
-        """The edge that it waits for; None while there is something to do."""
+        """The edge that the segment waits for, or None if it can be decoded further."""
         if self.ended or self.ready or self.complete:
             return None
         return VOICE if self.voice is None and self._codes_suffice else CODES
 
     @property
     def _codes_suffice(self) -> bool:
-        """Whether more codes would not help."""
+        """Whether the codes of the first utterance are complete."""
         return bool(self.utterances) and self.utterances[0].finished
 
     def advance(self, decoder: SpeechDecoder) -> list[EngineEvent]:
-        """Decode some more of the first utterance. Samples leave as they are made, in whole codes.
-        Must be `ready`."""
+        """Continue to decode the first utterance, and emit the samples of complete codes.
+
+        The segment must be `ready`.
+        """
         assert self.decoding is not None
         utterance = self.utterances[0]
         if self.work is None:
@@ -185,14 +189,14 @@ class UtteranceSegment(AudioSegment):
         return []
 
     def _open(self, decoder: SpeechDecoder) -> None:
-        """Begin the first utterance, if there is one and its voice has come."""
+        """Start the first utterance, if there is one and its voice has arrived."""
         if self.voice is not None and self.utterances and self.decoding is None:
             self.decoding = decoder.open(self.voice, whole=self.whole)
 
     def _send(
         self, utterance: SpokenCodes, samples: Tensor, samples_per_code: int
     ) -> list[EngineEvent]:
-        """Samples float32 [n] that were made; those of whole codes leave."""
+        """Return events with the samples of complete codes. `samples` are float32 [n]."""
         joined = np.concatenate((self.held, samples))
         count = len(joined) // samples_per_code
         leaving, self.held = np.split(joined, [count * samples_per_code])
@@ -203,20 +207,20 @@ class UtteranceSegment(AudioSegment):
         return [Emitted(self.key, AUDIO, position, tensors)]
 
     def close(self) -> None:
-        """Stop decoding, and give back what that holds."""
+        """Stop decoding, and free its pages."""
         self.work = None
         if self.decoding is not None:
             self.decoding.close()
             self.decoding = None
 
     def fail(self) -> None:
-        """No more comes of it."""
+        """Mark the segment as failed, and stop decoding."""
         AudioSegment.fail(self)
         self.close()
 
 
 def _checked(chunk: InputChunk) -> Tensor:
-    """The chunk's codes, uint16 [n], n = 0 for a bare finish."""
+    """Return the chunk's codes, uint16 [n]; n is 0 for a chunk that only finishes the segment."""
     if chunk.segment_finished != (chunk.finish_reason is not None):
         raise DataLoss("codes: the last chunk, and no other, has a finish reason", edge=CODES)
     if not chunk.tensors and chunk.segment_finished:

@@ -1,13 +1,14 @@
-"""The vocoder: samples from mel frames, by a harmonic source, convolutions and an inverse STFT.
+"""The vocoder: computes samples from mel frames by a harmonic source, convolutions and an inverse
+STFT.
 
-Mirrors `CausalHiFTGenerator.inference` of the vendor. A pitch for each frame drives sines at its
-multiples; noise is added, and the generator shapes both. The noise of a sample depends on the
-sample's index alone.
+Mirrors `CausalHiFTGenerator.inference` of the vendor. The pitch of each frame drives sines at its
+multiples; noise is added, and the generator shapes both. The noise of a sample depends only on the
+sample's index.
 
-An utterance is made piece by piece. Its stream carries what each layer keeps of the past, the
-sines' phase included, so that pieces of any lengths, joined, are what one piece would be. All
-layers look back but two at the front. With them and the STFT samples of a frame need `LOOK_AHEAD`
-frames after it.
+An utterance is computed in pieces. Its stream has the past state of each layer, including the
+phases of the sines, so that concatenated pieces of any lengths equal one long piece. All layers are
+causal except the first convolution of the generator and of the pitch predictor. With these and the
+STFT, the samples of a frame need `LOOK_AHEAD` frames after it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from antiphon_services.vocoder.convolution_state import ConvolutionState
 from antiphon_services.vocoder.spectrum_stream import StreamingIstft, StreamingStft
 
 LOOK_AHEAD = 5
-"""Frames after a frame that its samples need: four that the first convolution sees, and one for the
+"""Frames that the samples of a frame need after it: four for the first convolution, and one for the
 STFT's windows."""
 PIECE_FRAMES = 200
 ROWS_OF_A_FRAME = 64
-"""A frame counts as so many rows of a layer of the flow: roughly what it costs."""
+"""The cost of a frame, roughly, in rows of a layer of the flow."""
 
 LOUDEST_MAGNITUDE = 100.0
 LAST_SLOPE = 0.01
@@ -42,8 +43,9 @@ RAW_BITS, KEPT_BITS = 64, 24
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """The harmonic source: `harmonics` multiples of the pitch beside itself, the sines' amplitude,
-    the noise's where there is a voice, and the pitch in Hz above which there is one."""
+    """The harmonic source: the number of `harmonics` besides the pitch, the amplitude of the sines,
+    the amplitude of the noise in voiced frames, and the pitch in Hz above which a frame is voiced.
+    """
 
     harmonics: int
     amplitude: float
@@ -53,7 +55,7 @@ class SourceSettings:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> SourceSettings:
-        """From the object `hift` of the model's YAML file."""
+        """Read the settings from the object `hift` of the model's YAML file."""
         return cls(
             config["nb_harmonics"],
             config["nsf_alpha"],
@@ -65,11 +67,11 @@ class SourceSettings:
 
 @dataclass(slots=True)
 class VocoderStream:
-    """What one utterance carries from piece to piece.
+    """The state of one utterance between pieces.
 
-    The source of its first `frames` frames is made, with phases that are `turns` after the last of
-    them, float64 [harmonics + 1]. `columns` [2 * bins, n] of the source's spectrum wait for the
-    generator, which has begun when `generated`.
+    The source of the first `frames` frames is computed; `turns` are the phases after them, float64
+    [harmonics + 1]. `columns` [2 * bins, n] of the source's spectrum wait for the generator, which
+    has started if `generated`.
     """
 
     convolutions: ConvolutionState
@@ -81,8 +83,8 @@ class VocoderStream:
     generated: bool = False
 
     def take_columns(self, count: int) -> Tensor:
-        """The next columns, [1, 2 * bins, count]; the first ones have one more, which is centered
-        on the first sample."""
+        """Return the next columns, [1, 2 * bins, count]. The first call returns one more column,
+        which is centered on the first sample."""
         if not self.generated:
             count += 1
         taken, self.columns = self.columns[:, :count], self.columns[:, count:].clone()
@@ -90,8 +92,11 @@ class VocoderStream:
 
 
 class HarmonicVocoder:
-    """Computes with a `VocoderModule` whose weight norm is folded, in float32; `config` is the
-    object `hift` of the model's YAML file. The pitch is computed in float64, as in the vendor's."""
+    """Computes with a `VocoderModule` whose weight norm is folded, in float32.
+
+    `config` is the object `hift` of the model's YAML file. The pitch is computed in float64, as in
+    the vendor's code.
+    """
 
     def __init__(self, module: VocoderModule, config: Mapping[str, Any]) -> None:
         self._module: Any = module
@@ -109,7 +114,7 @@ class HarmonicVocoder:
         self._window = torch.hann_window(self._fft, device=weight.device)
 
     def open(self) -> VocoderStream:
-        """The stream of an utterance of which no frame has come."""
+        """Return the stream of a new utterance."""
         return VocoderStream(
             convolutions=ConvolutionState(),
             stft=StreamingStft(self._window, self._hop),
@@ -119,7 +124,8 @@ class HarmonicVocoder:
         )
 
     def decode(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Work[Tensor]:
-        """float32 [samples]: those that mel frames [n, bins] complete, piece by piece.
+        """Compute the samples, float32 [samples], that mel frames [n, bins] complete, piece by
+        piece.
 
         A stream that is `finished` has `samples_per_frame` samples for each of its frames.
         """
@@ -134,7 +140,7 @@ class HarmonicVocoder:
         return torch.cat(made)
 
     def _advance(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Tensor:
-        """The samples that mel frames [1, bins, n] complete."""
+        """Return the samples that mel frames [1, bins, n] complete."""
         pitch = self._pitch_of(stream, mel, finished=finished)
         if len(pitch):
             spectra = stream.stft.advance(self._excite(stream, pitch), finished=finished)
@@ -147,7 +153,7 @@ class HarmonicVocoder:
         return self._generate(stream, x, finished=finished)
 
     def _pitch_of(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Tensor:
-        """float32 [n]: the pitches, Hz, that mel frames [1, bins, n] complete."""
+        """Return the pitches in Hz, float32 [n], that mel frames [1, bins, n] complete."""
         conv, *rest = self._pitch.condnet[::2]
         x = elu(stream.convolutions.ahead(conv, mel.double(), finished=finished))
         if not x.shape[2]:
@@ -158,11 +164,11 @@ class HarmonicVocoder:
         return pitch
 
     def _excite(self, stream: VocoderStream, pitch: Tensor) -> Tensor:
-        """float32 [samples]: the source of the next frames, of their pitch [n].
+        """Return the source of the next frames, float32 [samples], from their pitch [n].
 
-        The sum of turns is float64, which is what the vendor's sum in float32 is rounded from.
-        Products and roundings have the vendor's order: at the end of a long utterance another
-        order is another sound.
+        The vendor rounds a float64 sum of turns to float32; the sum here is that float64 sum.
+        Products and roundings are in the vendor's order, because a different order changes the
+        sound at the end of a long utterance.
         """
         each, source = self.samples_per_frame, self._source
         multiples = torch.arange(1, source.harmonics + 2, device=pitch.device)
@@ -179,7 +185,8 @@ class HarmonicVocoder:
         return merged[:, 0].tanh()
 
     def _generate(self, stream: VocoderStream, x: Tensor, *, finished: bool) -> Tensor:
-        """float32 [samples] of rows [1, channels, n] of the first convolution."""
+        """Return the samples, float32 [samples], from rows [1, channels, n] of the first
+        convolution."""
         module, past = self._module, stream.convolutions
         excitation = stream.take_columns(x.shape[2] * self.samples_per_frame // self._hop)
         first = not stream.generated
@@ -204,9 +211,9 @@ class HarmonicVocoder:
 def noise_of(
     first: int, last: int, samples_per_frame: int, width: int
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """float32 [samples, width] in [0, 1): the noise of frames `first` to `last`.
+    """Return the noise of frames `first` to `last`, float32 [samples, width] in [0, 1).
 
-    The vendor draws it once when a model is made, from a generator in an unknown state.
+    The vendor samples it once per model, from a generator in an unknown state.
     """
     of_a_frame = samples_per_frame * width
     source = np.random.Philox(key=NOISE_KEY)

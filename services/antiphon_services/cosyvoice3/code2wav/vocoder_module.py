@@ -1,6 +1,7 @@
-"""The vocoder of CosyVoice3 with the names of `hift.pt`. It holds weights; `vocoder.py` computes.
+"""The weights of CosyVoice3's vocoder, under the names of `hift.pt`; `vocoder.py` computes with
+them.
 
-Its convolutions are stored as directions and lengths (weight norm), which `load` folds.
+The convolutions are stored as directions and lengths (weight norm), which `load` folds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class VocoderModule(nn.Module):
                 [width, *widths], widths, config["upsample_kernel_sizes"], strict=False
             )
         )
-        # The coarsest level first, each as much coarser than the source as later levels are finer.
+        # The coarsest level first. Each level is downsampled by the product of the later rates.
         strides = list(accumulate([1, *rates[:0:-1]], mul))[::-1]
         self.source_downs = nn.ModuleList(
             nn.Conv1d(bins, outputs, 1 if stride == 1 else 2 * stride, stride)
@@ -65,7 +66,7 @@ class VocoderModule(nn.Module):
 
 
 class ResBlock(nn.Module):
-    """Pairs of causal convolutions with Snake before each."""
+    """Pairs of causal convolutions with Snake activations before each."""
 
     def __init__(self, channels: int, kernel: int, dilations: Sequence[int]) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class ResBlock(nn.Module):
         self.activations2 = nn.ModuleList(SnakeLayer(channels) for _ in dilations)
 
     def forward(self, x: Tensor, past: ConvolutionState) -> Tensor:
-        """[1, channels, n] to the same shape, after the rows that `past` keeps."""
+        """Apply the block to [1, channels, n], with the past rows in `past`."""
         layers: tuple[Any, ...] = (
             self.activations1,
             self.convs1,
@@ -88,14 +89,14 @@ class ResBlock(nn.Module):
 
 
 class SnakeLayer(nn.Module):
-    """x + sin(alpha x)² / alpha, for each channel."""
+    """x + sin(alpha x)² / alpha, per channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.empty(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[1, channels, n] to the same shape."""
+        """Apply the activation to [1, channels, n]."""
         alpha = self.alpha[:, None]
         return x + (1.0 / (alpha + 1e-9)) * torch.sin(x * alpha).pow(2)
 
@@ -113,10 +114,11 @@ class _PitchPredictor(nn.Module):
 
 
 def fold_weight_norm(module: VocoderModule) -> None:
-    """Replace every direction and length by the weight that they stand for.
+    """Replace each direction and length by their weight.
 
-    The pitch predictor becomes float64 before: the vendor computes its weights in float64, too. A
-    pitch that is off by its last digit is heard in the phase of a long utterance.
+    The pitch predictor is converted to float64 first, because the vendor also computes its weights
+    in float64. A pitch that differs in its last digit audibly changes the phase of a long
+    utterance.
     """
     module.f0_predictor.double()
     for each in module.modules():

@@ -1,1 +1,1 @@
-"""Text to speech codes."""
+"""The talker stage: text to speech codes."""

@@ -1,13 +1,13 @@
-"""The talker's engine: a request's text to speech codes, of many segments, one each a step.
+"""The talker's engine: decodes the speech codes of many segments, one code per segment and step.
 
-Prompts are made on threads beside the engine's: tokenizing and encoding a reference recording take
-long. A step is one forward over everything that can go on: parts of prompts, at most
-`prefill_rows` rows of them, and one row of every segment whose prompt is in. Those draw a code in
-the same step and emit it. The voice leaves first, in one chunk.
+Worker threads prepare the prompts, because tokenization and the encoding of a reference recording
+take long. A step is one forward pass over the ready rows: parts of prompts, up to `prefill_rows`
+rows, and one row of every segment whose prompt is complete. These segments sample a code in the
+same step, and the engine emits it. The engine first emits the voice, in one chunk.
 
-Draws are counted as the vendor counts them: an id that is no code ends the utterance, and so does
-the last draw allowed, whose code is spoken. A text that comes in pieces is spoken as it comes, in
-turns (`interleaved.py`): a segment whose next turn lacks text waits for its input.
+Draws are counted as in the vendor's code. An id that is not a code ends the utterance. The last
+allowed draw also ends it, and its code is spoken. A text that arrives in pieces is spoken as it
+arrives, in turns (`interleaved.py`): a segment whose next turn lacks text waits for its input.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from antiphon_services.stage.preparation import Preparations
 
 
 class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
-    """Implements `antiphon.runtime.engine.PreparingEngine`: edge `input` in, `speaker_prompt` and
-    `codes` out."""
+    """Implements `antiphon.runtime.engine.PreparingEngine`: input `input`, outputs `speaker_prompt`
+    and `codes`."""
 
     role, edge = TALKER, CODES
 
@@ -66,7 +66,8 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
         return self._model
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for other outputs, or for what `new_segment` refuses."""
+        """Add a segment. Raises `InvalidArgument` for other outputs and for what `new_segment`
+        rejects."""
         if settings.outputs != {VOICE, CODES}:
             raise InvalidArgument(
                 f"outputs: the {TALKER} makes {VOICE!r} and {CODES!r}, "
@@ -77,19 +78,20 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
         segment.returns = key.segment > 0 or settings.live
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpeechSegment:
-        """Raises `InvalidArgument` for a voice or a sampling that there is not."""
+        """Create a segment. Raises `InvalidArgument` for an unknown voice or unsupported
+        sampling."""
         check_sampling(settings.sampling)
         voice = read_voice(settings.voice, settings.options, self._front_end.voices)
         return SpeechSegment(key, "", settings.sampling, UtteranceTexts(self._front_end, voice))
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now, also while more of its text is awaited."""
-        told = super().so_far(key)
-        rows = max(told.input_positions, self._segments[key].prefilled)
-        return replace(told, input_positions=rows)
+        """Return the cost of the segment so far, also while it waits for more text."""
+        completed = super().so_far(key)
+        rows = max(completed.input_positions, self._segments[key].prefilled)
+        return replace(completed, input_positions=rows)
 
     def begin(self, segment: SpeechSegment, prompt: SpeechPrompt | TextPiece) -> list[EngineEvent]:
-        """Take the prompts over, or a piece of the text; the voice leaves, once."""
+        """Start decoding after prepared prompts or a piece of the text, and emit the voice once."""
         if isinstance(prompt, SpeechPrompt):
             assert segment.slot is not None
             self._model.begin(segment.slot, segment.prompt)
@@ -100,7 +102,8 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
         return events + self._begin_turn(segment)
 
     def _begin_turn(self, segment: SpeechSegment) -> list[EngineEvent]:
-        """Speak on behind more of the text, if that has come; end where there is no room."""
+        """Continue after more text, if it has arrived. Finishes the segment if no positions are
+        left."""
         if not segment.prompt.next_turn(segment.launched):
             return []
         if segment.prompt.current.most_draws == segment.launched:
@@ -110,7 +113,8 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
         return []
 
     def take_drawn(self, segment: SpeechSegment, drawn: Drawn) -> Sequence[EngineEvent]:
-        """Emit what was drawn, and turn to the next utterance or end if this one has ended."""
+        """Emit the sampled code. At the end of an utterance, start the next one or finish the
+        segment."""
         if not drawn.decided:
             return self.undecided(segment)
         segment.shown = segment.launched

@@ -1,4 +1,4 @@
-"""What the talker does with each field of the configurations; see `config_fields`."""
+"""The fields of the configurations that the talker supports; see `config_fields`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TALKER = ConfigPart(
         "!new": ("cosyvoice.llm.llm.CosyVoice3LM",),
         "speech_token_size": (SPEECH_IDS,),
     },
-    # Sizes that the layers' own file has, what is for training, and the pace of text in pieces.
+    # Sizes that the configuration of the layers has, and fields for training.
     idle=names("llm llm_input_size llm_output_size length_normalized_loss lsm_weight"),
 )
 SAMPLING = ConfigPart(
     "llm.sampling",
-    # And `top_p` and `top_k`, which have no effect in the files of other families.
+    # `top_p` and `top_k` are also used; they have no effect in the files of other families.
     computed=names("win_size tau_r"),
     only={"!name": ("cosyvoice.utils.common.ras_sampling",)},
 )
@@ -40,7 +40,7 @@ FEATURES = ConfigPart(
         "num_mels": (MEL.bins,),
         "sampling_rate": (SAMPLE_RATE_HZ,),
         "fmin": (0,),
-        # The highest frequency that there is.
+        # The Nyquist frequency.
         "fmax": (None,),
         "center": OFF,
     },
@@ -53,9 +53,9 @@ LAYERS = ConfigPart(
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
         "num_key_value_heads hidden_act rms_norm_eps max_position_embeddings"
     ),
-    # The head that writes text is not used.
+    # The language model head is not used.
     idle=names("tie_word_embeddings max_window_layers"),
     ropes=PLAIN_ROPE,
 )
 LAYER_PARTS = (LAYERS,)
-"""Of `CosyVoice-BlankEN/config.json`."""
+"""Fields of `CosyVoice-BlankEN/config.json`."""

@@ -1,10 +1,11 @@
-"""From the text and the voice of a request to the prompts of the talker.
+"""Prepare the talker's prompts from the text and the voice of a request.
 
 Mirrors `frontend_zero_shot`, `frontend_cross_lingual`, `frontend_instruct2` and `frontend_sft` of
-the vendor, with the texts of its example: a request by a recording and what it says is zero-shot,
-by the recording alone cross-lingual, with an instruction instruct, and by a voice of the
-checkpoint SFT. Only the first and the third split a text. One that comes in pieces is neither split
-nor changed; where the vendor has no prompt for it, the system's is there.
+the vendor, with the texts of its example. A request with a recording and its text is zero-shot,
+with only a recording cross-lingual, with a recording and an instruction instruct, and with a voice
+of the checkpoint SFT. Zero-shot and instruct requests split a text into utterances; the others do
+not. A text in pieces is neither split nor changed; if the vendor has no prompt for it, the system
+prompt is used.
 """
 
 from __future__ import annotations
@@ -32,17 +33,20 @@ from antiphon_services.text.read_aloud import MESSAGES, text_to_read
 
 SYSTEM = "You are a helpful assistant."
 
-# Most bytes of JSON for one of text, and of what is around the text.
+# Maximum bytes of JSON for one byte of text, and for the fields around the text.
 JSON_ESCAPE, JSON_AROUND = 6, 256
 
 MOST_UTTERANCES = 64
-"""Of a text: half an hour of speech."""
+"""The maximum number of utterances of a text: half an hour of speech."""
 
 _NO_CODES = np.zeros(0, np.int32)
 
 
 class UtteranceFrontEnd:
-    """Makes prompts for one checkpoint; `context_limit` counts the positions of an utterance."""
+    """Prepares prompts for one checkpoint.
+
+    `context_limit` is the maximum number of positions of an utterance.
+    """
 
     def __init__(
         self,
@@ -67,23 +71,24 @@ class UtteranceFrontEnd:
 
     @property
     def max_text_bytes(self) -> int:
-        """No text of more bytes can fit; one of fewer need not."""
+        """An upper limit of the bytes of a text that fits."""
         return MOST_UTTERANCES * self._context_limit * self._tokenizer.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` for a message whose JSON is larger than any that fits."""
+        """Raise `InvalidArgument` for a message whose JSON is too large for any text that fits."""
         if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
             raise _too_long(f"{json_bytes} bytes are too many", MESSAGES)
 
     def prepare(self, tensors: Tensors, request: VoiceRequest) -> SpeechPrompt:
-        """The prompts of an `input` chunk. Takes long: for a thread beside the engine's.
+        """Return the prompts of an `input` chunk. Takes long, so that it should run on a worker
+        thread.
 
-        Raises `InvalidArgument` for anything but one user message of text, and for what leaves no
-        room for speech.
+        Raises `InvalidArgument` unless the input is one user message of text, and if the prompt
+        leaves no positions for speech.
         """
         text = text_to_read(from_tensors(tensors))
         voice, prompt_text, codes = self._voice(request)
-        # The vendor counts a system prompt as text where nothing else comes before the text.
+        # The vendor counts a system prompt as text if nothing else comes before the text.
         system = [] if prompt_text else self._system()
         if prompt_text:
             parts = [self._encode(each, MESSAGES) for each in split_text(text, self._count)]
@@ -118,18 +123,19 @@ class UtteranceFrontEnd:
         return SpeechPrompt(voice, utterances)
 
     def check_pieces(self, count: int) -> None:
-        """Raise `InvalidArgument` for so many bytes of a text in pieces, if they cannot fit."""
+        """Raise `InvalidArgument` if `count` bytes of a text in pieces cannot fit."""
         if count > self._context_limit * self._tokenizer.bytes_per_id:
             raise _too_long(f"{count} bytes of text are too many", PIECES)
 
     def growing_text(self) -> GrowingText:
-        """A text that comes in pieces, of which nothing has come."""
+        """Return an empty text that arrives in pieces."""
         return GrowingText(partial(self._encode, field=PIECES), self._tokenizer.written)
 
     def open(self, request: VoiceRequest) -> InterleavedText:
-        """What is before a text that comes in pieces. Takes long: for a thread beside the engine's.
+        """Return the prompt before a text in pieces. Takes long, so that it should run on a worker
+        thread.
 
-        Raises `InvalidArgument` where it leaves no room for speech.
+        Raises `InvalidArgument` if the prompt leaves no positions for speech.
         """
         voice, prompt_text, codes = self._voice(request)
         prompt_text = prompt_text or self._system()
@@ -151,7 +157,7 @@ class UtteranceFrontEnd:
         return InterleavedText(opening, self._mix, self._context_limit)
 
     def _voice(self, request: VoiceRequest) -> tuple[Voice, list[int], np.ndarray]:
-        """The voice, and the text and the codes that the talker has of it before the text."""
+        """Return the voice, and the text and codes of its recording in the talker's prompt."""
         if request.reference is None:
             stored = self._voices[request.name]
             codes = stored.voice.codes if stored.prompt_text else _NO_CODES

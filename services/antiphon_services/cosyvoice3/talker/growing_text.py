@@ -1,9 +1,9 @@
-"""A text that comes in pieces, as the ids that it has as a whole. No torch here.
+"""Tokenize a text that arrives in pieces to the ids of the whole text. Does not import torch.
 
-The tokenizer cuts a text into words before all else, and runs of letters and digits never go beyond
-the first character that is neither. So what stands before such a character has its ids whatever
-follows, unless it is within one of the tokens that can be written in a text, such as `[breath]`.
-Ids of the last word are known when the next character, or the end of the text, has come.
+The tokenizer first splits a text into words. Runs of letters and digits end at the first other
+character. The ids of the text before such a character therefore do not depend on what follows,
+except within a token that can be written in a text, such as `[breath]`. The ids of the last word
+are known when the next character, or the end of the text, has arrived.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection
 from antiphon.errors import InvalidArgument
 
 PIECES = "input.utf8"
-"""What errors name."""
+"""The field that errors name."""
 
 
 class GrowingText:
-    """The ids of a text, by `encode`; `tokens` are those that can be written in it."""
+    """The ids of a text, computed by `encode`; `tokens` are the tokens that can be written in
+    it."""
 
     def __init__(self, encode: Callable[[str], list[int]], tokens: Collection[str]) -> None:
         self._encode = encode
@@ -31,10 +32,10 @@ class GrowingText:
         self._empty = True
 
     def take(self, utf8: bytes, *, last: bool) -> list[int]:
-        """The ids that are known now and were not before; `last` ends the text.
+        """Add a piece, and return the ids that are newly known; `last` ends the text.
 
-        A piece may end within a character. Raises `InvalidArgument` for what is not UTF-8, and for
-        a whole text of nothing but blanks.
+        A piece may end within a character. Raises `InvalidArgument` for invalid UTF-8, and for a
+        whole text of only whitespace.
         """
         try:
             come = self._decoder.decode(utf8, last)
@@ -54,7 +55,8 @@ class GrowingText:
         return self._encode(known) if known else []
 
     def _settled(self, start: int) -> int:
-        """How many characters have their ids whatever follows; those up to `start` have not."""
+        """Return the number of characters with final ids, or 0; no boundary before `start` is
+        final."""
         for at in range(len(self._text) - 1, start - 1, -1):
             ends_word = _in_word(self._text[at - 1]) and _ends_word(self._text[at])
             if ends_word and not self._within_token(at):
@@ -62,7 +64,8 @@ class GrowingText:
         return 0
 
     def _within_token(self, at: int) -> bool:
-        """Whether a token, or what may become one, begins before this character and goes on."""
+        """Return whether a token, or the possible start of one, extends over the character boundary
+        `at`."""
         for start in range(max(at - self._longest + 1, 0), at):
             if self._text[start] not in self._begins:
                 continue
@@ -78,6 +81,7 @@ def _in_word(character: str) -> bool:
 
 
 def _ends_word(character: str) -> bool:
-    """Not marks, which may be composed with the letter before them."""
+    """Return whether a character ends a word. Marks do not: they may combine with the letter
+    before."""
     category = unicodedata.category(character)
     return category[0] in "ZPS" or category in ("Cc", "Cf")

@@ -1,14 +1,15 @@
-"""An utterance whose text comes while it is spoken: what the talker is given, turn by turn.
+"""The prompt of an utterance whose text arrives while it is spoken, turn by turn.
 
     sos | text of the prompt up to its end | 5 of text, 15 codes | ... | rest of the text | task
 
-Mirrors `inference_bistream` of the vendor. First the codes of the prompt stand between the text, of
-which what the prompt's recording says comes first. Then the talker draws codes, up to 15 behind
-every 5 ids of text, or fewer when it draws `FILL`, which asks for more text. When fewer than 5 ids
-are left and the text has ended, they go in at once, and `END` may be drawn.
+Mirrors `inference_bistream` of the vendor. The codes of the prompt come first between the text,
+which begins with the text of the prompt's recording. After them, the talker samples up to 15 codes
+for every 5 text ids. It samples fewer codes if it samples `FILL`, which asks for more text. If
+fewer than 5 ids are left and the text is complete, all of them follow at once, and the talker may
+sample `END`.
 
-The rows depend on the ids of the text and on the draws, not on when the text comes or how it is
-cut: ids are taken in one by one, as the vendor's front end gives them to its talker. No torch here.
+The rows depend on the text ids and the draws, not on arrival times or on the pieces of the text:
+ids are processed one by one, as in the vendor's code. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from antiphon_services.cosyvoice3.talker.prompt import (
 )
 
 Row = tuple[int, bool]
-"""An id, and whether it is a speech id."""
+"""An id, and whether the id is a speech id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What stands before a text that comes in pieces: a voice, the ids of the prompt up to its
-    end, and the text and the codes of the voice's recording. At most `most_codes` may be drawn."""
+    """The prompt before a text in pieces: a voice, the ids of the prompt up to its end, and the
+    text and codes of the voice's recording. The utterance has at most `most_codes` draws."""
 
     voice: Voice
     head: Sequence[int]
@@ -47,42 +48,42 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class MixRatio:
-    """So many ids of `text` go with so many `codes`."""
+    """The pace of a text in pieces: `codes` codes for `text` ids."""
 
     text: int
     codes: int
 
 
 class InterleavedText:
-    """The text that has come, and the turns that it makes in `voice`; positions end at
-    `context_limit`."""
+    """The text that has arrived, and its turns in `voice`; positions end at `context_limit`."""
 
     def __init__(self, opening: Opening, mix: MixRatio, context_limit: int) -> None:
         self.voice = opening.voice
         self._mix = mix
         self._most_codes, self._context_limit = opening.most_codes, context_limit
         self._least_codes = opening.least_codes
-        # What has come and was not taken in; what was, and is in no row.
+        # Ids that arrived and were not processed; and processed ids that are in no row yet.
         self._come: deque[int] = deque()
         self._text = deque(opening.heard)
         self._codes = deque(opening.codes)
         self._rows: list[Row] = [(SOS, True), *_words(opening.head)]
-        # The rows of the vendor's last forward, which go in again with the rest of the text.
+        # The rows of the vendor's last forward pass, which are repeated with the rest of the text.
         self._again: list[Row] = []
         self._first_draws = mix.codes - len(opening.codes) % mix.codes
         self._begun = self._finished = False
         self._ids = self._forced = 0
 
     def add(self, ids: Sequence[int], *, last: bool) -> None:
-        """More of the text has come, and all of it with the `last` ids."""
+        """Add ids of the text, which is complete after the `last` ids."""
         self._come += ids
         self._ids += len(ids)
         self._finished = last
 
     def next_turn(self, before: UtterancePrompt | None, drawn: int) -> UtterancePrompt | None:
-        """What follows the turn `before`, and `drawn` draws in all; None if text is missing for it.
+        """Return the turn after the turn `before` and `drawn` draws in total, or None if it lacks
+        text.
 
-        One without draws has no room.
+        A turn without draws has no positions left.
         """
         while self._come:
             self._text.append(self._come.popleft())
@@ -104,8 +105,8 @@ class InterleavedText:
         return self._turn(before, drawn, DRAWS_OF_A_TEXT_ID * self._ids, last=True)
 
     def end_turn(self, code: int | None, *, forced: bool) -> None:
-        """A turn has ended whose last `code`, if it had one, was this. One that was `forced` to end
-        has not put it in."""
+        """End a turn whose last code, if any, was `code`. A `forced` end has not appended the
+        code."""
         if code is not None:
             self._again = [(code, True)]
         self._rows = list(self._again) if forced else []
@@ -114,7 +115,7 @@ class InterleavedText:
     def _turn(
         self, before: UtterancePrompt | None, drawn: int, draws: int, *, last: bool = False
     ) -> UtterancePrompt:
-        """The turn of `_rows`."""
+        """Return the turn with the current `_rows`."""
         first = 0 if before is None else before.first + len(before.ids) - 1
         ids = np.array([id_ for id_, _ in self._rows], np.int64)
         speech = np.array([of_speech for _, of_speech in self._rows], np.bool_)

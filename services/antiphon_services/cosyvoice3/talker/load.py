@@ -1,4 +1,4 @@
-"""Loads the talker of a CosyVoice3 checkpoint."""
+"""Load the talker of a CosyVoice3 checkpoint."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ from antiphon_services.stage.preparation import Preparations
 LAYERS_FOLDER, WEIGHTS_FILE = "CosyVoice-BlankEN", "llm.pt"
 
 MAX_TOKENS = 1 << 16
-"""Draws of a request that does not say: 44 minutes. Each utterance's own text bounds it as well."""
+"""Default of a request's draws: 44 minutes. The text also limits the draws of each utterance."""
 
 MIX = (5, 15)
-"""Text and codes, where the file does not say."""
+"""Default of text ids and codes in the mix of a text in pieces."""
 
 WORD = "Hello "
 SOUND_S = 0.5
-# Rows beside the text: the recording's, the assistant's and the recording's words.
+# Rows other than the text: codes of the recording, the assistant's turn, and the recording's text.
 OTHER_ROWS = 64
 
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """The talker with its text front end and the encoder of reference recordings.
+    """Load the talker, its text front end, and the encoder of reference recordings.
 
-    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
-    `FailedPrecondition` when the checkpoint does not fit together or onnxruntime is missing.
+    Raises `InvalidArgument` for unsupported settings or if the slots do not fit in memory, and
+    `FailedPrecondition` if the parts of the checkpoint do not match or onnxruntime is missing.
     """
     require_torch(TALKER, config)
     refuse_fused(TALKER, config)
@@ -102,7 +102,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     with reading(path):
         sampling, rule = _drawing(told["llm"]["sampling"])
         mix = MixRatio(*map(int, told["llm"].get("mix_ratio", MIX)))
-    # So that the first text with a number does not wait for the import.
+    # Import now, so that the first text with a number does not wait for it.
     spell_numbers("1")
     tokenizer = load_speech_tokenizer(folder, layers.vocab_size)
     front_end = UtteranceFrontEnd(
@@ -138,7 +138,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 
 def _drawing(told: dict[str, Any]) -> tuple[Sampling, RepetitionRule]:
-    """How the checkpoint wants codes to be drawn."""
+    """Return the sampling and the repetition rule of the checkpoint."""
     window = int(told["win_size"])
     sampling = Sampling(
         temperature=1.0,
@@ -152,7 +152,8 @@ def _drawing(told: dict[str, Any]) -> tuple[Sampling, RepetitionRule]:
 
 
 def _warm_up(engine: SpeechTalkerEngine, sampling: Sampling, slots: int, limit: int) -> None:
-    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives no codes."""
+    """Warm up the engine; see `antiphon_services.lm.warm_up`. Raises `Internal` if it emits no
+    codes."""
     sound = np.zeros(round(SOUND_S * SAMPLE_RATE_HZ), np.float32)
     options: dict[str, OptionValue] = {"reference_audio": sound, "reference_text": WORD}
 

@@ -1,7 +1,6 @@
-"""The talker of CosyVoice3, with the names of `llm.pt`.
+"""The weights of CosyVoice3's talker, under the names of `llm.pt`.
 
-Its layers are those of Qwen2 in transformers. The module holds weights; `antiphon_services.lm`
-computes with them.
+The layers are those of Qwen2 in transformers. `antiphon_services.lm` computes with these modules.
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from antiphon.pipelines.cosyvoice3 import SPEECH_IDS
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 EXTRA_IDS = 200
-"""Rows of table and head behind the speech ids, of which few have a meaning."""
+"""Rows of the table and the head after the speech ids; few of them have a meaning."""
 
 UNUSED = ("llm.model.lm_head.weight",)
-"""The head that writes text."""
+"""The language model head."""
 
 
 class SpeechTalkerModule(nn.Module):
-    """All of `llm.pt` but for `UNUSED`; `config` is that of `CosyVoice-BlankEN`."""
+    """All weights of `llm.pt` except `UNUSED`; `config` is the configuration of
+    `CosyVoice-BlankEN`."""
 
     def __init__(self, config: Qwen2Config) -> None:
         super().__init__()
@@ -35,5 +35,5 @@ class SpeechTalkerModule(nn.Module):
 
     @property
     def stack(self) -> Any:
-        """The decoder layers as `lm.decoder` takes them, with the table of words."""
+        """The decoder layers with the interface that `lm.decoder` needs, and the table of words."""
         return self.llm.model.model  # type: ignore[union-attr]

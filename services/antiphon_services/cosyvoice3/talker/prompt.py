@@ -1,8 +1,8 @@
-"""What the talker is given before it draws, as ids. No torch here.
+"""The prompt of the talker, as ids. This module does not import torch.
 
     sos | text of the prompt, text to speak | task | codes of the prompt
 
-Text ids are of the tokenizer, the others are speech ids. Mirrors `CosyVoice3LM.inference` of the
+Text ids come from the tokenizer, the others are speech ids. Mirrors `CosyVoice3LM.inference` of the
 vendor.
 """
 
@@ -17,26 +17,26 @@ import numpy.typing as npt
 from antiphon.pipelines.cosyvoice3 import MEL_BINS, SPEECH_IDS
 
 SOS, END, TASK, FILL = SPEECH_IDS, SPEECH_IDS + 1, SPEECH_IDS + 2, SPEECH_IDS + 3
-"""Every id from `SPEECH_IDS` on ends an utterance when it is drawn; `END` is the one that is
-trained to. While the text of an utterance still comes, every one of them asks for more of it;
-`FILL` is the one that is trained to, and the vendor's code fails with any other."""
+"""Each id from `SPEECH_IDS` on ends an utterance when it is sampled; the model is trained for
+`END`. While the text of an utterance is incomplete, each of them asks for more text; the model is
+trained for `FILL`, and the vendor's code fails with any other."""
 
 SILENT_IDS = frozenset((1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323))
 MOST_SILENT = 5
-"""Silent codes in a row that are heard; the talker goes on from the others all the same."""
+"""Maximum of consecutive silent codes that are emitted; further ones only continue the context."""
 
 DRAWS_OF_A_TEXT_ID, EARLY_OF_A_TEXT_ID = 20, 2
-"""Most draws for each id of the text, and early ones, among which `SOS` is excluded. That is the
-vendor's minimum length: it excludes another id than `END`, so that speech may end at once.
-`UtterancePrompt.least_draws` is a minimum length that a request asks for."""
+"""Maximum of draws, and number of early draws, for each id of the text. Early draws exclude `SOS`.
+This is the vendor's minimum length: it excludes an id other than `END`, so speech may end at once.
+`UtterancePrompt.least_draws` is the minimum length that a request sets."""
 
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """`speaker` float32 [1, width], `codes` int32 [P] and `mel` float32 [2 P, bins] of a recording,
-    all of which go to code2wav; P may be 0."""
+    """The vector `speaker`, float32 [1, width], and the `codes`, int32 [P], and `mel` frames,
+    float32 [2 P, bins], of a recording. Code2wav receives all of them. P may be 0."""
 
     speaker: npt.NDArray[np.float32]
     codes: npt.NDArray[np.int32]
@@ -44,18 +44,18 @@ class Voice:
 
     @classmethod
     def of_speaker(cls, speaker: npt.NDArray[np.float32]) -> Voice:
-        """A voice without a recording."""
+        """Return a voice without a recording."""
         return cls(speaker, np.zeros(0, np.int32), np.zeros((0, MEL_BINS), np.float32))
 
 
 @dataclass(frozen=True, slots=True)
 class UtterancePrompt:
-    """Rows: ids, and whether each is a speech id; and how many draws may follow, of which the first
-    are early. The first `least_draws` of them do not end the utterance.
+    """Rows of ids, whether each is a speech id, and the limits of draws after them.
 
-    Of an utterance whose text comes in pieces it is one turn, behind the `first` rows of those
-    before and `drawn` draws, which the numbers of draws include; so many turns before it were
-    `forced` to end. One that `asks` is followed by another when it ends.
+    The first `early_draws` of at most `most_draws` are early, and the first `least_draws` do not
+    end the utterance. For a text in pieces this is one turn of an utterance, after `first` rows of
+    earlier turns and `drawn` draws, which the limits include. `forced` earlier turns were forced to
+    end. If a turn `asks`, another turn follows it.
     """
 
     ids: Ids
@@ -71,7 +71,7 @@ class UtterancePrompt:
 
 @dataclass(frozen=True, slots=True)
 class SpeechPrompt:
-    """The voice, and the prompts of the utterances, which are spoken one after the other."""
+    """The voice, and the prompts of the utterances, which are spoken in order."""
 
     voice: Voice
     utterances: Sequence[UtterancePrompt]
@@ -86,8 +86,11 @@ def make_utterance(
     most_codes: int,
     context_limit: int,
 ) -> UtterancePrompt:
-    """The prompt of an utterance. Draws are bounded by the text, by `most_codes`, and by what the
-    rows leave of `context_limit` positions: none where these do not fit."""
+    """Return the prompt of an utterance.
+
+    The text, `most_codes`, and the positions that the rows leave of `context_limit` limit its
+    draws. There are no draws if the rows do not fit.
+    """
     words = [*prompt_text, *text]
     ids = [SOS, *words, TASK, *codes.tolist()]
     speech = np.ones(len(ids), np.bool_)

@@ -1,4 +1,4 @@
-"""What a reference recording gives a clone: its speech codes, mel frames and speaker's vector."""
+"""Encode a reference recording to speech codes, mel frames and a speaker vector, for cloning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEL = LogMel(SAMPLE_RATE_HZ, MEL_BINS, window=1920, hop=480, highest_hz=12_000.0
 
 
 class VoiceEncoder:
-    """Encodes recordings of 24 kHz with the networks of a checkpoint.
+    """Encodes recordings at 24 kHz with the networks of a checkpoint.
 
     Mirrors `frontend_zero_shot` of the vendor. Raises `FailedPrecondition` if a file of the
     checkpoint or onnxruntime is missing.
@@ -39,16 +39,16 @@ class VoiceEncoder:
         self._voices = ClipCache(self._encode)
 
     def voice(self, samples: Samples) -> Voice:
-        """The voice of samples [n], 0.1 s at least; its arrays are shared and read-only.
+        """Return the voice of samples [n], at least 0.1 s; its arrays are shared and read-only.
 
-        Takes long: for a thread beside the engine's. Raises `FailedPrecondition` if a network is
-        not what it should be.
+        Takes long, so that it should run on a worker thread. Raises `FailedPrecondition` for a
+        network with unexpected inputs or outputs.
         """
         return self._voices.of(samples)
 
     @torch.inference_mode()
     def _encode(self, samples: Samples) -> Voice:
-        # A copy: the samples of a message are read-only, which torch warns of.
+        # A copy: the samples of a message are read-only, and torch warns about them.
         heard = torch.tensor(samples)
         at_network_rate = resampled(heard, SAMPLE_RATE_HZ, NETWORK_RATE_HZ)
         features = whisper_mel(at_network_rate, WHISPER_BINS)[None].numpy()

@@ -1,8 +1,8 @@
-"""Texts as the vendor's front end changes and cuts them, without its optional normalizers.
+"""Normalize and split texts as the vendor's front end does without its optional normalizers.
 
-Mirrors `text_normalize` and `split_paragraph` of the vendor where neither ttsfrd nor WeText is
-installed: digits of a text without Chinese are spelled in English, some characters are replaced,
-and sentences are joined to parts of 60 to 80 characters (Chinese) or tokens.
+Mirrors `text_normalize` and `split_paragraph` of the vendor if neither ttsfrd nor WeText is
+installed. Digits of a text without Chinese are spelled out in English, some characters are
+replaced, and sentences are joined to parts of 60 to 80 characters (Chinese) or tokens.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from antiphon.errors import FailedPrecondition
 
 MOST, LEAST, JOINED = 80, 60, 20
-"""Of a part: its length is at most the first unless a sentence is longer, and above the second
-unless it is the last; a last one below the third joins the one before."""
+"""Lengths of a part: the maximum, unless a sentence is longer; the minimum, unless it is the last
+part; and the length below which the last part is joined to the previous one."""
 
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _CHINESE_ENDS = "。？！；：、.?!;"  # noqa: RUF001
@@ -38,9 +38,11 @@ Length = Callable[[str], int]
 
 
 def split_text(text: str, tokens: Length) -> list[str]:
-    """The parts of a text, each of which is an utterance; none if there is nothing to say.
+    """Return the parts of a text, each of which is an utterance; empty if there is nothing to
+    speak.
 
-    `tokens` counts a text's tokens. A text with control tokens of the vendor is one part as it is.
+    `tokens` counts the tokens of a text. A text with control tokens of the vendor is one unchanged
+    part.
     """
     if all(each in text for each in _CONTROL) or not text:
         return [text] if text else []
@@ -53,7 +55,7 @@ def split_text(text: str, tokens: Length) -> list[str]:
 
 
 def spell_numbers(text: str) -> str:
-    """The text with runs of digits as English words."""
+    """Return the text with runs of digits as English words."""
     parts: list[str] = []
     digits = ""
     for character in [*text, ""]:
@@ -72,13 +74,13 @@ def _words(digits: str) -> str:
     try:
         return str(speller.number_to_words(digits))
     except _inflect().NumOutOfRangeError:
-        # A number that has no name is read digit by digit.
+        # A number without a name is spelled digit by digit.
         return str(speller.number_to_words(digits, group=1))
 
 
 @cache
 def _inflect() -> Any:
-    """The package, which takes seconds to import on a busy machine.
+    """Import the package, which takes seconds on a busy machine.
 
     Raises `FailedPrecondition` if it is missing.
     """
@@ -100,7 +102,7 @@ def _chinese(text: str) -> str:
 
 
 def _without_blanks(text: str) -> str:
-    """The text without blanks but for those between two ASCII characters."""
+    """Return the text without blanks, except for those between two ASCII characters."""
     around = [each.isascii() and each != " " for each in text]
     return "".join(
         each
@@ -110,7 +112,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _parts(text: str, ends: str, end: str, length: Length) -> list[str]:
-    """Sentences joined to parts."""
+    """Join sentences to parts."""
     if not text:
         return []
     parts: list[str] = []
@@ -128,7 +130,7 @@ def _parts(text: str, ends: str, end: str, length: Length) -> list[str]:
 
 
 def _sentences(text: str, ends: str) -> Iterator[str]:
-    """What lies between marks that end a sentence, each with its mark and a closing quote."""
+    """Yield the sentences, each with its final mark and a closing quote."""
     sentences: list[str] = []
     start = 0
     for at, character in enumerate(text):

@@ -1,8 +1,8 @@
-"""One segment of the talker: its text, and the prompts that are made of it. See `lm/frames.py`.
+"""The state of a talker segment: its text, and the prompts made from it. See `lm/frames.py`.
 
-A segment speaks its utterances one after the other in one slot, each behind a prompt of its own:
-positions and counts of draws begin at 0 with every one of them. A text that comes in pieces is one
-utterance of several turns, which follow each other in the slot.
+A segment speaks its utterances in order in one slot. Each has a separate prompt: positions and
+counts of draws start at 0 for every utterance. A text in pieces is one utterance with several
+turns, which continue in the slot.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from antiphon_services.stage.preparation import Preparations
 
 @dataclass(frozen=True, slots=True)
 class DrawPlace:
-    """The number of a draw among all of its segment's, its `place` among all ids of its utterance,
-    whether it is `early` in its utterance, and whether it `continues` it, so that no end is drawn:
-    see `UtterancePrompt`."""
+    """The indices of a draw: `number` among all draws of the segment, and `place` among all ids of
+    its utterance. A draw may be `early` in its utterance, or `continues` it, so that no end may be
+    sampled; see `UtterancePrompt`."""
 
     number: int
     place: int
@@ -46,8 +46,8 @@ class DrawPlace:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """The ids that a piece of a text adds, and whether it is the last; the first piece `opened` the
-    utterance."""
+    """The ids that a piece of a text adds, and whether it is the last. The first piece has `opened`
+    the utterance."""
 
     ids: list[int]
     last: bool
@@ -55,10 +55,10 @@ class TextPiece:
 
 
 class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
-    """The `input` of a segment; then the prompts of its utterances, one of which is `current`.
+    """The `input` of a segment, and then the prompts of its utterances, one of which is `current`.
 
-    A text comes whole, as one message, or in pieces. Those are one utterance, of which the current
-    prompt is a turn.
+    A text arrives whole, as one message, or in pieces. The pieces are one utterance, and the
+    current prompt is one of its turns.
     """
 
     def __init__(self, front_end: UtteranceFrontEnd, request: VoiceRequest) -> None:
@@ -68,7 +68,7 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
         self._front_end = front_end
         self._open: Callable[[], InterleavedText] | None = partial(front_end.open, request)
         self._utterance = 0
-        # Of a text in pieces: those that wait, and how many bytes have come.
+        # For a text in pieces: the waiting pieces, and the number of bytes that arrived.
         self._growing: GrowingText | None = None
         self._pieces: list[bytes] = []
         self._text_bytes = 0
@@ -78,12 +78,12 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
 
     @property
     def in_pieces(self) -> bool:
-        """Whether the text comes in pieces."""
+        """Whether the text arrives in pieces."""
         return self._growing is not None
 
     @property
     def current(self) -> UtterancePrompt:
-        """The prompt, or the turn, that is being spoken; it must have been made."""
+        """The current prompt or turn; it must be prepared."""
         if self._interleaved is not None:
             assert self._turn is not None
             return self._turn
@@ -92,18 +92,19 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
 
     @property
     def rows(self) -> int:
-        """Length of the current prompt and what is before it, with the first draw's row."""
+        """The end of the current prompt in the slot, including the row of the first draw."""
         return self.current.first + len(self.current.ids)
 
     @property
     def prompt_rows(self) -> int | None:
-        """The prompt's `rows`; None until it is made, and while more of the text is awaited."""
+        """The prompt's `rows`, or None until it is prepared and while the segment waits for more
+        text."""
         if self.in_pieces:
             return None if self._awaits_turn else self.rows
         return super().prompt_rows
 
     def accept(self, chunk: InputChunk) -> None:
-        """Keep the text, or a piece of it. Raises `InvalidArgument`."""
+        """Store the text, or a piece of it. Raises `InvalidArgument`."""
         piece = chunk.tensors.get(PIECE)
         if piece is None and not self.in_pieces:
             super().accept(chunk)
@@ -125,7 +126,8 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
     def begin(
         self, key: SegmentKey, preparations: Preparations[SpeechPrompt | TextPiece]
     ) -> Future[SpeechPrompt | TextPiece] | None:
-        """Start making the prompt when all of the text has come, or ids of the pieces that have."""
+        """Start to prepare the prompt of a whole text, or the ids of the pieces that have
+        arrived."""
         if self._growing is None:
             begun = super().begin(key, preparations)
             if begun is not None:
@@ -144,7 +146,7 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
         )
 
     def hold(self, prompt: SpeechPrompt | TextPiece) -> None:
-        """The prompt was made, or ids of a piece are known."""
+        """Store a prepared prompt, or the ids of a piece."""
         if isinstance(prompt, SpeechPrompt):
             super().hold(prompt)
             return
@@ -153,7 +155,7 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
         self._interleaved.add(prompt.ids, last=prompt.last)
 
     def go_on(self) -> bool:
-        """Turn to the next utterance; False if there is none."""
+        """Select the next utterance. Returns False if there is none."""
         if self.in_pieces:
             return False
         assert isinstance(self.held, SpeechPrompt)
@@ -163,13 +165,13 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
         return True
 
     def end_turn(self, code: int | None, *, forced: bool) -> None:
-        """The current turn asks for more text; see `InterleavedText.end_turn`."""
+        """End the current turn, which asks for more text; see `InterleavedText.end_turn`."""
         assert self._interleaved is not None
         self._interleaved.end_turn(code, forced=forced)
         self._awaits_turn = True
 
     def next_turn(self, drawn: int) -> bool:
-        """Begin the next turn, if one is awaited and its text has come."""
+        """Start the next turn, if the segment waits for it and its text has arrived."""
         if not self._awaits_turn:
             return False
         assert self._interleaved is not None
@@ -179,7 +181,8 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
         return turn is not None
 
     def placed(self, part: PromptPart[Any]) -> PromptPart[Any]:
-        """A part of the current prompt, where it is in the slot: draws may be before it."""
+        """Return a part of the current prompt with its positions in the slot, after earlier
+        draws."""
         drawn = self.current.drawn
         return replace(part, start=part.start + drawn, stop=part.stop + drawn)
 
@@ -193,9 +196,12 @@ def _piece(
 
 @dataclass(slots=True)
 class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
-    """Utterances before the current one had `drawn_before` draws. `begins` until the current one
-    has a code that left, unless it is the first of all; its last `silent` codes were silent. The
-    last of all codes was `last_code`."""
+    """A segment of CosyVoice3.
+
+    Utterances before the current one had `drawn_before` draws. `begins` is set until the current
+    utterance, unless it is the first, has emitted a code. Its last `silent` codes were silent, and
+    `last_code` was the last of all codes.
+    """
 
     drawn_before: int = 0
     begins: bool = False
@@ -203,23 +209,24 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
     last_code: int = 0
 
     def take_text(self, step: int) -> None:
-        """Nothing goes with a code."""
+        """Return None: a code has no text side."""
 
     @property
     def handed_on(self) -> int:
-        """How many draws of the current utterance have been handed on."""
+        """The number of emitted draws of the current utterance."""
         return self.shown
 
     @property
     def can_draw(self) -> bool:
-        """Whether the next draw can be made."""
+        """Whether the next draw can be launched."""
         return not self.ended and self.waiting is None and self.prompt_complete
 
     def bound(self, context_limit: int) -> None:
-        """Nothing: the prompts are made within the limit."""
+        """Do nothing: the prompts are prepared within the limit."""
 
     def next_draw(self) -> FrameDraw[DrawPlace]:
-        """The next row and draw, which are made now; the segment can."""
+        """Return the next row and draw, and mark them as launched. The segment must be able to
+        draw."""
         utterance, drawn = self.prompt.current, self.launched
         place = DrawPlace(
             number=self.drawn_before + drawn,
@@ -230,7 +237,8 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
         return self.launch(place)
 
     def taken(self, code: int) -> int | None:
-        """What leaves of a code that was drawn; None if it is one silent code too many."""
+        """Return the code to emit for a sampled code, or None if there are too many silent
+        codes."""
         self.last_code = code
         self.silent = self.silent + 1 if code in SILENT_IDS else 0
         if self.silent > MOST_SILENT:
@@ -242,14 +250,14 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
 
     @property
     def limit(self) -> FinishReason | None:
-        """`LENGTH` when the utterance, or the segment, has had all of its draws."""
+        """`LENGTH` if the utterance or the segment has used all of its draws."""
         spent = self.launched >= self.prompt.current.most_draws
         return FinishReason.LENGTH if spent or self.out_of_draws else None
 
     @property
     def doubtful(self) -> range:
-        """Which positions of its slot may hold what is not finite: those of a turn, until a draw
-        behind them has been handed on."""
+        """The positions of the slot that may hold non-finite values: those of a turn, until a draw
+        after it was emitted."""
         turn = self.prompt.current if self.prompt.prompt_rows is not None else None
         if turn is not None and self.shown <= turn.drawn:
             first = turn.first + turn.drawn
@@ -258,8 +266,10 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
         return range(first, self.prefilled + self.launched)
 
     def asks(self, *, forced: bool) -> bool:
-        """End the turn if it asks for more text when it ends, which is `forced` or was drawn; False
-        if the segment ends."""
+        """End the turn if it asks for more text at its end, which is `forced` or was sampled.
+
+        Returns False if the segment ends.
+        """
         turn = self.prompt.current
         if not turn.asks or self.out_of_draws:
             return False
@@ -273,7 +283,7 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
         return self.drawn_before + self.launched >= self.sampling.max_tokens
 
     def next_utterance(self) -> bool:
-        """Begin the next utterance; False if there is none."""
+        """Start the next utterance. Returns False if there is none."""
         if self.out_of_draws or not self.prompt.go_on():
             return False
         self.drawn_before += self.launched

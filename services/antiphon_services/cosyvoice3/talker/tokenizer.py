@@ -1,4 +1,4 @@
-"""The checkpoint's tokenizer with the tokens that the vendor's code adds to it."""
+"""Load the checkpoint's tokenizer with the tokens that the vendor's code adds to it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ END_OF_PROMPT = "<|endofprompt|>"
 
 
 def load_speech_tokenizer(folder: Path, entries: int) -> LiteralTokenizer:
-    """The tokenizer in a folder, whose ids must be below `entries`.
+    """Load the tokenizer of a folder, whose ids must be below `entries`.
 
-    Tokens such as `[breath]` and `<strong>` can be written in a text; those in `<|` and `|>` are
-    control tokens, which no text can spell. Raises `FailedPrecondition`.
+    Tokens such as `[breath]` and `<strong>` can be written in a text. Tokens in `<|` and `|>` are
+    control tokens, which a text cannot contain. Raises `FailedPrecondition`.
     """
     tokenizer = load_tokenizer(folder)
     tokenizer.add_tokens(

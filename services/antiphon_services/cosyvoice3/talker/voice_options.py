@@ -1,4 +1,4 @@
-"""What a request says besides its text, checked. No torch here."""
+"""The voice options of a request, checked. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from antiphon.values.sampling import Sampling
 from antiphon_services.stage.voices import choose_voice
 
 LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
-"""Three codes, and enough for every network's windows."""
+"""Three codes, and sufficient for the windows of every network."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoiceRequest:
-    """The voice of a request: a `name` of the checkpoint's, or a `reference`, samples float32 [n]
-    at 24 kHz, which says `reference_text` or speaks as `instruction` asks.
+    """The voice of a request: a `name` of the checkpoint's voices, or a `reference`, float32 [n] at
+    24 kHz, with its `reference_text` or an `instruction`.
 
     An utterance has at least `least_codes` draws for each token of its text.
     """
@@ -36,7 +36,7 @@ class VoiceRequest:
 def read_voice(
     voice: str, options: Mapping[str, OptionValue], voices: Sequence[str]
 ) -> VoiceRequest:
-    """The request's voice; without one, the first of the checkpoint's `voices`, in lower case.
+    """Return the voice of a request. The default is the first of the checkpoint's `voices`.
 
     Raises `InvalidArgument` that names the option.
     """
@@ -73,7 +73,7 @@ def read_voice(
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise `InvalidArgument` for a setting that this model's way of drawing replaces."""
+    """Raise `InvalidArgument` for a sampling setting that this model does not support."""
     if sampling.repetition_penalty != 1.0:
         raise _refused(
             "repetition_penalty",

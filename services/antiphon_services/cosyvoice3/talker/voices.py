@@ -1,4 +1,4 @@
-"""The voices of a checkpoint: `spk2info.pt`, which the vendor's code writes."""
+"""Read the voices of a checkpoint from `spk2info.pt`, which the vendor's code writes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ VOICES_FILE = "spk2info.pt"
 
 @dataclass(frozen=True, slots=True)
 class StoredVoice:
-    """A voice; `prompt_text` are the ids of what its recording says, if it has one."""
+    """A voice; `prompt_text` holds the ids of its recording's text, if it has one."""
 
     voice: Voice
     prompt_text: tuple[int, ...] = ()
 
 
 def read_voices(model_dir: Path, entries: int, end_of_prompt: int) -> dict[str, StoredVoice]:
-    """The voices by name in lower case, in the file's order; none without the file.
+    """Return the voices by name in lower case, in the order of the file; empty without the file.
 
-    Ids of a prompt's text must be below `entries`, and `end_of_prompt` among them. Raises
-    `FailedPrecondition` for a file that holds code, or a voice that lacks a tensor.
+    The ids of a prompt's text must be below `entries` and contain `end_of_prompt`. Raises
+    `FailedPrecondition` for a file that contains code, or a voice without a required tensor.
     """
     path = model_dir / VOICES_FILE
     if not path.is_file():
@@ -60,7 +60,8 @@ def _check_words(name: str, ids: Sequence[int], entries: int, end_of_prompt: int
 
 
 def _voice(name: str, told: Mapping[str, Any]) -> StoredVoice:
-    """A trained voice has its speaker alone; one that was added from a recording has all."""
+    """Return a stored voice. A trained voice has only its speaker vector; a voice that was added
+    from a recording also has its codes and mel frames."""
     speaker = told["embedding"] if "embedding" in told else told["flow_embedding"]
     vector = np.asarray(speaker.to(torch.float32).numpy()).reshape(1, -1)
     if vector.shape != (1, SPEAKER_WIDTH) or not np.isfinite(vector).all():

@@ -1,1 +1,1 @@
-"""The code2wav stage: codec frames in, samples out."""
+"""The code2wav stage: codec frames to audio samples."""

@@ -1,4 +1,4 @@
-"""What code2wav does with each field of `speech_tokenizer/config.json`."""
+"""The fields of `speech_tokenizer/config.json` that code2wav supports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CODEC = ConfigPart(
     "",
     computed=names("decoder_config"),
     only={"output_sample_rate": (SAMPLE_RATE_HZ,)},
-    # The encoder is the talker's; a frame has as many samples as the decoder's rates make.
+    # The talker uses the encoder. The decoder's rates determine the samples of a frame.
     idle=names(
         "encoder_config encode_downsample_rate encoder_valid_num_quantizers input_sample_rate "
         "decode_upsample_rate"

@@ -1,4 +1,4 @@
-"""Loads code2wav of Qwen3-TTS."""
+"""Load the code2wav stage of a Qwen3-TTS checkpoint."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
 
 
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """The stage, ready to run; `bucketing` is what `config.graphs` chooses if None.
+    """Load the codec's decoder and return the stage.
 
-    Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
+    `bucketing` of None means the choice of `config.graphs`. Raises `InvalidArgument` for an engine
+    other than torch, and `FailedPrecondition` for an unsupported checkpoint.
     """
     require_torch(CODE2WAV, config)
     refuse_fused(CODE2WAV, config)

@@ -1,9 +1,9 @@
-"""The decoder of Qwen3-TTS's 12 Hz codec, with the checkpoint's names.
+"""The weights of the decoder of Qwen3-TTS's 12 Hz codec, under the names of the checkpoint.
 
-transformers has no class for it, but has its layers: they are those of Qwen3-Omni's vocoder.
-What differs is in front (a residual vector quantizer, a convolution, a transformer between two
-projections) and at the transposed convolutions, which trim at their end alone. The module holds
-weights; `antiphon_services.vocoder` computes with them.
+transformers has no class for this decoder, but has its layers, which are those of Qwen3-Omni's
+vocoder. There are two differences. The first layers are a residual vector quantizer, a convolution,
+and a transformer between two projections. The transposed convolutions are trimmed only at their
+end. `antiphon_services.vocoder` computes with these modules.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from antiphon_services.qwen3_tts.code2wav.fields import PARTS
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.vocoder.stream import Vocoder
 
-# Another codec of the vendor has 25 frames a second, and other layers.
+# Another codec of the vendor has 25 frames per second and different layers.
 CODEC_KIND = "qwen3_tts_tokenizer_12hz"
-# These have no annotations.
+# These classes have no annotations.
 _Convolution: Any = Qwen3OmniMoeCausalConvNet
 _Upsampling: Any = Qwen3OmniMoeCausalTransConvNet
 _Snake: Any = Qwen3OmniMoeSnakeBeta
 
-# A codebook's rows are sums, divided by how often each was used, but not by less than this.
+# The rows of a codebook are sums, divided by the usage of the entry, but at least by this value.
 LEAST_USAGE = 1e-5
 
 
@@ -60,7 +60,7 @@ class _Codebook(nn.Module):
         self.embedding_sum = nn.Parameter(torch.empty(entries, width))
 
     def rows(self) -> Tensor:
-        """[entries, width]."""
+        """Return the entries, [entries, width]."""
         return self.embedding_sum / self.cluster_usage.clamp(min=LEAST_USAGE)[:, None]
 
 
@@ -70,7 +70,7 @@ class _Book(nn.Module):
         self._codebook = _Codebook(entries, width)
 
     def rows(self) -> Tensor:
-        """[entries, width]."""
+        """Return the entries, [entries, width]."""
         return self._codebook.rows()
 
 
@@ -81,7 +81,7 @@ class _Books(nn.Module):
 
 
 class _ResidualQuantizer(nn.Module):
-    """Codebooks of half the width, and the projections to it (for encoding) and from it."""
+    """Codebooks of half the width, with projections to it (for encoding) and from it."""
 
     def __init__(self, books: int, entries: int, width: int) -> None:
         super().__init__()
@@ -90,14 +90,14 @@ class _ResidualQuantizer(nn.Module):
         self.vq = _Books(books, entries, width // 2)
 
     def tables(self) -> list[Tensor]:
-        """[entries, width] of each codebook, projected."""
+        """Return the projected entries [entries, width] of each codebook."""
         weight = self.output_proj.weight[..., 0]
         books = cast("list[_Book]", list(self.vq.layers))
         return [functional.linear(book.rows(), weight) for book in books]
 
 
 class _SplitQuantizer(nn.Module):
-    """The first codebook has projections of its own."""
+    """A quantizer whose first codebook has separate projections."""
 
     def __init__(self, books: int, entries: int, width: int) -> None:
         super().__init__()
@@ -105,7 +105,8 @@ class _SplitQuantizer(nn.Module):
         self.rvq_rest = _ResidualQuantizer(books - 1, entries, width)
 
     def table(self) -> Tensor:
-        """[books * entries, width]: a frame is the sum of its codes' rows."""
+        """Return all entries, [books * entries, width]; a frame is the sum of the rows of its
+        codes."""
         return torch.cat([*self.rvq_first.tables(), *self.rvq_rest.tables()])
 
 
@@ -117,7 +118,7 @@ class _Transformer(Qwen3OmniMoeCode2WavTransformerModel):  # type: ignore[misc, 
 
 
 class CodecDecoder(nn.Module):
-    """All of `decoder.` in `speech_tokenizer/model.safetensors`."""
+    """All weights below `decoder.` in `speech_tokenizer/model.safetensors`."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
@@ -158,7 +159,7 @@ class CodecDecoder(nn.Module):
 def load_codec_decoder(
     model_dir: Path, dtype: torch.dtype, device: torch.device | str
 ) -> CodecDecoder:
-    """The decoder of a checkpoint. Raises `FailedPrecondition`."""
+    """Load the decoder of a checkpoint. Raises `FailedPrecondition`."""
     folder = model_dir / CODEC_FOLDER
     codec = read_config(folder)
     kind, part = codec.get("model_type"), codec.get("decoder_config")
@@ -179,7 +180,7 @@ def load_codec_decoder(
 
 
 def vocoder_of(module: CodecDecoder) -> Vocoder:
-    """The decoder as it is streamed."""
+    """Describe the decoder for streaming."""
     config = module.config
     with torch.no_grad():
         table = module.quantizer.table()

@@ -1,1 +1,1 @@
-"""The talker stage: text in, codec frames out."""
+"""The talker stage: text to codec frames."""

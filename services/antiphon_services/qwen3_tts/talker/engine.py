@@ -1,14 +1,15 @@
-"""The talker's engine: a request's text to codec frames, of many segments, one each a step.
+"""The talker's engine: decodes the codec frames of many segments, one frame per segment and step.
 
-Prompts are made on threads beside the engine's: tokenising and encoding a reference recording
-take long. A step is one forward over everything that can go on: parts of prompts, within the
-budget of `antiphon_services.lm.frames`, and one row of every segment whose prompt is in. Those draw
-a frame in the same step and emit it.
+Worker threads prepare the prompts, because tokenization and the encoding of a reference recording
+take long. A step is one forward pass over the ready rows: parts of prompts, within the limit of
+`antiphon_services.lm.frames`, and one row of every segment whose prompt is complete. These segments
+sample a frame in the same step, and the engine emits it.
 
-The frames of a recording that is cloned by codes leave first, to prime the decoder.
+If a recording is cloned by its codes, the engine first emits the frames of the recording, which
+prime the decoder.
 
-Draws are counted as the vendor's `generate` counts them: draw n of at most `max_tokens` is the
-stop code (never one of the first two), the last one allowed, or frame n-1.
+Draws are counted as in the vendor's `generate`. Of at most `max_tokens` draws, a draw is the stop
+code (not in the first two draws), the last allowed draw, or a frame.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:
-        """Raises `InvalidArgument` for a manner that the checkpoint does not have."""
+        """Create a segment. Raises `InvalidArgument` for voice options that the checkpoint does not
+        support."""
         manner = read_voice_options(settings.voice, settings.options, self._kind, self._model.ids)
         text = TtsText(
             INPUT,
@@ -87,11 +89,12 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
         return TtsSegment(key, manner.voice, settings.sampling, text)
 
     def take_drawn(self, segment: TtsSegment, drawn: Drawn) -> Sequence[EngineEvent]:
-        """Emit what was drawn, or end with it."""
+        """Emit the sampled frame, or finish the segment."""
         return self.take_frame(segment, drawn, self._model.ids.stop)
 
     def begin(self, segment: TtsSegment, prompt: Prompt) -> Sequence[EngineEvent]:
-        """Take the prompt over; what of it primes the decoder leaves."""
+        """Start decoding after a prepared prompt, and emit its frames, if any, to prime the
+        decoder."""
         assert segment.slot is not None
         segment.bound(self._context_limit)
         self._model.begin(segment.slot, prompt)
@@ -102,7 +105,8 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
     def forward(
         self, segments: Sequence[TtsSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
-        """One call for the parts and draws of all; None when it draws nothing."""
+        """Run the parts and draws of all segments in one call. Returns None if there are no
+        draws."""
         parts: dict[int | None, list[PromptPart[TtsText]]] = defaultdict(list)
         for part in self.take_parts(segments):
             parts[part.slot].append(part)

@@ -1,8 +1,8 @@
-"""From the text of a request to the prompt of the talker.
+"""Prepare the talker's prompt from the text of a request.
 
-Mirrors how the vendor's package tokenises: turns of the assistant for what is said and for what
-the recording says, one of the user for the instruction. In each the role and the text behind it
-are tokenised as one, as there, but no text can spell a control token.
+Tokenization follows the vendor's package: the text and the text of a recording are turns of the
+assistant, and the instruction is a turn of the user. The role and the text after it are tokenized
+together, as in the package, but text is never tokenized as control tokens.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from antiphon_services.qwen3_tts.talker.voice_options import VoiceOptions
 from antiphon_services.text.literal import LiteralTokenizer
 from antiphon_services.text.read_aloud import text_to_read
 
-# Most bytes of JSON for one of text, and of what is around the text.
+# Maximum bytes of JSON for one byte of text, and for the fields around the text.
 JSON_ESCAPE, JSON_AROUND = 6, 256
 
 _MESSAGES, _REFERENCE = "messages", "options.reference_audio"
 
 
 class SpeechFrontEnd:
-    """Makes prompts for one checkpoint; `encoder` is there if it clones voices.
+    """Prepares prompts for one checkpoint; `encoder` is given if the checkpoint clones voices.
 
-    `context_limit` counts the positions of prompt, text and frames.
+    `context_limit` is the maximum number of positions of prompt, text and frames.
     """
 
     def __init__(
@@ -53,19 +53,20 @@ class SpeechFrontEnd:
 
     @property
     def max_text_bytes(self) -> int:
-        """No text of more bytes can fit; one of fewer need not."""
+        """An upper limit of the bytes of a text that fits."""
         return self._context_limit * self._tokenizer.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` for a message whose JSON is larger than any that fits."""
+        """Raise `InvalidArgument` for a message whose JSON is too large for any text that fits."""
         if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
             raise self._too_long(f"{json_bytes} bytes", _MESSAGES)
 
     def prepare(self, tensors: Tensors, manner: VoiceOptions) -> Prompt:
-        """The prompt of an `input` chunk. Takes long: for a thread beside the engine's.
+        """Return the prompt of an `input` chunk. Takes long, so that it should run on a worker
+        thread.
 
-        Raises `InvalidArgument` for anything but one user message of text, and for what leaves
-        no room for frames.
+        Raises `InvalidArgument` unless the input is one user message of text, and if the prompt
+        leaves no positions for frames.
         """
         said = text_to_read(from_tensors(tensors))
         if (size := len(said.encode())) > self.max_text_bytes:
@@ -91,7 +92,7 @@ class SpeechFrontEnd:
         return prompt
 
     def _clone(self, manner: VoiceOptions, text_ids: int) -> Clone | None:
-        """The voice of the request's recording, which is encoded if there is room for it."""
+        """Return the voice of the request's recording. The frames are only encoded if they fit."""
         samples = manner.reference
         if samples is None or self._encoder is None:
             return None
@@ -104,10 +105,10 @@ class SpeechFrontEnd:
         return Clone(self._encoder.vector(samples), self._encoder.frames(samples), text)
 
     def _turn(self, text: str, field: str) -> tuple[Sequence[int], Sequence[int]]:
-        """The ids of an assistant's turn without its end: the header's, and the text's.
+        """Return the ids of the header and of the text of an assistant's turn without its end.
 
-        As in the package the header is the first ids, even where the text's first line break has
-        become one with the header's.
+        As in the vendor's package, the header is the first `ROLE_ROWS` ids, even if the tokenizer
+        merges a line break at the start of the text with the line break of the header.
         """
         ids = [self._ids.im_start, *self._encode(f"assistant\n{text}", field)]
         return ids[:ROLE_ROWS], ids[ROLE_ROWS:]

@@ -1,4 +1,4 @@
-"""Loads the talker of a Qwen3-TTS checkpoint."""
+"""Load the talker of a Qwen3-TTS checkpoint."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 
-# What the vendor's package takes where neither call nor checkpoint says otherwise; of the code
-# predictor likewise, whose settings have names of their own.
+# Defaults of the vendor's package, if neither the call nor the checkpoint has a value. The code
+# predictor has the same defaults; its settings have separate names.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=2048
 )
@@ -50,11 +50,11 @@ PREDICTOR_SAMPLING = replace(DEFAULT_SAMPLING, repetition_penalty=1.0)
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """The talker with its text front end, and the encoders of a checkpoint that clones voices.
+    """Load the talker, its text front end, and the encoders of a checkpoint that clones voices.
 
-    `bucketing` is what `config.graphs` chooses if None. Raises `InvalidArgument` for settings
-    that it has no place for, or no memory for the slots, and `FailedPrecondition` when the
-    checkpoint does not fit together.
+    `bucketing` of None means the choice of `config.graphs`. Raises `InvalidArgument` for
+    unsupported settings or if the slots do not fit in memory, and `FailedPrecondition` if the parts
+    of the checkpoint do not match.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)
@@ -110,7 +110,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _context_limit(model_dir: Path, config: StageConfig) -> int:
-    """Positions of a segment; see `planned_limit`."""
+    """Return the maximum number of positions of a segment; see `planned_limit`."""
     with reading(model_dir / CONFIG_FILE):
         told = read_config(model_dir)["talker_config"]
         most, cached = int(told["max_position_embeddings"]), Cached.of(told)
@@ -118,7 +118,7 @@ def _context_limit(model_dir: Path, config: StageConfig) -> int:
 
 
 def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:
-    """The options, as this checkpoint knows them."""
+    """Yield the options with the choices of this checkpoint."""
     for option in OPTIONS:
         if option.name == "language":
             option = replace(option, choices=(AUTO, *ids.told_languages))
@@ -130,7 +130,7 @@ def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:
 
 
 def _predictor_sampling(model_dir: Path) -> Sampling:
-    """How the code predictor draws. Raises `FailedPrecondition`."""
+    """Return the sampling settings of the code predictor. Raises `FailedPrecondition`."""
     sampling = default_sampling(model_dir, PREDICTOR, PREDICTOR_SAMPLING)
     if sampling.greedy:
         raise FailedPrecondition(
@@ -141,7 +141,7 @@ def _predictor_sampling(model_dir: Path) -> Sampling:
 
 
 def _code_entries(model_dir: Path) -> int:
-    """The size of the codec's books. Raises `FailedPrecondition`."""
+    """Return the size of the codec's codebooks. Raises `FailedPrecondition`."""
     folder = model_dir / CODEC_FOLDER
     with reading(folder / CONFIG_FILE):
         return int(read_config(folder)["decoder_config"]["codebook_size"])

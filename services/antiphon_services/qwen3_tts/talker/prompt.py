@@ -1,18 +1,21 @@
-"""What the talker of Qwen3-TTS is told before its first frame, as ids. No torch here.
+"""The prompt of Qwen3-TTS's talker, as ids. This module does not import torch.
 
-Every row of the prompt is the sum of a text side and, behind the role, a codec side:
+Each row of the prompt is the sum of a text side and, after the role, a codec side:
 
     text   instruction  role x 3  pad ...                               bos  first text
     codec                         think, think_bos, language, think_eos,
                                   or nothink, think_bos, think_eos;
                                   speaker                               pad  bos
 
-and each later step adds a row: the frame before and the next text, then one eos, then pad.
-That is the trailing mode. With the whole text first, all of it and eos come with codec pad in
-place of the first text, then a row of text pad with codec bos, and later rows have text pad.
-A clone by codes adds its reference: its text before the text, its frames behind codec bos; in
-the trailing mode both run side by side. Mirrors `Qwen3TTSForConditionalGeneration.generate`
-and `generate_icl_prompt` of the vendor's package.
+Each later step adds a row: the previous frame and the next text id, then one eos, then pad. This is
+the trailing mode.
+
+If the whole text comes first, the whole text and eos, with codec pad, replace the first text id. A
+row of text pad with codec bos follows, and later rows have text pad.
+
+A clone by codes also has a reference: its text comes before the text, and its frames come after
+codec bos. In the trailing mode, text and frames share rows. Mirrors
+`Qwen3TTSForConditionalGeneration.generate` and `generate_icl_prompt` of the vendor's package.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import numpy.typing as npt
 from antiphon.errors import FailedPrecondition, InvalidArgument, told
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY
 
-# Codec sides that are no id.
+# Codec sides that are not ids.
 NOTHING, SPEAKER, FRAME = -1, -2, -3
 
 ROLE_ROWS = 3
@@ -38,10 +41,11 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SpeechIds:
-    """Ids of the text and the codec vocabulary that shape a prompt, read from `config.json`.
+    """Ids of the text and codec vocabularies that a prompt needs, read from `config.json`.
 
-    `im_start` and `im_end` are the text's, around a turn. `voices` are speakers' ids by lower-case
-    name, `languages` ids by name; `dialects` names the language of a voice that has one of its own.
+    `im_start` and `im_end` are the text ids around a turn. `voices` maps speakers' names in lower
+    case to ids, and `languages` names to ids. `dialects` maps the voices with a dialect to its
+    language.
     """
 
     im_start: int
@@ -95,13 +99,13 @@ class SpeechIds:
 
     @property
     def told_languages(self) -> tuple[str, ...]:
-        """The languages that a request may tell: a dialect goes with its voice alone."""
+        """The languages that a request may set; a dialect is only available with its voice."""
         return tuple(name for name in self.languages if "dialect" not in name)
 
     def language(self, name: str, voice: str) -> int | None:
-        """The id that tells the language; empty: none but the voice's dialect, if it has one.
+        """Return the id of a language. Empty means the voice's dialect, or None without a dialect.
 
-        Raises `InvalidArgument` for one that is not there.
+        Raises `InvalidArgument` for an unknown language.
         """
         if name and name not in self.told_languages:
             known = ", ".join(sorted(self.told_languages))
@@ -114,7 +118,7 @@ class SpeechIds:
         return self.languages[name] if name else None
 
     def voice(self, name: str) -> int:
-        """The id of a voice. Raises `InvalidArgument`."""
+        """Return the id of a voice. Raises `InvalidArgument`."""
         if name not in self.voices:
             known = ", ".join(sorted(self.voices)) or "none"
             raise InvalidArgument(
@@ -131,7 +135,8 @@ def _id(part: dict[str, Any], name: str) -> int:
 
 
 def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
-    """What stands under names, which are in lower case here; nothing if it is not there."""
+    """Return a mapping with its names in lower case; empty if the configuration does not have
+    it."""
     value = part.get(name) or {}
     if not isinstance(value, dict):
         raise FailedPrecondition(f"{CONFIG_FILE}: {name} is no object; {REMEDY}")
@@ -140,9 +145,9 @@ def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A voice that a recording gives: its vector, and perhaps its frames with their text.
+    """A cloned voice: its speaker vector, and optionally its frames with their text.
 
-    `frames` are uint16 [n, groups]; `text` are the ids of what they say.
+    `frames` are uint16 [n, groups]; `text` holds the ids of what the frames say.
     """
 
     vector: npt.NDArray[np.float32]
@@ -152,9 +157,9 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """What is to be said, in ids, and how. `role` are the three ids of an assistant's header.
+    """The text to speak, as ids, and how. `role` holds the three ids of an assistant's header.
 
-    Names are in lower case; `voice` and `language` may be empty, and `voice` is with a clone.
+    Names are in lower case. `voice` and `language` may be empty; `voice` is empty with a clone.
     """
 
     role: Sequence[int]
@@ -168,9 +173,9 @@ class SpeechRequest:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Rows: text ids, and codec ids or what stands for them; and the texts of later rows.
+    """Rows of text ids and codec ids or markers, and the text ids of later rows.
 
-    `frames` are those of the rows that are `FRAME`, in order, `vector` the row `SPEAKER`.
+    `frames` belong to the rows with `FRAME`, in order; `vector` belongs to the row with `SPEAKER`.
     """
 
     text: Ids
@@ -181,11 +186,11 @@ class Prompt:
 
     @property
     def positions(self) -> int:
-        """Of the rows, and of those that the later texts take."""
+        """The number of rows, including those of the later text ids."""
         return len(self.text) + len(self.later)
 
     def beside(self, draw: int) -> int | None:
-        """The text id of the row before draw number `draw`; None for padding."""
+        """Return the text id of the row before draw number `draw`, or None for padding."""
         if draw == 0:
             return int(self.text[-1])
         return int(self.later[draw - 1]) if draw <= len(self.later) else None
@@ -202,7 +207,7 @@ class _Rows:
 
 
 def make_prompt(request: SpeechRequest, ids: SpeechIds) -> Prompt:
-    """The prompt of a request. Raises `InvalidArgument`."""
+    """Return the prompt of a request. Raises `InvalidArgument`."""
     if len(request.role) != ROLE_ROWS or not request.text:
         raise InvalidArgument("messages: there is nothing to say", field="messages")
     clone = request.clone
@@ -232,7 +237,7 @@ def make_prompt(request: SpeechRequest, ids: SpeechIds) -> Prompt:
 
 
 def _tags(request: SpeechRequest, ids: SpeechIds) -> list[int]:
-    """The codec side of the rows before the text: language, speaker, pad."""
+    """Return the codec side of the rows before the text: language, speaker, pad."""
     language = ids.language(request.language, request.voice)
     if language is None:
         tags = [ids.nothink, ids.think_bos, ids.think_eos]

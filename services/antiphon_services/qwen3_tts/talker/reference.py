@@ -1,4 +1,4 @@
-"""What a reference recording gives a clone: the speaker's vector, and the codec's frames."""
+"""Encode a reference recording to a speaker vector and codec frames, for cloning."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from antiphon_services.qwen3_tts.talker.fields import CODEC_PARTS
 from antiphon_services.qwen3_tts.talker.speaker import SpeakerEncoder
 from antiphon_services.stage.config_fields import check_fields
 
-# What the codec has none of: its decoder is another one.
+# Modules that this codec does not have; its decoder is a different one.
 NOT_THERE = ("upsample", "decoder_transformer", "decoder")
 
 
 class ReferenceEncoder:
-    """The encoders of a base checkpoint, for recordings of 24 kHz."""
+    """The encoders of a base checkpoint, for recordings at 24 kHz."""
 
     def __init__(self, model_dir: Path, dtype: torch.dtype, device: torch.device | str) -> None:
-        """Raises `FailedPrecondition` for a checkpoint that has none."""
+        """Load the encoders. Raises `FailedPrecondition` for a checkpoint without encoders."""
         folder = model_dir / CODEC_FOLDER
         codec = read_config(folder)
         check_fields(folder / CONFIG_FILE, codec, CODEC_PARTS)
@@ -50,38 +50,38 @@ class ReferenceEncoder:
         self._frames = ClipCache(self._encode_frames)
 
     def count(self, samples: Samples) -> int:
-        """How many frames samples [n] make."""
+        """Return the number of frames of samples [n]."""
         return -(-len(samples) // self._samples_per_frame)
 
     def vector(self, samples: Samples) -> npt.NDArray[np.float32]:
-        """The speaker's vector, float32 [width], of samples [n]; not to be written to."""
+        """Return the speaker vector, float32 [width], of samples [n]. The array is read-only."""
         return self._vectors.of(samples)
 
     def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
-        """The frames, uint16 [n, groups], of samples; not to be written to."""
+        """Return the frames, uint16 [n, groups], of samples. The array is read-only."""
         return self._frames.of(samples)
 
     @torch.inference_mode()
     def _encode_speaker(self, samples: Samples) -> npt.NDArray[np.float32]:
-        # A copy: what came in a message cannot be written to, which torch minds.
+        # A copy: an array from a message is read-only, and torch warns about it.
         vector = self._speaker(torch.tensor(samples, device=self._device))
         return _frozen(np.asarray(vector.float().cpu().numpy(), np.float32))
 
     @torch.inference_mode()
     def _encode_frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
-        heard = torch.tensor(samples, device=self._device, dtype=self._dtype)[None, None]
-        codes = self._codec.encode(heard).audio_codes[0, : self.groups]
+        placed = torch.tensor(samples, device=self._device, dtype=self._dtype)[None, None]
+        codes = self._codec.encode(placed).audio_codes[0, : self.groups]
         return _frozen(np.asarray(codes[:, : self.count(samples)].T.cpu().numpy(), np.uint16))
 
 
 def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array, which others will share and may not write to."""
+    """Return the array, made read-only because it is shared."""
     array.flags.writeable = False
     return array
 
 
 def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    """A part of a configuration. Raises `FailedPrecondition`."""
+    """Return a part of a configuration. Raises `FailedPrecondition`."""
     part = config.get(name)
     if not isinstance(part, dict):
         raise FailedPrecondition(

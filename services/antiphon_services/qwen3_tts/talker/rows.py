@@ -1,4 +1,4 @@
-"""The talker's input rows: tables that turn ids, codes and a speaker's vector into them."""
+"""Compute the talker's input rows from ids, codes and a speaker vector."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ from antiphon_services.qwen3_tts.talker.prompt import FRAME, SPEAKER, Prompt
 
 
 class TtsRowTable:
-    """Rows of one checkpoint. A text row is a function of its id: all are projected at load."""
+    """The rows of one checkpoint. A text row depends only on its id, so that all are projected at
+    load."""
 
     def __init__(self, talker: TalkerModule) -> None:
         self._codes: Tensor = talker.model.codec_embedding.weight
         words: Tensor = talker.model.text_embedding.weight
         self._text = project_table(talker.text_projection, words, like=self._codes)
-        # By group: the talker's own table is that of the first.
+        # By group: the talker's table is that of the first group.
         later = cast("list[Embedding]", list(talker.code_predictor.model.codec_embedding))
         self._groups: list[Tensor] = [self._codes, *(each.weight for each in later)]
 
     def text(self, ids: Tensor) -> Tensor:
-        """[n, hidden]: the text sides of ids, int64 [n]."""
+        """Return the text sides of ids: int64 [n] to [n, hidden]."""
         return embedding(ids, self._text)
 
     def code(self, codes: Tensor) -> Tensor:
-        """[n, hidden]: the embeddings of first codes, int64 [n]."""
+        """Return the embeddings of first codes: int64 [n] to [n, hidden]."""
         return embedding(codes, self._codes)
 
     def prompt(self, prompt: Prompt, start: int, stop: int) -> Tensor:
-        """[stop - start, hidden]: rows `start` to `stop` of a prompt."""
+        """Return rows `start` to `stop` of a prompt, [stop - start, hidden]."""
         text = self.text(on_device(prompt.text[start:stop], self._codes.device))
         return text + self.codec_side(prompt, start, stop)
 
     def codec_side(self, prompt: Prompt, start: int, stop: int) -> Tensor:
-        """[stop - start, hidden]: the codec sides of these rows, zero where there is none."""
+        """Return the codec sides of these rows, [stop - start, hidden], with zeros for rows without
+        one."""
         device, codec = self._codes.device, prompt.codec[start:stop]
         sides = self.code(on_device(codec.clip(min=0), device))
         sides[self._where(codec < 0)] = 0
         if prompt.vector is not None:
-            # A copy: it may be kept for others, and cannot be written to.
+            # A copy: the array is read-only and may be shared.
             sides[self._where(codec == SPEAKER)] = torch.tensor(prompt.vector).to(sides)
         if prompt.frames is not None:
             first = int((prompt.codec[:start] == FRAME).sum())

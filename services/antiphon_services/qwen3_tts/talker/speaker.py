@@ -1,7 +1,7 @@
-"""A speaker's vector from a recording: the ECAPA-TDNN of Qwen3-TTS's base models.
+"""Compute a speaker vector from a recording: the ECAPA-TDNN of Qwen3-TTS's base models.
 
-Holds the checkpoint's names; mirrors `Qwen3TTSSpeakerEncoder` of the
-vendor's package, for one recording without padding.
+The names are those of the checkpoint. Mirrors `Qwen3TTSSpeakerEncoder` of the vendor's package, for
+one recording without padding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LEAST_VARIANCE = 1e-12
 
 
 class _Convolution(nn.Module):
-    """A convolution that keeps the length, reflecting at both ends, then ReLU."""
+    """A convolution that keeps the length, with reflection padding at both ends, followed by
+    ReLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ def _plain(inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> nn.
 
 
 class _Res2Net(nn.Module):
-    """Channels in `scale` parts, each of which sees the part before."""
+    """Channels in `scale` parts, each of which also receives the output of the part before it."""
 
     def __init__(self, channels: int, scale: int, kernel: int, dilation: int) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class _Block(nn.Module):
 
 
 class _Pooling(nn.Module):
-    """Mean and deviation over time, weighted by attention."""
+    """Mean and standard deviation over time, weighted by attention."""
 
     def __init__(self, channels: int, attention: int) -> None:
         super().__init__()
@@ -106,9 +107,9 @@ def _statistics(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SpeakerEncoder(nn.Module):
-    """All of `speaker_encoder.` in `model.safetensors`; `config` is `speaker_encoder_config`.
+    """All weights below `speaker_encoder.` in `model.safetensors`.
 
-    Keys that the configuration leaves out have the released models' values.
+    `config` is `speaker_encoder_config`. Missing fields have the values of the released models.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -131,7 +132,7 @@ class SpeakerEncoder(nn.Module):
         self.fc = _plain(2 * channels[-1], config["enc_dim"])
 
     def forward(self, samples: Tensor) -> Tensor:
-        """The vector [width] of samples [n] at 24 kHz."""
+        """Return the vector [width] of samples [n] at 24 kHz."""
         x, parts = MEL.of(samples)[None].to(self.fc.weight), []
         for block in self.blocks:
             x = block(x)

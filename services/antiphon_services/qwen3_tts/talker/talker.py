@@ -1,4 +1,4 @@
-"""The talker of one Qwen3-TTS checkpoint: what the engine computes with."""
+"""The talker model of a Qwen3-TTS checkpoint: forward passes and sampling."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from antiphon_services.qwen3_tts.talker.prompt import Prompt, SpeechIds
 from antiphon_services.qwen3_tts.talker.rows import TtsRowTable
 from antiphon_services.qwen3_tts.talker.tts_segment import TtsText
 
-# Literals of the vendor's `generate`: of the last ids of the vocabulary only the stop code may
-# be drawn, and that not among the first draws.
+# Literals of the vendor's `generate`: among the last ids of the vocabulary sampling allows only the
+# stop code, and not in the first draws.
 CONTROL_IDS = 1024
 LEAST_DRAWS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class TtsTurn:
-    """What a segment does in a step: parts of its prompt in order, `known` frames behind them, and
-    a draw, whose text is None for padding."""
+    """The work of a segment in a step: parts of its prompt in order, `known` frames after them, and
+    a draw. The text of the draw is None for padding."""
 
     parts: Sequence[PromptPart[TtsText]]
     known: Sequence[KnownPart[TtsText]]
@@ -39,13 +39,15 @@ class TtsTurn:
 
 
 class TtsTalker(GroupedFrameDecoder):
-    """Forward passes and draws; `slots` sessions of `context_limit` positions at most.
+    """Forward passes and sampling for up to `slots` sessions of `context_limit` positions.
 
-    `code_entries` is the size of the codec's books, `predictor` how later groups are drawn where
-    first codes are not greedy. Raises `InvalidArgument` when there is no memory for the slots,
-    and `FailedPrecondition` when codes could be drawn that the codec does not have. `readback`
-    brings frames; without it each step waits for them. `bucketing` runs what can be a graph,
-    by `kernels` if there are any.
+    `code_entries` is the size of the codec's codebooks. `predictor` is the sampling of later groups
+    if first codes are not greedy. `readback` copies frames to the host; without it each step waits
+    for its frames. `bucketing` runs parts of a step as CUDA graphs, with `kernels` if they are
+    given.
+
+    Raises `InvalidArgument` if the slots do not fit in memory, and `FailedPrecondition` if the
+    talker could sample codes that the codec does not have.
     """
 
     def __init__(
@@ -85,14 +87,15 @@ class TtsTalker(GroupedFrameDecoder):
         self._not_yet = self._suppressed | (places == ids.stop)
 
     def begin(self, slot: int, prompt: Prompt) -> None:
-        """The slot's segment will speak behind this prompt."""
+        """Prepare the slot for draws after this prompt."""
         self.begin_speech(slot, self._begin(prompt))
 
     def step(self, turns: Sequence[TtsTurn]) -> list[PendingDraw | None]:
-        """Append the rows of all in one forward; the frame of each that draws.
+        """Append all rows in one forward pass, and return a pending frame for each turn with a
+        draw.
 
-        After an error it can be called again with the same: a segment's draws are noted last.
-        Nothing in here waits for the device where `readback` copies beside its work.
+        After an error the step can be repeated with the same arguments, because draws are recorded
+        last. The step does not wait for the device if `readback` copies asynchronously.
         """
         parts = [part for turn in turns for part in turn.parts]
         known = [part for turn in turns for part in turn.known]
@@ -110,35 +113,37 @@ class TtsTalker(GroupedFrameDecoder):
         return [None if turn.draw is None else next(frames) for turn in turns]
 
     def _part(self, part: PromptPart[TtsText]) -> Tensor:
-        """[n, hidden]: rows of a prompt."""
+        """Return rows of a prompt, [n, hidden]."""
         return self._rows.prompt(part.prompt.held, part.start, part.stop)
 
     def first_code_rows(self, codes: Tensor) -> Tensor:
-        """[n, hidden]: the embeddings of first codes."""
+        """Return the embeddings of first codes, [n, hidden]."""
         return self._rows.code(codes)
 
     def _known_rows(self, part: KnownPart[TtsText]) -> Tensor:
-        """[n, hidden]: what `_next_rows` would have been, were the frames drawn."""
+        """Return the rows, [n, hidden], that `_next_rows` would return if the known frames were
+        sampled."""
         begin = self._begin(part.prompt.held)
         return self.known_sides(part, begin) + self._text_sides(part.texts)
 
     def _text_sides(self, texts: Sequence[int | None]) -> Tensor:
-        """[n, hidden]: of ids, and of padding where there is none."""
+        """Return the text sides of ids, [n, hidden]; None stands for padding."""
         pad = self.ids.tts_pad
         padded = [pad if each is None else each for each in texts]
         return self._rows.text(on_device(padded, self._device))
 
     def _begin(self, prompt: Prompt) -> Tensor:
-        """[hidden]: the codec side of the prompt's last row, which is the first draw's."""
+        """Return the codec side of the prompt's last row, [hidden], which belongs to the first
+        draw."""
         last = len(prompt.text) - 1
         return self._rows.codec_side(prompt, last, last + 1)[0]
 
     def _next_rows(self, draws: Sequence[FrameDraw[int | None]]) -> Tensor:
-        """[n, hidden]: the frames before, and the text that goes with them."""
+        """Return rows, [n, hidden], of the previous frames and the text ids of the draws."""
         return self.next_sides(draws) + self._text_sides([each.text for each in draws])
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[int | None]], count: int) -> Tensor:
-        """A frame for each of the states [n, hidden], of which the first `count` are kept."""
+        """Sample a frame for each of the states [n, hidden], and keep the first `count` frames."""
         early = on_device([each.step < LEAST_DRAWS for each in draws], self._device)[:, None]
         suppressed = torch.where(early, self._not_yet, self._suppressed)
         return self.draw_frames(states, draws, count, suppressed)

@@ -1,4 +1,4 @@
-"""One segment of the talker: its text, and the prompt that is made of it. See `lm/frames.py`."""
+"""The state of a talker segment: its text, and the prompt made from it. See `lm/frames.py`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ INPUT = "input"
 
 
 class TtsText(SpokenText[Prompt]):
-    """The `input` of a segment; then the prompt that was made of it."""
+    """The `input` of a segment, and then its prompt."""
 
     @property
     def rows(self) -> int:
-        """Length of the prompt, with the first draw's row."""
+        """The length of the prompt, including the row of the first draw."""
         return len(self.held.text)
 
 
 @dataclass(slots=True)
 class TtsSegment(SpokenTextSegment[TtsText]):
-    """Behind its text comes padding, so that there always is a next row."""
+    """A segment of Qwen3-TTS; padding follows its text, so that there is always a next row."""
 
     def take_text(self, step: int) -> int | None:
-        """The text id of that row; None for padding."""
+        """Return the text id of draw `step`, or None for padding."""
         return self.prompt.held.beside(step)
 
     def next_draw(self) -> FrameDraw[int | None]:
-        """The next row and draw, which are made now; the segment can."""
+        """Return the next row and draw, and mark them as launched. The segment must be able to
+        draw."""
         return self.launch(self.take_text(self.launched))

@@ -1,8 +1,8 @@
-"""How a request wants its text spoken, and what of that a checkpoint of each kind can do.
+"""The voice options of a request, checked against the kind of checkpoint.
 
-Kinds and defaults are those of the vendor's package: a checkpoint has preset voices, designs one
-from an instruction, or clones the voice of a recording. What the package would pass over in
-silence is refused here.
+Kinds and defaults are those of the vendor's package: a checkpoint has preset voices, designs a
+voice from an instruction, or clones the voice of a recording. Options that the package would
+silently ignore raise an error here.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from antiphon.values.options import OptionValue
 from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
 
 AUTO = "auto"
-"""The language when none is told, as the vendor's package spells it."""
+"""The vendor's name for an unspecified language."""
 
-# A frame; the speaker's encoder could do with less, but not the codec's.
+# A frame. The speaker encoder needs fewer samples, but the codec does not.
 LEAST_REFERENCE_SAMPLES = 1920
 
 _CUSTOM_VOICE = "custom_voice"
-# Of this size the vendor's package drops instructions.
+# The vendor's package ignores instructions for models of this size.
 _SMALL = "0b6"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointKind:
-    """`name` is the checkpoint's `tts_model_type`; the rest is what requests may give.
+    """The options that a kind of checkpoint supports. `name` is the checkpoint's `tts_model_type`.
 
-    `whole_text` is the default of `text_mode`, `instead` what to do where there are no voices.
+    `whole_text` is the default of `text_mode`. `instead` is the remedy in errors for a checkpoint
+    without preset voices.
     """
 
     name: str
@@ -47,14 +48,14 @@ class CheckpointKind:
 
     @property
     def options(self) -> frozenset[str]:
-        """The names of the options that requests may give."""
+        """The names of the supported options."""
         names = {"language", "text_mode"}
         names |= {"instruction"} if self.instructs else set()
         return frozenset(names | ({"reference_audio", "reference_text"} if self.clones else set()))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> CheckpointKind:
-        """The kind that a checkpoint's `config.json` names. Raises `FailedPrecondition`."""
+        """Return the kind that a checkpoint's `config.json` names. Raises `FailedPrecondition`."""
         name = config.get("tts_model_type")
         kind = _KINDS.get(name) if isinstance(name, str) else None
         if kind is None:
@@ -86,10 +87,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class VoiceOptions:
-    """What a request says besides its text; names in lower case, empty where nothing is said.
+    """The voice options of a request; names are in lower case, and empty if not given.
 
-    `reference` are samples float32 [n] at 24 kHz of the voice to clone, `reference_text` what
-    they say.
+    `reference` holds the samples of the voice to clone, float32 [n] at 24 kHz, and `reference_text`
+    their text.
     """
 
     voice: str = ""
@@ -103,7 +104,8 @@ class VoiceOptions:
 def read_voice_options(
     voice: str, options: Mapping[str, OptionValue], kind: CheckpointKind, ids: SpeechIds
 ) -> VoiceOptions:
-    """A request's manner. Raises `InvalidArgument` that names what this checkpoint cannot do."""
+    """Return the voice options of a request. Raises `InvalidArgument` for options that this
+    checkpoint does not support."""
     texts = {name: _text(options, name) for name in ("language", "instruction", "reference_text")}
     reference = options.get("reference_audio")
     manner = VoiceOptions(
@@ -126,7 +128,8 @@ def read_voice_options(
 
 
 def _check_reference(manner: VoiceOptions, kind: CheckpointKind) -> None:
-    """Raise unless there is a recording exactly where one is cloned, and its text not alone."""
+    """Raise unless a recording is given exactly if the checkpoint clones, and a text only with
+    it."""
     reference = manner.reference
     if reference is not None and not kind.clones:
         raise _refused("options.reference_audio", kind, "clones no voices; leave it out")
@@ -151,7 +154,7 @@ def _check_reference(manner: VoiceOptions, kind: CheckpointKind) -> None:
 
 
 def _whole_text(options: Mapping[str, OptionValue], kind: CheckpointKind) -> bool:
-    """Whether all text comes before the first frame."""
+    """Return whether the whole text comes before the first frame."""
     mode = _text(options, "text_mode").lower()
     if mode and mode not in TEXT_MODES:
         raise InvalidArgument(

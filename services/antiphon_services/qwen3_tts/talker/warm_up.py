@@ -1,4 +1,4 @@
-"""What the talker is warmed up with."""
+"""Warm up the talker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from antiphon_services.qwen3_tts.talker.voice_options import CheckpointKind
 
 WORD = "Hello "
 SOUND_S = 0.5
-# Rows beside the text, a recording's included.
+# Rows other than the text, including those of a recording.
 OTHER_ROWS = 32
 
 
@@ -30,17 +30,18 @@ def warm_up(
     slots: int,
     context_limit: int,
 ) -> None:
-    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives no codes."""
+    """Warm up the engine; see `antiphon_services.lm.warm_up`. Raises `Internal` if it emits no
+    codes."""
     options: dict[str, OptionValue] = {"text_mode": WHOLE_TEXT}
     if kind.clones:
         sound = np.zeros(round(SOUND_S * SAMPLE_RATE_HZ), np.float32)
         options |= {"reference_audio": sound, "reference_text": WORD}
-    # However little of the word an id stands for.
+    # An id stands for at least one character.
     room = (context_limit - OTHER_ROWS) // len(WORD)
     speak(engine, CODES, sampling, slots, room, _make_input, options)
 
 
 def _make_input(rows: int) -> Iterator[InputChunk]:
-    """A text of about so many ids."""
+    """Yield a text of about `rows` ids."""
     message = ConversationMessage("user", (TextPart(WORD * rows),))
     yield InputChunk(INPUT, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
