@@ -1,1 +1,1 @@
-"""Qwen2.5-Omni."""
+"""The stages of Qwen2.5-Omni."""

@@ -1,1 +1,1 @@
-"""The thinker's rows to codes, one a step."""
+"""The talker stage: the thinker's rows to codes, one code per step."""

@@ -1,13 +1,14 @@
-"""The talker's engine: speech codes of many segments, one a step each.
+"""The talker's engine: decodes the speech codes of many segments, one code per segment and step.
 
-A step is one forward over everything that can go on: parts of prompts, at most
-`prefill_rows` rows of them, and one row of every segment whose next row has come. Those
-draw a code in the same step and emit it. A row that has not come is waited for, never replaced.
+A step is one forward pass over the ready rows: parts of prompts, up to `prefill_rows` rows, and one
+row of every segment whose next row has arrived. These segments sample a code in the same step, and
+the engine emits it. A segment without a next row waits; nothing replaces a late row.
 
-Draws are counted as Hugging Face counts tokens. The pad id ends speech as the end id does; an id
-that the decoder has no row for is spoken on from and never leaves; the last draw allowed is a
-code like any other. So codes that the client has do not tell all draws: their rows go in together,
-and each is drawn all the same, up to the first that is none of them.
+Draws are counted as Hugging Face counts tokens. The pad id ends speech, as the end id does. If
+token2wav has no row for an id, the talker continues after the id, but does not emit it. The last
+allowed draw is an ordinary code. The codes that a client has therefore do not determine all draws.
+The rows of known codes are computed together, and each of them is sampled again, up to the first
+draw that is not a code.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from antiphon_services.stage.voices import choose_voice
 
 
 class CodecTalkerEngine(FrameEngine[SpokenSegment]):
-    """Implements `antiphon.runtime.engine.Engine`. Positions are bounded by `context_limit`."""
+    """Implements `antiphon.runtime.engine.Engine`. `context_limit` is the maximum number of
+    positions."""
 
     role, edge = TALKER, CODES
 
@@ -50,14 +52,15 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
-        """Raises `InvalidArgument` for an unknown voice; empty is the first."""
+        """Create a segment. An empty voice means the first. Raises `InvalidArgument` for an unknown
+        voice."""
         voice = choose_voice(settings.voice, self._model.voices)
         return SpokenSegment(key, voice, settings.sampling, self._model.new_rows())
 
     def launch(
         self, segments: Sequence[SpokenSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
-        """See `FrameEngine.launch`. What is drawn with known codes is read here."""
+        """Launch a step; see `FrameEngine.launch`. Waits for the draws of known codes."""
         parts = self.take_parts(segments)
         drawing = [segment for segment in segments if segment.can_draw]
         knowing = _next_known(segments, self.left_of_budget(parts))
@@ -72,7 +75,7 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
         return PendingStep(list(zip(drawing, draws, strict=True))) if drawing else None
 
     def take_drawn(self, segment: SpokenSegment, drawn: Drawn) -> Sequence[EngineEvent]:
-        """Emit what was drawn, or end with it."""
+        """Emit the sampled code, or finish the segment."""
         if not drawn.decided:
             return self.undecided(segment)
         segment.shown += 1
@@ -91,7 +94,7 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
 def _next_known(
     segments: Sequence[SpokenSegment], budget: int
 ) -> list[tuple[SpokenSegment, KnownPart[ThinkerRows]]]:
-    """The rows of known codes that go in now, within the budget."""
+    """Return the rows of known codes to compute in this step, within the budget."""
     taken = []
     for segment in segments:
         if (part := segment.next_known(budget)) is not None:

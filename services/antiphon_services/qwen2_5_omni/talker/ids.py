@@ -1,4 +1,4 @@
-"""The talker's special ids."""
+"""The special ids of the talker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from antiphon.pipelines.qwen2_5_omni import code_entries
 
 @dataclass(frozen=True, slots=True)
 class TalkerIds:
-    """Ids that shape speech: the first two are the thinker's, the rest the talker's.
+    """The special ids of speech. The first two are ids of the thinker, the others ids of the
+    talker.
 
-    `code_entries` is how many codes token2wav has rows for.
+    `code_entries` is the number of codes for which token2wav has rows.
     """
 
     text_end: int

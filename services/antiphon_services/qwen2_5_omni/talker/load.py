@@ -1,4 +1,4 @@
-"""Loads the talker of a Qwen2.5-Omni checkpoint."""
+"""Load the talker of a Qwen2.5-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ DEFAULT_SAMPLING = Sampling(
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load the talker, and a few rows of the thinker's word table.
+    """Load the talker, and the needed rows of the thinker's word table.
 
-    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
-    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
-    `FailedPrecondition` when the checkpoint does not fit together or its voices cannot be read.
+    `bucketing` of None means the choice of `config.graphs`: CUDA graphs, or no graphs on a CPU.
+    Raises `InvalidArgument` for unsupported settings or if the slots do not fit in memory, and
+    `FailedPrecondition` if the parts of the checkpoint do not match or its voices cannot be read.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)
@@ -128,7 +128,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _read_voices(model_dir: Path) -> dict[str, int]:
-    """The id that each voice begins with, by name. Raises `FailedPrecondition`."""
+    """Return the first id of each voice, by name. Raises `FailedPrecondition`."""
     path = model_dir / VOICES_FILE
     told = read_torch_file(path)
     with reading(path):

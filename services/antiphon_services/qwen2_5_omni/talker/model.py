@@ -1,4 +1,4 @@
-"""The talker of one checkpoint: what the engine computes with."""
+"""The talker model of a checkpoint: forward passes and sampling."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
 from antiphon_services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
 
 RowText = Array | TextRow
-"""What goes with the codes in a draw's row: the thinker's row, or one that stands for none."""
+"""The text side of a draw's row: the thinker's row, or a marker for no row."""
 
 
 class CodecTalker(FrameDecoder):
-    """Forward passes and draws. `module` is Hugging Face's talker for conditional generation.
+    """Forward passes and sampling of the talker.
 
-    `words` [V, width] is the thinker's word table, of which few rows are kept; `voices` are ids
-    in it by name. Raises `FailedPrecondition` when there is no voice or an id is in no table,
-    and `InvalidArgument` when there is no memory for `slots` segments of `context_limit` positions.
-    `to_device` brings the thinker's rows, `readback` codes; without the latter each step waits for
-    them. `bucketing` runs what can be a graph, by `kernels` if there are any.
+    `module` has the interface of Hugging Face's talker for conditional generation. `words` [V,
+    width] is the thinker's word table; only the needed rows are kept. `voices` maps names to ids in
+    it. `to_device` copies the thinker's rows to the device, and `readback` copies codes back;
+    without `readback` each step waits for its codes. `bucketing` runs parts of a step as CUDA
+    graphs, with `kernels` if they are given.
+
+    Raises `FailedPrecondition` if there is no voice or an id is out of range, and `InvalidArgument`
+    if the memory does not hold `slots` segments of `context_limit` positions.
     """
 
     def __init__(
@@ -86,10 +89,10 @@ class CodecTalker(FrameDecoder):
             name: words[id_].to(self._device, dtype) + pad
             for name, id_ in voices_by_name(voices).items()
         }
-        # Of the text's end and its padding: `TextRow` in order.
+        # The rows of the text's end and of padding, in the order of `TextRow`.
         self._text_rows = words[[ids.text_end, ids.text_pad]].to(self._device, dtype)
         self._suppressed = torch.arange(vocabulary, device=self._device) == ids.codec_bos
-        # By slot: ids that the repetition penalty applies to, and the codec side of the next row.
+        # By slot: ids subject to the repetition penalty, and the codec side of the next row.
         self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
         self._at_first = torch.zeros(vocabulary, dtype=torch.bool, device=self._device)
         self._at_first[[ids.codec_mask, ids.codec_pad, ids.codec_bos]] = True
@@ -99,11 +102,11 @@ class CodecTalker(FrameDecoder):
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Names in lower case, the default first."""
+        """Voice names in lower case, the default first."""
         return tuple(self._voice_rows)
 
     def new_rows(self) -> ThinkerRows:
-        """No rows yet, of this checkpoint's placeholders and width."""
+        """Return an empty set of rows with the placeholders and width of this checkpoint."""
         return ThinkerRows(self._placeholders, self.row_width)
 
     def take_slot(self, session: str, *, returns: bool) -> int:
@@ -120,11 +123,11 @@ class CodecTalker(FrameDecoder):
         draws: Sequence[FrameDraw[RowText]],
         known: Sequence[KnownPart[ThinkerRows]] = (),
     ) -> tuple[list[PendingDraw], list[list[Drawn]]]:
-        """Append the rows of all in one forward; then an id for each of `draws`, in order, and
-        those of each `known` part, up to the first that is no code.
+        """Append all rows in one forward pass.
 
-        Waits for the device only where there are `known` parts, whose draws decide which rows
-        stay, if `readback` copies beside its work.
+        Returns a pending id for each of `draws`, in order, and the draws of each `known` part, up
+        to the first that is not a code. With asynchronous copies the step waits for the device only
+        if there are `known` parts, because their draws determine which rows stay valid.
         """
         arranged = self.arrange([*parts, *known], draws)
         ordered, filled = arranged.draws, arranged.filled
@@ -133,7 +136,7 @@ class CodecTalker(FrameDecoder):
         if filled:
             rows.append(self._next_rows(filled))
         joined = torch.cat(rows)
-        # A product of fewer rows rounds otherwise.
+        # A matrix product of fewer rows rounds differently.
         missing = max(LEAST_ROWS - len(joined), 0)
         projected = linear(torch.cat((joined, joined[-1:].expand(missing, -1))), *self._project)
         turned = self._turned(parts, known, ordered)
@@ -149,7 +152,8 @@ class CodecTalker(FrameDecoder):
         return self._readback.begin(drawn, arranged.rows_of(draws)), checked
 
     def _prompt(self, part: PromptPart[ThinkerRows]) -> Tensor:
-        """[n, width]: the thinker's rows, and behind them the voice's."""
+        """Return the thinker's rows of a part, [n, width], followed by the voice's row if it is
+        included."""
         taken, voiced = part.prompt.take_prompt(part.stop)
         rows = [] if taken is None else [self._to_device.copy(taken).to(self._head.dtype)]
         if voiced:
@@ -157,18 +161,19 @@ class CodecTalker(FrameDecoder):
         return torch.cat(rows) if len(rows) > 1 else rows[0]
 
     def _next_rows(self, draws: Sequence[FrameDraw[RowText]]) -> Tensor:
-        """[n, width]: the codes before, and the text that goes with them."""
+        """Return rows, [n, width], with the previous codes and the text sides of the draws."""
         slots = on_device([each.slot for each in draws], self._device)
         return self._pending[slots] + self._text([each.text for each in draws])
 
     def _known_rows(self, part: KnownPart[ThinkerRows]) -> Tensor:
-        """[n, width]: what `_next_rows` would be, were each code of the part drawn."""
+        """Return the rows, [n, width], that `_next_rows` would return if the known codes were
+        sampled."""
         codes = on_device(part.frames[:-1, 0].astype(np.int64), self._device)
         before = torch.cat((self._pending[part.slot][None], self._codes[codes]))
         return before + self._text(part.texts)
 
     def _text(self, texts: Sequence[RowText]) -> Tensor:
-        """[n, width]: the thinker's rows, or what stands for none."""
+        """Return the thinker's rows, or the rows of end and padding, [n, width]."""
         kinds, table = list(TextRow), [self._text_rows]
         index: list[int] = []
         come: list[Array] = []
@@ -183,8 +188,10 @@ class CodecTalker(FrameDecoder):
         return torch.cat(table)[on_device(index, self._device)]
 
     def _check_known(self, states: Tensor, part: KnownPart[ThinkerRows]) -> list[Drawn]:
-        """The part's draws up to the first that is no code, taken note of. What else is drawn is
-        what is known, whichever way a row's digits were rounded."""
+        """Return the part's draws up to the first that is not a code, and record them.
+
+        Other draws are the known codes, even if the rounding of a row differs.
+        """
         count, slot = len(part.frames), part.slot
         codes = on_device(part.frames[:, 0].astype(np.int64), self._device)
         seen = self._seen[slot].repeat(count, 1)
@@ -218,16 +225,17 @@ class CodecTalker(FrameDecoder):
         known: Sequence[KnownPart[ThinkerRows]],
         draws: Sequence[FrameDraw[RowText]],
     ) -> Tensor | None:
-        """The positions of all rows as attention turns them; None if they are plain."""
+        """Return the rotary positions of all rows, or None if they equal their places in the
+        sequence."""
         for part in parts:
             self._shifts[part.slot] = part.prompt.shift
-        told = [part.prompt.positions(part.start, part.stop) for part in parts]
+        given = [part.prompt.positions(part.start, part.stop) for part in parts]
         spans = [*(each.span for each in known), *(each.span for each in draws)]
-        if not any(self._shifts[each.slot] for each in spans) and all(at is None for at in told):
+        if not any(self._shifts[each.slot] for each in spans) and all(at is None for at in given):
             return None
         places = [
             np.repeat(np.arange(part.start, part.stop)[:, None], 3, axis=1) if at is None else at
-            for part, at in zip(parts, told, strict=True)
+            for part, at in zip(parts, given, strict=True)
         ]
         later = [
             at + self._shifts[each.slot] for each in spans for at in range(each.start, each.end)
@@ -236,8 +244,8 @@ class CodecTalker(FrameDecoder):
         return on_device(np.concatenate(places), self._device)
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[RowText]], count: int) -> Tensor:
-        """int64 [count, 2]: ids of the first `count` draws, and whether there was something to
-        choose from."""
+        """Return int64 [count, 2]: ids of the first `count` draws, and whether each had a finite
+        candidate."""
         samplings = [each.sampling for each in draws]
         numbers = draw_numbers(samplings, [each.step for each in draws], 1)
         slots = on_device([each.slot for each in draws], self._device)
@@ -254,12 +262,12 @@ class CodecTalker(FrameDecoder):
 
 
 def _rows(chosen: Tensor, highest: Tensor) -> Tensor:
-    """int64 [n, 2]: ids, and whether there was something to choose from."""
+    """Return int64 [n, 2]: ids, and whether each had a finite candidate."""
     return torch.stack((chosen, highest.isfinite().to(chosen.dtype)), 1)
 
 
 def _check_ids(ids: TalkerIds, voices: Mapping[str, int], *, words: int, codes: int) -> None:
-    """Raise `FailedPrecondition` for an id that is in no table, and without a voice."""
+    """Raise `FailedPrecondition` if an id is out of range or there is no voice."""
     if not voices:
         raise FailedPrecondition("the checkpoint names no voice")
     for name, id_ in voices.items():

@@ -1,9 +1,10 @@
-"""Which rows of the thinker have come for one segment, and which the talker may use next.
+"""The rows of the thinker that have arrived for a segment, and the rows that are ready.
 
-The talker's prompt is a row for each position of the thinker's prompt, one that starts the
-voice, and the row of the reply's first token; each later step adds the row of the next token,
-then the text's end once, then padding. Laws: a row is used only when it has come, and end and
-padding only when `tokens` has ended, so that a late row is never spoken as silence. No torch.
+The talker's prompt is a row for each position of the thinker's prompt, a row that starts the voice,
+and the row of the reply's first token. Each later step adds the row of the next token, then the
+text's end once, then padding. A row is used only after it has arrived. End and padding are used
+only after the end of `tokens`, so that the talker does not speak silence for a late row. This
+module does not import torch.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from antiphon_services.lm.kept_parts import NO_CUTS, part_name
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32"})
 VOICE_ROWS = 1
-"""Behind the thinker's rows, before the reply's first."""
+"""Rows between the thinker's rows of the prompt and the first row of the reply."""
 
 
 class TextRow(enum.Enum):
-    """What a step takes where the reply has no row more."""
+    """The text side of a step after the last row of the reply."""
 
     END = enum.auto()
     PAD = enum.auto()
 
 
 class ThinkerRows:
-    """One segment's rows, each [width], as far as they have come."""
+    """The rows of one segment, each [width], as far as they have arrived."""
 
     def __init__(self, placeholders: PlaceholderIds, width: int) -> None:
         self._placeholders = placeholders
@@ -52,23 +53,28 @@ class ThinkerRows:
 
     @property
     def prompt_rows(self) -> int | None:
-        """Rows of the prompt, with the voice's and the first draw's; None until its ids have
-        come."""
+        """The number of rows of the prompt, including those of the voice and the first draw.
+
+        None until the ids of the prompt have arrived.
+        """
         return None if self._length is None else self._length + VOICE_ROWS + 1
 
     @property
     def ready_rows(self) -> int:
-        """How many of these before the first draw's, from the start, can be computed."""
+        """The number of ready rows, from the start of the prompt, before the row of the first
+        draw."""
         return self._rows_come + (VOICE_ROWS if self._rows_come == self._length else 0)
 
     @property
     def silent(self) -> bool:
-        """Whether it is certain that there is nothing to say."""
+        """Whether the reply is known to be empty."""
         return self._length is not None and self._reply_finished and not self._reply_come
 
     def text(self, step: int) -> Tensor | TextRow | None:
-        """What goes into step `step`, from 0; None when it has not come. No step before one that
-        is `used` is asked for again."""
+        """Return the text side of step `step`, from 0, or None if it has not arrived.
+
+        Steps before a `used` step must not be requested again.
+        """
         if step < self._reply_come:
             return self._reply[step]
         if not self._reply_finished:
@@ -76,12 +82,14 @@ class ThinkerRows:
         return TextRow.END if step == self._reply_come else TextRow.PAD
 
     def used(self, step: int) -> None:
-        """Step `step` has its row: it is not kept any longer."""
+        """Drop the row of step `step`, which is computed."""
         self._reply.pop(step, None)
 
     def take_prompt(self, stop: int) -> tuple[Tensor | None, bool]:
-        """The thinker's rows up to `stop` [n, width] that were not taken before, and whether the
-        voice's row is before `stop`, too."""
+        """Return the thinker's rows before `stop`, [n, width], that were not taken before.
+
+        Also returns whether the voice's row is before `stop`.
+        """
         taken = []
         while self._rows and self._rows_taken < stop:
             rows = self._rows.popleft()
@@ -97,11 +105,14 @@ class ThinkerRows:
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """None are looked for: parts are of equal length."""
+        """Empty: all parts have equal length."""
         return NO_CUTS
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Of ready rows that were not taken, from the first of these on; None with the voice's."""
+        """Return the name of ready rows from the first row that was not taken.
+
+        Returns None if the voice's row is included.
+        """
         if self._length is None or stop > self._length or start != self._rows_taken:
             return None
         rows, left = [], stop - start
@@ -113,20 +124,22 @@ class ThinkerRows:
         return part_name(start, self.positions(start, stop), np.concatenate(rows))
 
     def pass_part(self, start: int, stop: int) -> None:
-        """These ready rows are in the slot: they need not be taken."""
+        """Drop ready rows whose keys and values the slot already has."""
         self.take_prompt(stop)
 
     def positions(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
-        """Positions [n, 3] (time, height, width) of rows of the prompt and behind it; None where
-        they are the rows' numbers."""
-        told = self._positions
-        if told is None:
+        """Return rotary positions [n, 3] (time, height, width) of rows of the prompt and after it.
+
+        Returns None if they equal the rows' indices.
+        """
+        given = self._positions
+        if given is None:
             return None
-        later = np.arange(max(start, len(told)), max(stop, len(told))) + self.shift
-        return np.concatenate((told[start:stop], np.repeat(later[:, None], 3, axis=1)))
+        later = np.arange(max(start, len(given)), max(stop, len(given))) + self.shift
+        return np.concatenate((given[start:stop], np.repeat(later[:, None], 3, axis=1)))
 
     def accept(self, chunk: InputChunk) -> None:
-        """Take a chunk in. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
+        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
         if chunk.edge == PROMPT:
             self._accept_prompt(chunk)
         elif chunk.edge == TOKENS:
@@ -153,7 +166,7 @@ class ThinkerRows:
             )
 
     def _take_ids(self, chunk: InputChunk) -> None:
-        """Note the prompt's length, and the positions of what is seen in it."""
+        """Record the prompt's length, and the positions of its images and videos."""
         ids, shown = chunk.tensors["ids"], self._placeholders.seen
         grids = chunk.tensors.get("grids", np.empty((0, 3), np.int32))
         steps = chunk.tensors.get("steps", np.empty(0, np.int32))
@@ -175,7 +188,7 @@ class ThinkerRows:
         if not len(grids):
             return
         if (positions.max(1) > np.arange(len(ids))).any() or following > len(ids):
-            # The positions that are prepared are those of rows.
+            # The prepared positions are those of rows.
             raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
         self._positions, self.shift = positions, following - len(ids)
 
@@ -189,8 +202,11 @@ class ThinkerRows:
         self._reply_finished = chunk.segment_finished
 
     def _checked(self, chunk: InputChunk, expected: int) -> Tensor:
-        """A copy of a chunk's rows: its bytes may belong to a transport, and rows are kept until
-        they are computed, those of a reply until they are spoken. Raises `DataLoss`."""
+        """Return a copy of a chunk's rows. Raises `DataLoss`.
+
+        A copy is needed because the chunk's memory may belong to a transport, and rows are kept
+        until they are computed.
+        """
         rows = chunk.tensors.get("rows")
         if rows is None:
             raise DataLoss(f"{chunk.edge}: rows is missing", edge=chunk.edge)

@@ -1,4 +1,4 @@
-"""One segment of the talker: what it has, what it waits for, what comes next."""
+"""The state of a talker segment."""
 
 from __future__ import annotations
 
@@ -13,41 +13,45 @@ from antiphon_services.qwen2_5_omni.talker.rows import ThinkerRows
 
 @dataclass(slots=True)
 class SpokenSegment(FrameSegment[ThinkerRows]):
-    """`frames` are the codes among its draws that have left; rows of `tried` draws are in."""
+    """A talker segment. `frames` counts the emitted codes; the rows of `tried` draws are in the
+    slot."""
 
     tried: int = 0
 
     def has_row(self, step: int) -> bool:
-        """Whether the thinker's row for draw number `step` has come."""
+        """Return whether the thinker's row for draw `step` has arrived."""
         return self.prompt.text(step) is not None
 
     def take_text(self, step: int) -> RowText:
-        """What the thinker has for that row."""
+        """Return the text side of the row of draw `step`."""
         text = self.prompt.text(step)
         assert text is not None
         return text
 
     @property
     def handed_on(self) -> int:
-        """Draws are more than the codes that left."""
+        """The number of processed draws, which may exceed the number of emitted codes."""
         return self.shown
 
     @property
     def most_frames(self) -> int:
-        """The last draw allowed is a code like any other."""
+        """The maximum number of codes; the last allowed draw is an ordinary code."""
         return self.sampling.max_tokens
 
     @property
     def doubtful(self) -> range:
-        """See `FrameSegment.doubtful`: rows behind a draw that came out otherwise, too."""
-        # Slots make the class anew, so that `super()` alone would not find it.
+        """See `FrameSegment.doubtful`; includes the rows after a draw that differed from its known
+        code."""
+        # `slots=True` creates a new class, so that `super()` without arguments would fail.
         doubtful = super(SpokenSegment, self).doubtful
         return range(doubtful.start, max(doubtful.stop, self.prefilled + self.tried))
 
     def next_known(self, most: int) -> KnownPart[ThinkerRows] | None:
-        """Rows of known codes, which are drawn all the same: the draws among them that are no code
-        are known to nobody. None if a row of them has not come, there are none, or more than so
-        many."""
+        """Return the rows of known codes, which are sampled again.
+
+        A client does not know the draws among them that are not codes. Returns None if a row of
+        them has not arrived, if there are no known codes, or if there are more than `most`.
+        """
         stop = self.next_known_end
         if stop is None or stop - self.frames > most:
             return None
@@ -58,16 +62,17 @@ class SpokenSegment(FrameSegment[ThinkerRows]):
 
     @property
     def missing_edge(self) -> str:
-        """`prompt` or `tokens`."""
+        """The edge that the segment waits for: `prompt` or `tokens`."""
         return TOKENS if self.prompt_complete else PROMPT
 
     def next_draw(self) -> FrameDraw[RowText]:
-        """The next row and draw, which are made now; the segment can."""
+        """Return the next row and draw, and mark them as launched. The segment must be able to
+        draw."""
         text = self.take_text(self.launched)
         self.prompt.used(self.launched)
         return self.launch(text)
 
     def drawn(self) -> None:
-        """The next draw was made with rows of known codes."""
+        """Mark the next draw as launched with the rows of known codes."""
         self.prompt.used(self.launched)
         self.launched += 1

@@ -1,4 +1,4 @@
-"""How Qwen2.5-Omni's audio tower counts."""
+"""The number of rows and the batching rules of Qwen2.5-Omni's audio tower."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from antiphon_services.thinker.audio import AudioTower
 
 
 def encoder_positions(frames: int) -> int:
-    """Positions that the audio encoder makes of mel frames, halving them twice.
+    """Return the number of rows that the audio encoder computes from mel frames, halving them
+    twice.
 
     Mirrors `_get_feat_extract_output_lengths`.
     """
@@ -15,10 +16,11 @@ def encoder_positions(frames: int) -> int:
 
 
 def audio_tower(n_window: int) -> AudioTower:
-    """Of an encoder that attends within windows of `2 * n_window` mel frames, of one recording
-    each, which end where that does.
+    """Describe an encoder with attention within windows of `2 * n_window` mel frames of one
+    recording.
 
-    Of a window that is not halved twice without a rest, the halves reach into the next one.
+    If the length of a window is not a multiple of 4, the halved frames extend into the next window,
+    and windows cannot be encoded separately.
     """
     window = 2 * n_window
     return AudioTower(encoder_positions, window_frames=0 if window % 4 else window)

@@ -1,4 +1,4 @@
-"""What the thinker does with each field of `config.json`; see `stage/config_fields.py`."""
+"""The fields of `config.json` that the thinker supports; see `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, STATIC_ROPES,
 WHOLE = ConfigPart(
     "",
     computed=names("thinker_config talker_config token2wav_config"),
-    # Whether there is a talker shows in the weights.
+    # The weights show whether there is a talker.
     idle=names("enable_audio_output enable_talker tie_word_embeddings"),
 )
 THINKER = ConfigPart(
@@ -24,7 +24,7 @@ THINKER = ConfigPart(
         "video_token_index audio_token_id image_token_id video_token_id position_id_per_seconds"
     ),
     only={"tie_word_embeddings": OFF},
-    # The rest is about the sound of videos, which is not heard.
+    # The other fields concern the audio tracks of videos, which are not supported.
     idle=names(
         "audio_start_token_id audio_end_token_id vision_start_token_id vision_end_token_id "
         "vision_token_id user_token_id seconds_per_chunk"
@@ -36,7 +36,7 @@ TEXT = ConfigPart(
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
         "num_key_value_heads hidden_act max_position_embeddings rms_norm_eps"
     ),
-    # The head is tied, or not, by the thinker's own field.
+    # The thinker's own field determines whether the head is tied.
     idle=names("tie_word_embeddings"),
     ropes=STATIC_ROPES,
     window=True,
@@ -53,7 +53,7 @@ VISION = ConfigPart(
 )
 PARTS = (WHOLE, THINKER, TEXT, AUDIO, VISION)
 
-# What vLLM's model does not compute as Hugging Face's does, or was not compared.
+# Fields that vLLM's model does not support as Hugging Face's does, or that were not compared.
 _VLLM_TEXT = replace(
     TEXT,
     computed=TEXT.computed - {"hidden_act"},

@@ -1,4 +1,4 @@
-"""Loads the thinker of a Qwen2.5-Omni checkpoint."""
+"""Load the thinker of a Qwen2.5-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def load(
     *,
     prefill_rows: int | None = None,
 ) -> LoadedStage:
-    """The thinker of a checkpoint directory, warmed up.
+    """Load the thinker of a checkpoint directory, and warm it up.
 
-    `prefill_rows` is the most prompt rows that share one step with those that decode, what
-    `text_rows` chooses if None, and `bucketing` what `config.graphs` does, both in the torch
-    engine, which takes images where Pillow is installed, and videos where OpenCV is, too. Raises
-    `InvalidArgument` for an engine or a context limit that it does not have, `FailedPrecondition`
-    for a checkpoint that is not complete or asks for what is not computed.
+    In the torch engine, `prefill_rows` is the maximum of prompt rows in a step with decoding
+    segments; None means the choice of `text_rows`. `bucketing` of None means the choice of
+    `config.graphs`. The torch engine supports images if Pillow is installed, and videos if OpenCV
+    is also installed. Raises `InvalidArgument` for an unsupported engine or context limit, and
+    `FailedPrecondition` for an incomplete checkpoint or unsupported fields.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
@@ -91,7 +91,7 @@ def load(
 
 
 def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
-    """Chat template, tokeniser and audio front end of the directory, for an engine."""
+    """Load the chat template, tokenizer and audio front end of the directory for an engine."""
     whole = _load_config(model_dir).thinker_config
     text = whole.text_config
     skip = "" if engine == VLLM or _media(model_dir).sees else VISION_TOWER
@@ -101,7 +101,7 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
     chat = load_chat_tokenizer(model_dir)
     prompts = PromptFactory(
         chat=chat,
-        # Hugging Face's processor cuts off what is longer.
+        # Hugging Face's processor truncates longer recordings.
         audio=AudioFrontEnd(
             extractor,
             audio_tower(whole.audio_config.n_window),
@@ -127,12 +127,12 @@ def _load_config(model_dir: Path) -> Any:
 
 
 def _all_positions(ids: Ids) -> Positions:
-    """The talker reads a row of each."""
+    """Return all positions: the talker reads a row of each."""
     return np.arange(len(ids))
 
 
 def _media(model_dir: Path) -> MediaLimits:
-    """What the torch engine takes with what is installed."""
+    """Return the media that the torch engine supports with the installed packages."""
     limits = MediaLimits()
     sees = Weights(model_dir).has(VISION_TOWER) and importlib.util.find_spec("PIL") is not None
     watches = sees and importlib.util.find_spec("cv2") is not None

@@ -1,1 +1,2 @@
-"""Codes to samples: a diffusion transformer makes mel frames, a vocoder the waveform."""
+"""The token2wav stage: a diffusion transformer computes mel frames from codes, and a vocoder the
+samples."""

@@ -1,15 +1,15 @@
-"""Which blocks a call of the flow has, and what each block's rows see.
+"""The blocks of a call of the flow, and the blocks that each row attends to.
 
-Frames are processed in blocks. A row sees its own block; in few layers also the block behind or
-the one ahead of it. So the blocks of all utterances of a call are one batch, [blocks, frames,
-width], with the last block of each utterance filled up, and a row's keys are those of two blocks
-at most, however long the speech is.
+Frames are processed in blocks. A row attends to its own block, and in a few layers also to the
+previous or the next block. The blocks of all utterances of a call form one batch, [blocks, frames,
+width], with the last block of each utterance padded. A row has the keys of at most two blocks,
+regardless of the length of the speech.
 
-An utterance that is made piece by piece goes on behind a block that is final. What later blocks
-see of that one are its keys and values in the layers that look behind, at each evaluation of the
-flow: its `FlowMemory`. With it a piece is computed as if all of the utterance so far were.
+An utterance that is computed in pieces continues after a block that is final. Later blocks need the
+keys and values of that block in the layers that look behind, at each evaluation of the flow: its
+`FlowMemory`. With it, a piece has the same result as a computation of the whole utterance so far.
 
-Both halves of a guided batch, with the conditions and without, stand one behind the other.
+The two halves of a guided batch, with and without the conditions, are concatenated.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ HALVES = 2
 class FlowMemory:
     """Keys and values of an utterance's last final block.
 
-    float32 [evaluations, layers that look behind, 2, HALVES, frames, heads, head_dim], 28 MB at
-    the released sizes.
+    The shape is float32 [evaluations, layers that look behind, 2, HALVES, frames, heads, head_dim],
+    28 MB at the released sizes.
     """
 
     seen: Tensor
@@ -40,10 +40,10 @@ class FlowMemory:
 
 @dataclass(frozen=True, slots=True)
 class BlockSpan:
-    """Blocks `first` to `stop` of one utterance, of which the last has `last_frames` frames.
+    """Blocks `first` to `stop` of one utterance; the last has `last_frames` frames.
 
-    Of block `kept` - 1 the `memory` keeps keys and values, instead of those of block
-    `first` - 1, which it has now; None where nothing will follow.
+    `memory` holds the keys and values of block `first` - 1, and receives those of block `kept` - 1.
+    `kept` is None if nothing follows.
     """
 
     first: int
@@ -54,21 +54,21 @@ class BlockSpan:
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return self.stop - self.first
 
 
 @dataclass(frozen=True, slots=True)
 class BlockWindow:
-    """What rows see in a layer besides their own block: the block behind if the layer is number
-    `looking` of those that look behind, and the block `ahead`."""
+    """The blocks that rows attend to in a layer, besides their own: the previous block if the layer
+    is number `looking` of those that look behind, and the next block if `ahead`."""
 
     looking: int | None
     ahead: bool
 
 
 class BlockPlan:
-    """Who sees whom in one call; the same for all evaluations and layers."""
+    """The attention of one call, the same for all evaluations and layers."""
 
     def __init__(self, spans: Sequence[BlockSpan], frames: int, device: torch.device) -> None:
         self._frames, self._device = frames, device
@@ -76,13 +76,14 @@ class BlockPlan:
         numbers = [number for each in spans for number in range(each.first, each.stop)]
         starts = np.array(numbers, np.int64)[:, None] * frames
         self.positions = on_device(starts + np.arange(frames), device)
-        """int64 [blocks, frames]: of each row in its utterance."""
-        # Masks are made on the host, which need not ask the device whether one is full.
+        """int64 [blocks, frames]: the position of each row in its utterance."""
+        # Masks are created on the host, so that a check for full masks does not wait for the
+        # device.
         self.own = np.ones((self.count, frames), np.bool_)
         behind, ahead = list(range(-1, self.count - 1)), list(range(1, self.count + 1))
         self.has_behind = np.ones(self.count, np.bool_)
         self.has_ahead = np.ones(self.count, np.bool_)
-        # Memories with the block that stands behind them, or that they are to keep.
+        # Memories with the block after them, or with the block that they receive.
         self.recalled: list[tuple[FlowMemory, int]] = []
         self.kept: list[tuple[FlowMemory, int]] = []
         end = 0
@@ -104,7 +105,8 @@ class BlockPlan:
         self._masks: dict[tuple[bool, bool], Tensor | None] = {}
 
     def _both_halves(self, blocks: Sequence[int]) -> Tensor:
-        """Where the blocks stand in both halves' batch, with what is recalled behind it."""
+        """Return the indices of the blocks in the batch of both halves, which the recalled blocks
+        follow."""
         count, recalled = self.count, len(self.recalled)
         return on_device(
             [
@@ -118,10 +120,10 @@ class BlockPlan:
     def seen(
         self, own: Tensor, evaluation: int, window: BlockWindow
     ) -> tuple[Tensor, Tensor | None]:
-        """Keys and values that rows see, and a mask of them where some are not there.
+        """Return the keys and values that rows attend to, and a mask if some of them are invalid.
 
-        `own` [HALVES * blocks, 2, frames, heads, head_dim] are the layer's. The mask is additive,
-        [HALVES * blocks, 1, 1, keys].
+        `own` [HALVES * blocks, 2, frames, heads, head_dim] are those of the layer. The mask is
+        additive, [HALVES * blocks, 1, 1, keys].
         """
         looking, ahead = window.looking, window.ahead
         looks = looking is not None, ahead
@@ -135,7 +137,7 @@ class BlockPlan:
         return (torch.cat(parts, dim=2) if len(parts) > 1 else own), self._masks[looks]
 
     def _behind_of(self, own: Tensor, evaluation: int, looking: int) -> Tensor:
-        """What stands before each block; then the memories take what they are to keep."""
+        """Return the keys and values before each block, and update the memories."""
         known = own
         if self.recalled:
             recalled = torch.stack(
@@ -152,7 +154,7 @@ class BlockPlan:
     def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor | None:
         parts = [self.own]
         if behind:
-            # A block that another one stands behind is whole.
+            # A block with a next block is full.
             parts.insert(0, self.has_behind[:, None].repeat(self._frames, 1))
         if ahead:
             following = np.roll(self.own, -1, 0)

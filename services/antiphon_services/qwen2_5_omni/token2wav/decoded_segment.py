@@ -1,4 +1,4 @@
-"""A segment as token2wav sees it: which codes came, what has left."""
+"""The state of a segment in token2wav: received codes and emitted samples."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
 class DecodedSegment:
     """An admitted segment.
 
-    Of the `come` codes those in `waiting` are not in the utterance yet, those in `codes`, uint16
-    [n, 1], have samples that have not left, and `done` have samples that have. `made` are samples
-    that have not left.
+    `come` codes have arrived. The codes in `waiting` are not in the utterance yet. The codes in
+    `codes`, uint16 [n, 1], have no emitted samples yet, and `done` codes have emitted samples.
+    `made` holds samples to emit.
     """
 
     key: SegmentKey
@@ -39,7 +39,7 @@ class DecodedSegment:
     ended: bool = False
 
     def accept(self, chunk: InputChunk, *, entries: int, limit: int) -> None:
-        """Take codes. Raises `DataLoss` or `InvalidArgument` for a chunk that is no good."""
+        """Add codes. Raises `DataLoss` or `InvalidArgument` for an invalid chunk."""
         if chunk.edge != CODES:
             raise InvalidArgument(f"token2wav has no input edge {chunk.edge!r}", edge=chunk.edge)
         if self.finish_reason is not None:
@@ -61,7 +61,7 @@ class DecodedSegment:
 
     @property
     def ready(self) -> bool:
-        """Whether a call can make samples of it."""
+        """Whether a call can compute samples of the segment."""
         if self.ended or self.in_flight or self.made is not None or not self.wanted:
             return False
         count = sum(map(len, self.waiting))
@@ -69,18 +69,18 @@ class DecodedSegment:
 
     @property
     def behind(self) -> int:
-        """How many codes have come whose samples have not left."""
+        """The number of codes without emitted samples."""
         return self.come - self.done
 
     @property
     def can_hand_on(self) -> bool:
-        """Whether samples can leave, or the end can be told."""
+        """Whether samples or the end can be emitted."""
         if self.ended or self.in_flight:
             return False
         return self.made is not None or (self.finish_reason is not None and not self.ready)
 
     def launch(self) -> Utterance:
-        """The utterance with all that has come, for a call; the segment is `ready`."""
+        """Return the utterance with all received codes, for a call. The segment must be `ready`."""
         joined = np.concatenate([*self.waiting, np.empty((0, 1), np.uint16)])[:, 0]
         self.waiting.clear()
         codes = torch.from_numpy(joined.astype(np.int64))
@@ -89,11 +89,11 @@ class DecodedSegment:
         return self.utterance
 
     def collect(self, samples: Tensor) -> None:
-        """What the call has made, float32 [n]."""
+        """Store the samples of the call, float32 [n]."""
         self.made, self.in_flight = samples, False
 
     def hand_on(self) -> list[EngineEvent]:
-        """The events of what can be handed on."""
+        """Return the events of samples and the end."""
         made, self.made = self.made, None
         tensors = {} if made is None or not len(made) else self._with_codes(made)
         last = self.finish_reason if not self.ready else None
@@ -109,11 +109,11 @@ class DecodedSegment:
         return events
 
     def cost(self, reason: FinishReason) -> Completed:
-        """What it took and gave."""
+        """Return the numbers of codes and samples so far."""
         return Completed(self.key, reason, self.come, self.samples)
 
     def _with_codes(self, samples: Tensor) -> Tensors:
-        """The samples with the codes that they were made of."""
+        """Return the samples with the codes that they were computed from."""
         joined = np.concatenate(self.codes)
         count = len(samples) // self.samples_per_code
         self.codes = [joined[count:]]
@@ -121,7 +121,8 @@ class DecodedSegment:
 
 
 def _checked(chunk: InputChunk, entries: int) -> Tensor:
-    """The chunk's codes, uint16 [n, 1], n = 0 for a bare finish."""
+    """Return the chunk's codes, uint16 [n, 1]; n is 0 for a chunk that only finishes the
+    segment."""
     if not chunk.tensors and chunk.segment_finished:
         return np.empty((0, 1), np.uint16)
     if set(chunk.tensors) != {CODES}:

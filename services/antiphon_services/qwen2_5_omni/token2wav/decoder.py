@@ -1,4 +1,4 @@
-"""Codes of many utterances to samples, in shared calls."""
+"""Decode many utterances from codes to samples in shared calls."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from antiphon_services.qwen2_5_omni.token2wav.vocoder import MelVocoder
 from antiphon_services.qwen2_5_omni.token2wav.voices import VoiceTensors
 
 ROWS_AT_A_TIME = 16_384
-"""Of one layer. An utterance of the default held-back blocks has some 4,200 in each of the 36
-evaluations at the released depth: then a call takes nine steps."""
+"""The rows of one layer to compute in a step. An utterance with the default held-back blocks has
+about 4,200 in each of the 36 evaluations at the released depth: such a call takes nine steps."""
 
 
 class Token2Wav:
-    """`module` is Hugging Face's, in float32. Must run in inference mode. `bucketing` runs what can
-    be a graph."""
+    """Flow and vocoder. `module` is Hugging Face's, in float32. Must be called in inference mode.
+
+    `bucketing` runs parts of a call as CUDA graphs.
+    """
 
     def __init__(
         self,
@@ -46,22 +48,22 @@ class Token2Wav:
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Names in lower case, the default first."""
+        """Voice names in lower case, the default first."""
         return tuple(self._voices)
 
     def open(self, voice: str, *, seed: int, held_blocks: int) -> Utterance:
-        """A new utterance; see `Utterance`."""
+        """Return a new utterance; see `Utterance`."""
         return Utterance(self._flow, self._voices[voice], seed=seed, held_blocks=held_blocks)
 
     def begin(self, utterances: Sequence[Utterance]) -> Decoding:
-        """Make what can be made of these; at least one."""
+        """Start a call for these utterances, at least one."""
         return Decoding(self._flow, self._vocoder, utterances)
 
 
 class Decoding:
-    """Utterances on their way through flow and vocoder, some work at a time.
+    """A call of flow and vocoder for some utterances, computed in parts.
 
-    Nothing may be added to one of them meanwhile.
+    The utterances must not receive codes during the call.
     """
 
     def __init__(self, flow: Flow, vocoder: MelVocoder, utterances: Sequence[Utterance]) -> None:
@@ -70,9 +72,10 @@ class Decoding:
         self._work = self._run()
 
     def advance(self) -> list[Tensor] | None:
-        """Do about `ROWS_AT_A_TIME`; when all is done, samples float32 [n] of each utterance.
+        """Compute about `ROWS_AT_A_TIME` rows. Returns the samples, float32 [n], of each utterance
+        at the end.
 
-        No more than a layer of all rows, or a call of the vocoder, exceeds it.
+        A part exceeds the limit by at most one layer of all rows, or one call of the vocoder.
         """
         done = 0
         for rows in self._work:
@@ -82,13 +85,13 @@ class Decoding:
         return self._samples
 
     def run(self) -> list[Tensor]:
-        """All of it."""
+        """Compute the whole call."""
         while (samples := self.advance()) is None:
             pass
         return samples
 
     def _run(self) -> Iterator[int]:
-        """The work; what is given on the way is the rows that were done in a layer."""
+        """Compute the call; yields the rows of each layer."""
         parts = [
             (each, part) for each in self._utterances if (part := each.next_part()) is not None
         ]

@@ -1,11 +1,12 @@
-"""Token2wav's engine: audio of many segments, whose codes share calls.
+"""Token2wav's engine: computes the audio of many segments in shared calls.
 
-A call takes all segments of which blocks can become final, from noise to samples, some work in
-each step of the engine: see `Decoding`. What comes meanwhile waits for the next call. A segment of
-which much has come at once, as with `whole` delivery, has a call of its own, beside the one that
-others share: so these wait for half of each step at most. A segment that becomes held while it is
-in a call stays there, and its samples wait; one that is released leaves its samples to nobody.
-A fault in a call fails its segments and no others.
+A call decodes all segments with blocks that can become final, from noise to samples. Each step of
+the engine computes a part of it; see `Decoding`. Codes that arrive during a call wait for the next
+call. A segment that receives many codes at once, as with `whole` delivery, has a separate call that
+alternates with the shared call. The shared call therefore waits for at most half of each step.
+
+A segment that becomes held during a call stays in the call, and its samples wait. The samples of a
+released segment are dropped. An error in a call fails only its segments.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from antiphon_services.stage.isolation import apart
 from antiphon_services.stage.voices import choose_voice
 
 LONG_BLOCKS = 16
-"""With more than these and the held-back ones a segment is no stream, or far behind."""
+"""A segment with more blocks than these and the held-back ones has a separate call."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingCall:
-    """A call that has begun, and for whom."""
+    """A running call and its segments."""
 
     decoding: Decoding
     segments: Sequence[DecodedSegment]
@@ -44,10 +45,11 @@ class DecodingCall:
 
 
 class Token2WavEngine:
-    """Implements `antiphon.runtime.engine.Engine`: edge `codes` in, edge `audio` out.
+    """Implements `antiphon.runtime.engine.Engine`: input `codes`, output `audio`.
 
-    `context_limit` is the most codes of a segment, `slots` the most segments. The seed of a
-    segment's sampling keys its noise. `to_host` brings samples beside the engine's work.
+    `context_limit` is the maximum number of codes of a segment, and `slots` the maximum number of
+    segments. The seed of a segment's sampling determines its noise. `to_host` copies samples to the
+    host asynchronously.
     """
 
     def __init__(
@@ -69,8 +71,11 @@ class Token2WavEngine:
         self._calls: list[DecodingCall] = []
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for an unknown voice (empty: the first), and
-        `ResourceExhausted` when all slots are taken."""
+        """Add a segment. An empty voice means the first.
+
+        Raises `InvalidArgument` for an unknown voice, and `ResourceExhausted` if all slots are in
+        use.
+        """
         voice = choose_voice(settings.voice, self._model.voices)
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{TOKEN2WAV} has {self._slots} slots, and all are taken")
@@ -88,17 +93,17 @@ class Token2WavEngine:
         )
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`codes`, or None."""
+        """Return the edge that the segment waits for: `codes`, or None."""
         segment = self._segments[key]
         going = segment.in_flight or segment.ready or segment.can_hand_on or segment.ended
         return None if going else CODES
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the cost of the segment so far."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment; a call that was for nobody else ends."""
+        """Remove the segment. A call without other segments ends."""
         del self._segments[key]
         self._calls = [
             each
@@ -108,7 +113,7 @@ class Token2WavEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Hand on what is made, and go on with the calls."""
+        """Emit samples, and continue the calls."""
         free = [each for key, each in self._segments.items() if key not in held]
         events = _hand_on(free)
         self._begin([each for each in free if each.ready])
@@ -123,7 +128,7 @@ class Token2WavEngine:
         return events + _hand_on(free)
 
     def _copied(self, samples: Sequence[Tensor]) -> Sequence[Array]:
-        """Slices of one copy on the host, which may still be under way: see `ToHost`."""
+        """Return slices of one copy on the host, which may still be in progress: see `ToHost`."""
         ends = list(itertools.accumulate(map(len, samples)))
         return np.split(self._to_host.copy(torch.cat(list(samples))), ends[:-1])
 
@@ -131,13 +136,14 @@ class Token2WavEngine:
         self._calls = [each for each in self._calls if each is not call]
 
     def _fail(self, call: DecodingCall) -> None:
-        """The call cannot go on, and holds codes of its segments."""
+        """End a call that cannot continue, and its segments, whose codes it has consumed."""
         self._end(call)
         for segment in call.segments:
             segment.ended = True
 
     def _begin(self, ready: Sequence[DecodedSegment]) -> None:
-        """A call for the short ones, and one for the first of the long, unless there is one."""
+        """Start a call for the short segments, and one for the first long segment, unless they are
+        running."""
         for long in (False, True):
             fit = [each for each in ready if (each.behind > self._long_codes) is long]
             segments = fit[:1] if long else fit

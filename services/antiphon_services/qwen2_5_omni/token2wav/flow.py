@@ -1,10 +1,11 @@
-"""The diffusion transformer, over Hugging Face's weights: mel frames from noise and codes.
+"""The diffusion transformer, with Hugging Face's weights: mel frames from noise and codes.
 
-The mathematics is the reference's; what it repeats is done once. What depends on the time alone
-(scales, shifts and gates of each layer at each of the 36 evaluations) is computed at load, what
-depends on code and voice alone (the larger part of the input's product) once for each call, the
-speaker encoder once for each voice. Guidance takes both halves in one batch. Attention reads the
-keys of the blocks that a row sees, and no others: see `blocks`.
+The results are those of the reference, but repeated computations are done once. Terms that depend
+only on the time (scales, shifts and gates of each layer at each of the 36 evaluations) are computed
+at load. Terms that depend only on code and voice (the larger part of the input projection) are
+computed once per call, and the speaker encoder once per voice. Classifier-free guidance evaluates
+both halves in one batch. Attention reads only the keys of the blocks that a row attends to: see
+`blocks`.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ NO_CODE = 0
 
 @dataclass(frozen=True, slots=True)
 class FlowVoice:
-    """What a voice adds to the input of every row: [HALVES, width], with it and without."""
+    """The term of a voice in the input of every row: [HALVES, width], with and without the
+    voice."""
 
     offset: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class FlowPart:
-    """Some blocks of one utterance: noise [rows, mel] and codes int64 [rows], as many rows as
-    `span` has."""
+    """Blocks of one utterance: noise [rows, mel] and codes int64 [rows], with the rows of
+    `span`."""
 
     span: BlockSpan
     voice: FlowVoice
@@ -55,8 +57,10 @@ class FlowPart:
 
 
 class Flow:
-    """`module` is Hugging Face's diffusion transformer, in float32. `bucketing` runs what can be a
-    graph."""
+    """`module` is Hugging Face's diffusion transformer, in float32.
+
+    `bucketing` runs evaluations as CUDA graphs.
+    """
 
     def __init__(self, module: Any, bucketing: Bucketing | None = None) -> None:
         config = module.config
@@ -73,7 +77,7 @@ class Flow:
         looking = sum(each.window.looking is not None for each in self._layers)
         kept = (self.block_frames, config.num_attention_heads, config.head_dim)
         self._memory_size = (EVALUATIONS, looking, 2, HALVES, *kept)
-        # In the order in which the reference joins them: frame, voice, code, condition.
+        # In the order of the reference's concatenation: frame, voice, code, condition.
         widths = (config.mel_dim, config.enc_dim, config.emb_dim, config.enc_emb_dim)
         parts = module.input_embed.proj.weight.split(widths, dim=1)
         self._frame_in, self._voice_in, code_in, self._condition_in = parts
@@ -87,21 +91,21 @@ class Flow:
         self._graphs = bucketing and FlowGraphs(self.evaluate, self._sizes(config), bucketing)
 
     def voice(self, condition: Tensor, mel: Tensor) -> FlowVoice:
-        """A voice of `condition` [1, width] and a reference `mel` [1, frames, mel]."""
+        """Return a voice from `condition` [1, width] and a reference `mel` [1, frames, mel]."""
         both = torch.cat((mel, torch.zeros_like(mel)))
         offset = linear(self._encode(both), self._voice_in) + self._bias
         offset[0] += linear(condition[0], self._condition_in)
         return FlowVoice(offset)
 
     def memory(self) -> FlowMemory:
-        """Of an utterance that is made piece by piece."""
+        """Return the memory of an utterance that is computed in pieces."""
         return FlowMemory(torch.zeros(self._memory_size, device=self.device))
 
     def run(self, parts: Sequence[FlowPart]) -> Generator[int, None, list[Tensor]]:
-        """The mel frames [rows, mel] of each of these parts, which are made together, layer by
-        layer: see `Work`.
+        """Compute the mel frames [rows, mel] of these parts together, layer by layer: see `Work`.
 
-        Their memories change on the way: it is run to its end, or their utterances are ended.
+        The call changes the parts' memories. It must run to its end, or the utterances must be
+        ended.
         """
         plan = BlockPlan([each.span for each in parts], self.block_frames, self.device)
         velocity = self._velocity(plan, self._given(parts))
@@ -118,8 +122,11 @@ class Flow:
         plan: SeenRows[BlockWindow],
         rotation: Rotation,
     ) -> Work[Tensor]:
-        """The velocity at `value` [blocks, frames, mel]. `given` [HALVES * blocks, frames, width]
-        is what codes and voices add to the input, `rotation` that of all rows."""
+        """Return the velocity at `value` [blocks, frames, mel].
+
+        `given` [HALVES * blocks, frames, width] is the term of codes and voices in the input, and
+        `rotation` the rotary embedding of all rows.
+        """
         rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
         for layer in self._layers:
             rows = layer.forward(rows, evaluation, rotation, plan)
@@ -129,7 +136,7 @@ class Flow:
         return guided + (guided - free) * GUIDANCE
 
     def _velocity(self, plan: BlockPlan, given: Tensor) -> Velocity:
-        """That of one call, replayed where it has a graph."""
+        """Return the velocity function of a call, which replays a graph if there is one."""
         cosines, sines = self._rotary(self._bias, plan.positions)
         if self._graphs is not None and self._graphs.takes(plan):
             return self._graphs.velocity(plan, given, (cosines, sines), len(self._layers))
@@ -151,7 +158,7 @@ class Flow:
         )
 
     def _given(self, parts: Sequence[FlowPart]) -> Tensor:
-        """What codes and voices add to the input, [HALVES * blocks, frames, width]."""
+        """Return the term of codes and voices in the input, [HALVES * blocks, frames, width]."""
         codes = to_blocks([self._code_rows[each.codes] for each in parts], self.block_frames)
         nothing = self._code_rows[NO_CODE].expand_as(codes)
         offsets = [each.voice.offset[:, None].expand(-1, each.span.count, -1) for each in parts]
@@ -159,7 +166,8 @@ class Flow:
 
 
 def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:
-    """[blocks, frames, width] of [rows, width] each, the last block of each filled up."""
+    """Concatenate parts of [rows, width] to [blocks, frames, width], with the last block of each
+    padded."""
     filled = [
         torch.cat((each, each.new_zeros(-len(each) % frames, each.shape[1]))) for each in parts
     ]

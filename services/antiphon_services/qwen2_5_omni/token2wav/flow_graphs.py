@@ -1,8 +1,8 @@
-"""The flow's velocity as a function of blocks alone, which a GPU can replay as a graph.
+"""The flow's velocity as a function of blocks, which a GPU can replay as a CUDA graph.
 
-Each block is one row of every input, with what it sees and what it recalls. So a call of few blocks
-is padded up to a bucket, and padding blocks reach nothing of the others. The memories are read
-before and written after: a graph has no place for them.
+Each block is one row of every input, with its neighbors and its recalled block. A call with few
+blocks is padded to a bucket, and padding blocks do not affect the others. Memories are read before
+and written after a replay, because a graph cannot include them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from antiphon_services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, B
 from antiphon_services.qwen2_5_omni.token2wav.solver import EVALUATIONS
 
 GRAPH_BLOCKS = 16
-"""Most blocks of a call that is replayed. At the released sizes an evaluation of so many is about
-what a step of the engine does."""
+"""The maximum number of blocks of a replayed call. At the released sizes one evaluation of this
+many blocks is about the work of an engine step."""
 
 Evaluate = Callable[[Tensor, Tensor, Tensor, Any, Rotation], Work[Tensor]]
 """`Flow.evaluate`."""
 
 
 class ReplayedPlan:
-    """Who sees whom, as a `BlockPlan` has it, from tensors with a row for each block.
+    """The attention of a call, as in `BlockPlan`, from tensors with a row for each block.
 
-    `own` bool [blocks, frames] are the frames that are there; `behind` and `ahead` bool [blocks]
-    whether a block stands there, and `recalls` whether the one behind is `recalled`, [blocks,
-    layers that look behind, 2, HALVES, frames, heads, head_dim].
+    `own`, bool [blocks, frames], marks valid frames. `behind` and `ahead`, bool [blocks], mark
+    blocks with a previous and a next block. `recalls` marks blocks whose previous block is
+    `recalled`, [blocks, layers that look behind, 2, HALVES, frames, heads, head_dim].
     """
 
     def __init__(
@@ -50,8 +50,11 @@ class ReplayedPlan:
     def seen(
         self, own: Tensor, evaluation: int | Tensor, window: BlockWindow
     ) -> tuple[Tensor, Tensor]:
-        """See `BlockPlan.seen`; there is always a mask. What is masked is a block's own, so that
-        nothing that is not finite comes from another utterance."""
+        """Return keys, values and a mask; see `BlockPlan.seen`. There is always a mask.
+
+        Masked keys and values are the block's own, so that non-finite values of another utterance
+        cannot spread.
+        """
         looking, ahead = window.looking, window.ahead
         halves = own.view(HALVES, -1, *own.shape[1:])
         parts = [halves]
@@ -68,7 +71,8 @@ class ReplayedPlan:
         return torch.cat(parts, 3).flatten(0, 1), self._masks[looks]
 
     def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor:
-        """Additive [HALVES * blocks, 1, 1, keys], of all layers that look the same way."""
+        """Return an additive mask, [HALVES * blocks, 1, 1, keys], for all layers with the same
+        window."""
         parts = [self._own]
         if behind:
             parts.insert(0, self._behind[:, None].expand_as(self._own))
@@ -80,8 +84,10 @@ class ReplayedPlan:
 
 @dataclass(frozen=True, slots=True)
 class FlowSizes:
-    """Widths of the flow's rows, and the shape of a memory at one evaluation, of which the first
-    number is that of layers that look behind."""
+    """Widths of the flow's rows, and the shape of a memory at one evaluation.
+
+    The first dimension of the memory is the number of layers that look behind.
+    """
 
     frames: int
     mel: int
@@ -92,7 +98,7 @@ class FlowSizes:
 
 
 class FlowGraphs:
-    """The velocity of calls of up to `GRAPH_BLOCKS` blocks, run by `bucketing`."""
+    """The velocity of calls of up to `GRAPH_BLOCKS` blocks, replayed by `bucketing`."""
 
     def __init__(self, evaluate: Evaluate, sizes: FlowSizes, bucketing: Bucketing) -> None:
         self._evaluate, self._sizes = evaluate, sizes
@@ -102,7 +108,7 @@ class FlowGraphs:
             return torch.zeros(most, *shape, device=sizes.device)
 
         flags = torch.zeros(3, most, dtype=torch.bool, device=sizes.device)
-        # Every block sees something: a softmax of nothing is not finite.
+        # Every block attends to something, because a softmax of nothing is not finite.
         own = torch.ones(most, frames, dtype=torch.bool, device=sizes.device)
         turns = rows(frames, sizes.head_dim), rows(frames, sizes.head_dim)
         value, given = rows(frames, sizes.mel), rows(HALVES, frames, sizes.width)
@@ -112,31 +118,34 @@ class FlowGraphs:
         self._run = bucketing(self._forward, buffers, 1)
 
     def takes(self, plan: BlockPlan) -> bool:
-        """Whether a call has a bucket."""
+        """Return whether a call fits in a bucket."""
         return plan.count <= GRAPH_BLOCKS
 
     def velocity(
         self, plan: BlockPlan, given: Tensor, turns: tuple[Tensor, Tensor], layers: int
     ) -> Callable[[int, Tensor], Work[Tensor]]:
-        """`Velocity` of a call that has one. `given` [HALVES * blocks, frames, width] is that of
-        `Flow.evaluate`; cosines and sines, [blocks, frames, head_dim], are those of the rows."""
+        """Return the `Velocity` of a call that fits in a bucket.
+
+        `given` [HALVES * blocks, frames, width] is that of `Flow.evaluate`. Cosines and sines,
+        [blocks, frames, head_dim], are those of the rows.
+        """
         count, device = plan.count, self._sizes.device
         by_block = given.view(HALVES, count, *given.shape[1:]).transpose(0, 1)
         recalls = [block in {at for _, at in plan.recalled} for block in range(count)]
         flags = (plan.own, plan.has_behind, plan.has_ahead)
-        told = [*(on_device(each, device) for each in flags), on_device(recalls, device)]
+        placed = [*(on_device(each, device) for each in flags), on_device(recalls, device)]
         recalled = given.new_zeros(count, *self._sizes.memory)
 
         def velocity(evaluation: int, value: Tensor) -> Work[Tensor]:
             for memory, block in plan.recalled:
                 recalled[block] = memory.seen[evaluation]
             number = self._numbers[evaluation, :count]
-            made, kept = self._run(value, number, by_block, *turns, *told, recalled)
+            made, kept = self._run(value, number, by_block, *turns, *placed, recalled)
             for memory, block in plan.kept:
                 memory.seen[evaluation] = kept[block]
             # All layers at once.
             yield given.shape[0] * given.shape[1] * layers
-            # The next replay writes where this one has.
+            # The next replay overwrites the output of this one.
             return made.clone()
 
         return velocity
@@ -162,5 +171,6 @@ class FlowGraphs:
 
 
 def _wide(flags: Tensor) -> Tensor:
-    """Flags of blocks, for keys and values [HALVES, blocks, 2, frames, heads, head_dim]."""
+    """Return flags of blocks, broadcast to keys and values [HALVES, blocks, 2, frames, heads,
+    head_dim]."""
     return flags[:, None, None, None, None]

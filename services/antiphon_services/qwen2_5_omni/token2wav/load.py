@@ -1,4 +1,4 @@
-"""Loads token2wav of a Qwen2.5-Omni checkpoint."""
+"""Load the token2wav stage of a Qwen2.5-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SAMPLE_RATE_HZ = 24_000
 # reference (5.19) reads none and computes it, and so do we.
 STORED_BUFFERS = ("code2wav_dit_model.rotary_embed.inv_freq",)
 
-# It draws noise and no ids: of these only the seed has an effect.
+# The stage samples noise and no ids, so that only the seed has an effect.
 ONLY_SEED = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 log = logging.getLogger(__name__)
@@ -56,10 +56,9 @@ log = logging.getLogger(__name__)
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load token2wav and the checkpoint's voices.
 
-    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
-
-    Raises `InvalidArgument` for settings that it has no place for, and `FailedPrecondition` when
-    the checkpoint does not fit together or its voices cannot be read.
+    `bucketing` of None means the choice of `config.graphs`: CUDA graphs, or no graphs on a CPU.
+    Raises `InvalidArgument` for unsupported settings, and `FailedPrecondition` if the parts of the
+    checkpoint do not match or its voices cannot be read.
     """
     require_torch(TOKEN2WAV, config)
     refuse_fused(TOKEN2WAV, config)
@@ -110,7 +109,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _warm_up(engine: Token2WavEngine, count: int) -> None:
-    """Make audio of so many codes, so that no request pays for firsts."""
+    """Decode `count` codes, so that no request pays for one-time initialization."""
     key = SegmentKey("warm-up", 0)
     codes = {CODES: np.zeros((count, 1), np.uint16)}
     engine.admit(key, SegmentSettings("", ONLY_SEED, frozenset({AUDIO})))

@@ -1,4 +1,4 @@
-"""When the flow's velocity is evaluated: in nine steps that are shorter at the start."""
+"""The times at which the flow's velocity is evaluated: nine steps, shorter at the start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVALUATIONS = (POINTS - 1) * STAGES
 
 
 def time_points() -> Tensor:
-    """float32 [POINTS], from 0 to 1: 1 - cos(pi * k / 18)."""
+    """Return the points from 0 to 1, float32 [POINTS]: 1 - cos(pi * k / 18)."""
     even = torch.linspace(0, 1, POINTS)
     even += -1.0 * (torch.cos(torch.pi / 2 * even) - 1 + even)
     return even

@@ -1,14 +1,14 @@
-"""One utterance on its way from codes to samples, whole or piece by piece.
+"""Decode one utterance from codes to samples, as a whole or in pieces.
 
-A block of mel frames is final when `held_blocks` blocks behind it have been computed with it, or
-the utterance has ended: blocks ahead have an influence that falls quickly with their distance.
-The blocks that were held back are computed anew with those that follow. Samples leave when the
-vocoder's context behind them is final, too. With random weights 2 held blocks are enough for a
-difference to the whole at rounding's level; trained ones may need more, as layers reach further
-where their gates are wide.
+A block of mel frames is final when `held_blocks` blocks after it were computed together with it, or
+when the utterance has ended. Later blocks affect a block, but the effect decreases quickly with
+their distance. Blocks that were held back are computed again together with the blocks that follow.
+Samples are emitted when the vocoder's context after them is also final. With random weights, 2 held
+blocks reduce the difference to a whole computation to rounding errors. Trained weights may need
+more, because layers with wide gates have more reach.
 
-The noise is drawn on the CPU by a generator of the utterance's own, so that it depends on the
-key alone: a prefix of the noise of a longer utterance is that of a shorter one.
+The noise is sampled on the CPU by a generator per utterance, so that it depends only on the seed:
+the noise of a shorter utterance is a prefix of the noise of a longer one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from antiphon_services.qwen2_5_omni.token2wav.vocoder import CONTEXT
 
 
 class Utterance:
-    """Codes come in by `add`. While `next_part` gives one, its mel goes to `take`; then samples
-    of `window` go to `cut`.
+    """An utterance, whose codes arrive by `add`.
 
-    `seed` keys the noise. After `held_blocks` a block is final; of one whose codes all come at once
-    it has no effect.
+    While `next_part` returns a part, its mel frames go to `take`, and the samples of `window` then
+    go to `cut`. `seed` determines the noise. A block is final after `held_blocks` blocks; the
+    number has no effect if all codes arrive at once.
     """
 
     def __init__(self, flow: Flow, voice: FlowVoice, *, seed: int, held_blocks: int) -> None:
@@ -37,32 +37,32 @@ class Utterance:
         self._source = noise_source(seed)
         self._memory: FlowMemory | None = None
         self._finished = False
-        # Codes and noise of the blocks from number `_first` on, which are not final.
+        # Codes and noise of the blocks that are not final, from block `_first` on.
         self._first = 0
         self._codes = torch.empty(0, dtype=torch.int64, device=flow.device)
         self._noise = torch.empty(0, flow.mel_width, device=flow.device)
-        # Final frames: those that have no samples yet, and context before them.
+        # Final frames: frames without samples, and context before them.
         self._mel = torch.empty(0, flow.mel_width, device=flow.device)
         self._context = 0
 
     def add(self, codes: Tensor, *, finished: bool) -> None:
-        """Take codes int64 [n] of the host; none may follow when it is `finished`."""
+        """Add codes, int64 [n] on the host. No codes may follow if `finished`."""
         self._codes = torch.cat((self._codes, on_device(codes.numpy(), self._codes.device)))
         self._finished = finished
 
     @property
     def ready(self) -> bool:
-        """Whether blocks can become final, or samples can leave."""
+        """Whether blocks can become final, or samples can be emitted."""
         return self.ready_with(0, finished=self._finished)
 
     def ready_with(self, more: int, *, finished: bool) -> bool:
-        """Whether it will be `ready` when so many codes more are here."""
+        """Return whether the utterance is `ready` after `more` further codes."""
         count = len(self._codes) + more
         _, final = self._split(count, finished=finished)
         return final > 0 or self._leaving_when(ended=finished and not count) > 0
 
     def _split(self, codes: int, *, finished: bool) -> tuple[int, int]:
-        """How many blocks so many codes make, and how many of these will be final."""
+        """Return the number of blocks of `codes` codes, and how many of them become final."""
         frames = codes * self._flow.frames_per_code
         if finished:
             blocks = -(-frames // self._flow.block_frames)
@@ -75,7 +75,7 @@ class Utterance:
         return self._split(len(self._codes), finished=self._finished)
 
     def next_part(self) -> FlowPart | None:
-        """The blocks that are not final; None where none of them becomes final."""
+        """Return the blocks that are not final, or None if none of them becomes final."""
         blocks, final = self._blocks
         if not final:
             return None
@@ -95,7 +95,7 @@ class Utterance:
         return FlowPart(span, self._voice, self._noise[:rows], codes)
 
     def take(self, mel: Tensor) -> None:
-        """The mel frames [rows, width] of the part that `next_part` gave last."""
+        """Store the mel frames [rows, width] of the last part of `next_part`."""
         final = self._blocks[1]
         frames = final * self._flow.block_frames
         self._mel = torch.cat((self._mel, mel[:frames]))
@@ -104,11 +104,11 @@ class Utterance:
         self._codes = self._codes[frames // self._flow.frames_per_code :]
 
     def window(self) -> Tensor:
-        """Mel frames [n, width] for the vocoder; none where no samples can leave."""
+        """Return mel frames [n, width] for the vocoder; empty if no samples can be emitted."""
         return self._mel if self._leaving else self._mel[:0]
 
     def cut(self, samples: Tensor) -> Tensor:
-        """What leaves of the vocoder's samples of `window`, in order and exactly once."""
+        """Return the new samples among the vocoder's samples of `window`, in order and once."""
         leaving = self._leaving
         if not leaving:
             return samples
@@ -121,14 +121,14 @@ class Utterance:
 
     @property
     def _leaving(self) -> int:
-        """Of how many final frames samples can leave."""
+        """The number of final frames whose samples can be emitted."""
         return self._leaving_when(ended=self._finished and not len(self._codes))
 
     def _leaving_when(self, *, ended: bool) -> int:
         return max(0, len(self._mel) - self._context - (0 if ended else CONTEXT))
 
     def _draw_noise(self, rows: int) -> None:
-        """Have noise of so many rows from block `_first` on."""
+        """Extend the noise to `rows` rows from block `_first` on."""
         missing = rows - len(self._noise)
         if missing > 0:
             drawn = self._source.standard_normal((missing, self._flow.mel_width), np.float32)

@@ -1,8 +1,9 @@
-"""The vocoder: samples from mel frames.
+"""The vocoder: computes samples from mel frames.
 
-It is not causal, and what it makes of a frame depends on some frames before and after. A piece
-from the middle is made with `CONTEXT` frames more on either side, whose samples are dropped; at
-the utterance's true ends nothing is added, as its padding there is part of the result.
+The vocoder is not causal: the samples of a frame depend on some frames before and after it. A piece
+from the middle is computed with `CONTEXT` more frames on both sides, and their samples are dropped.
+At the ends of an utterance nothing is added, because the vocoder's padding there is part of the
+result.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from torch import Tensor
 from antiphon_services.lm.graphs import Bucketing, RowFunction
 
 CONTEXT = 20
-"""Frames on either side of a piece. The layers reach 26; what the last 6 add is below 1e-7."""
+"""Frames on both sides of a piece. The layers reach 26; the last 6 contribute less than 1e-7."""
 PIECE_FRAMES = 240
-"""Longer mels are made in pieces, so that neither time nor memory of a call grows with speech."""
+"""Longer mels are computed in pieces, so that time and memory of a call do not grow with speech."""
 CALL_FRAMES = 2 * (PIECE_FRAMES + 2 * CONTEXT)
-"""Most frames of a call, over all its pieces."""
+"""The maximum number of frames of a call, over all of its pieces."""
 LEAST_DB, REFERENCE_DB = -115, 20
 """Literals of the reference's `process_mel_spectrogram`."""
 ROWS_OF_A_FRAME = 64
-"""A frame counts as so many rows of a layer of the flow: roughly what it costs."""
+"""The cost of a frame, roughly, in rows of a layer of the flow."""
 
 
 @dataclass(frozen=True, slots=True)
 class MelPiece:
-    """Frames `start` to `stop` of mel number `mel`, made of frames `first` to `last`."""
+    """Frames `start` to `stop` of mel number `mel`, computed from frames `first` to `last`."""
 
     mel: int
     start: int
@@ -41,14 +42,16 @@ class MelPiece:
 
 
 class MelVocoder:
-    """`module` is Hugging Face's BigVGAN, in float32. `bucketing` runs pieces of the lengths that
-    streams have, of `block_frames` each, as graphs."""
+    """`module` is Hugging Face's BigVGAN, in float32.
+
+    `bucketing` runs pieces with the lengths of streams, `block_frames` each, as CUDA graphs.
+    """
 
     def __init__(
         self, module: Any, bucketing: Bucketing | None = None, block_frames: int = 0
     ) -> None:
         self._module = module
-        # As `amplitude_to_db` computes it, but once: each call would copy it to the device.
+        # As in `amplitude_to_db`, but once: each call there would copy it to the device.
         self._least = float(
             torch.exp(torch.tensor(LEAST_DB / 20.0 * np.log(10), dtype=torch.float32, device="cpu"))
         )
@@ -58,15 +61,17 @@ class MelVocoder:
         self._runs: dict[int, RowFunction] = {}
         if bucketing is not None:
             like = module.conv_pre.weight
-            # The longest first: what the others need in between fits into its memory.
+            # The longest first: its memory has room for the intermediate tensors of the others.
             for length in reversed(stream_lengths(block_frames)):
                 most = CALL_FRAMES // length
                 buffer = like.new_zeros(most, length, module.config.mel_dim)
                 self._runs[length] = bucketing(self._replayable, (buffer,), 1)
 
     def decode(self, mels: Sequence[Tensor]) -> Generator[int, None, list[Tensor]]:
-        """float32 [samples_per_frame * n] of each mel [n, width], call by call; what it gives on
-        the way is how much was done, in rows. Pieces of one length are made together."""
+        """Compute float32 [samples_per_frame * n] of each mel [n, width], call by call.
+
+        Yields the amount of work in rows. Pieces with the same length share calls.
+        """
         by_length: dict[int, list[MelPiece]] = {}
         for piece in (piece for index, mel in enumerate(mels) for piece in cut(index, len(mel))):
             by_length.setdefault(piece.last - piece.first, []).append(piece)
@@ -77,7 +82,7 @@ class MelVocoder:
             for call in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
                 rows = torch.stack([mels[p.mel][p.first : p.last] for p in call])
                 run = self._runs.get(length)
-                # What a graph has made is copied below, before another replay.
+                # The output of a graph is copied below, before the next replay.
                 (made,) = (self._decode(rows),) if run is None else run(rows)
                 for piece, row in zip(call, made, strict=True):
                     kept = slice(
@@ -91,8 +96,10 @@ class MelVocoder:
         return (self._decode(mels),)
 
     def _decode(self, mels: Tensor) -> Tensor:
-        """[utterances, samples] of [utterances, frames, width]; as the reference's `forward`,
-        which takes one utterance only."""
+        """Compute samples [utterances, samples] from mels [utterances, frames, width].
+
+        Equals the reference's `forward`, which supports only one utterance.
+        """
         module = self._module
         amplitudes = torch.exp(mels.transpose(1, 2)).clamp(min=self._least)
         loudness = 20 * torch.log10(amplitudes) - REFERENCE_DB
@@ -108,10 +115,11 @@ class MelVocoder:
 
 
 def stream_lengths(block_frames: int) -> list[int]:
-    """Of the windows of a stream whose blocks become final one by one, ascending.
+    """Return the lengths of the windows of a stream whose blocks become final one by one,
+    ascending.
 
-    A window begins at the utterance's start until there is context enough, and is then as long as
-    a block with its context on both sides.
+    A window begins at the start of the utterance until there is enough context. Then it has the
+    length of a block with context on both sides.
     """
     lengths, mel, context = set(), 0, 0
     steady = block_frames + 2 * CONTEXT
@@ -127,7 +135,7 @@ def stream_lengths(block_frames: int) -> list[int]:
 
 
 def cut(mel: int, frames: int) -> Iterator[MelPiece]:
-    """The pieces of a mel of so many frames, each with its context."""
+    """Yield the pieces of a mel of `frames` frames, each with its context."""
     for start in range(0, frames, PIECE_FRAMES):
         stop = min(start + PIECE_FRAMES, frames)
         yield MelPiece(mel, start, stop, max(0, start - CONTEXT), min(frames, stop + CONTEXT))

@@ -1,4 +1,4 @@
-"""The voices of a checkpoint, as far as the decoder needs them."""
+"""Read the voices of a checkpoint for the decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphon.runtime.checkpoint.torch_files import read_torch_file
 
 @dataclass(frozen=True, slots=True)
 class VoiceTensors:
-    """float32: `condition` [1, width], and the `mel` [1, frames, mel bins] of a recording."""
+    """`condition` [1, width] and the `mel` frames [1, frames, mel bins] of a recording, float32."""
 
     condition: Tensor
     mel: Tensor
@@ -25,10 +25,10 @@ class VoiceTensors:
 def read_voices(
     model_dir: Path, *, condition_width: int, mel_width: int
 ) -> dict[str, VoiceTensors]:
-    """By name, in the file's order.
+    """Return the voices by name, in the order of the file, at least one.
 
-    Raises `FailedPrecondition` if the file is missing, holds code, or has a voice without
-    these tensors; one voice at least.
+    Raises `FailedPrecondition` if the file is missing, contains code, or has a voice without these
+    tensors.
     """
     path = model_dir / VOICES_FILE
     told = read_torch_file(path)

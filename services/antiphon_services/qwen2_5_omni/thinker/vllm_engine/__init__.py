@@ -1,4 +1,4 @@
-"""What Qwen2.5-Omni adds to the thinkers' `vllm` engine.
+"""The parts of the thinker's `vllm` engine that are specific to Qwen2.5-Omni.
 
-Runs in vLLM's processes: `model`. Runs in the stage: everything else.
+`model` runs in vLLM's processes, everything else in the stage.
 """

@@ -1,4 +1,4 @@
-"""The models that the thinker brings to vLLM; read before vLLM is imported."""
+"""The model classes that the thinker registers with vLLM; read before vLLM is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM has to know of a checkpoint."""
+"""Describe a checkpoint for vLLM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon_services.vllm.arguments import TextShape
 
 
 def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
-    """`checkpoint` is the `config.json`."""
+    """Return what vLLM needs of a `config.json`."""
     text = checkpoint["thinker_config"]["text_config"]
     shape = TextShape(
         "thinker_config.text_config",
@@ -24,8 +24,10 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
 
 
 def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """What vLLM reads where Hugging Face reads it of the whole thinker: whether the words' table
-    is the head, and how many positions a second of a video takes."""
+    """Return the fields that vLLM reads from a part and Hugging Face from the whole thinker.
+
+    These are whether the word table is the head, and the number of positions per second of video.
+    """
     thinker = checkpoint["thinker_config"]
     return {
         "thinker_config": {

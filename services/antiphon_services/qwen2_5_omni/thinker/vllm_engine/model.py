@@ -1,9 +1,9 @@
-"""vLLM's Qwen2.5-Omni thinker with a tap that keeps what the talker reads of each position.
+"""vLLM's Qwen2.5-Omni thinker with a tap that keeps the talker's row of each position.
 
-That is the last hidden state, behind the final norm, plus the word's embedding; in place of
-words stands nothing where something is heard or seen. Which positions these are the runner says
-when it asks for embeddings, which may be outside of a CUDA graph; the forward, which may be
-inside, finds it in a buffer that stays where it is.
+A row is the last hidden state, after the final norm, plus the word embedding. Positions of audio,
+images and videos have no word embedding. vLLM's runner passes these positions when it requests
+embeddings, possibly outside of a CUDA graph. The forward, possibly inside a CUDA graph, reads them
+from a buffer at a fixed address.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon_services.vllm.tap import TapLayer
 
 
 class FeatureProcessor(FeaturesBesidePixels, Qwen2_5OmniThinkerMultiModalProcessor):
-    """The stock processor, for recordings that come as features beside images."""
+    """The stock processor, for conversations with audio features together with images."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -35,7 +35,7 @@ class FeatureProcessor(FeaturesBesidePixels, Qwen2_5OmniThinkerMultiModalProcess
     dummy_inputs=Qwen2_5OmniThinkerDummyInputsBuilder,
 )
 class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
-    """The stock model; the talker's row of every position is kept."""
+    """The stock model that also keeps the talker's row of every position."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
@@ -51,7 +51,8 @@ class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
         *,
         is_multimodal: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The stock embeddings [tokens, hidden] of a step; notes which are not of words."""
+        """Return the stock embeddings [tokens, hidden] of a step, and record the positions without
+        words."""
         wordless = self._wordless[: len(input_ids), 0]
         if is_multimodal is None:
             wordless.zero_()
@@ -70,11 +71,12 @@ class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """The stock forward's hidden states [tokens, hidden]; the rows stay in the cache."""
+        """Return the hidden states [tokens, hidden] of the stock forward; the cache keeps the
+        rows."""
         if inputs_embeds is None:
-            # Of a thinker that neither hears nor sees; the buffer is empty.
+            # A thinker without media; the buffer is empty.
             inputs_embeds = self.language_model.model.embed_input_ids(input_ids)
-        # A copy, for the layers may add to what they are given.
+        # A copy, because the layers may modify their input in place.
         words = inputs_embeds.masked_fill(self._wordless[: len(inputs_embeds)], 0.0)
         hidden: torch.Tensor = super().forward(
             input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, **kwargs
