@@ -81,10 +81,14 @@ def choose_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=others)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """For `-n`: a file's tests run on one worker, and so do those of one shape of checkpoint or of
-    one family, whose services and reference several files share."""
+    one family, whose services and reference several files share. Slow tests run only when they are
+    asked for."""
+    asked_for_slow = "slow" in config.option.markexpr
     for item in items:
+        if item.get_closest_marker("slow") and not asked_for_slow:
+            item.add_marker(pytest.mark.skip(reason="slow: ask for it with -m slow"))
         group = str(item.path)
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "shape" in callspec.params and "equality" in group:

@@ -145,8 +145,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # cost computing, and audio waits for the later ones.
     left_context_codes: Annotated[int, msgspec.Meta(ge=0, le=1500)] = 250
     right_context_codes: Annotated[int, msgspec.Meta(ge=0, le=1500)] = 40
-    # Where a family's audio tokenizer has a directory of its own: that directory. Empty: the one of
-    # the released name, in or beside the model's.
+    # Where a family's audio tokenizer has a directory of its own: that directory, or for
+    # `antiphon serve` its id on the Hugging Face hub. Empty: the one of the released name, in or
+    # beside the model's.
     audio_tokenizer_dir: str = ""
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.
@@ -161,8 +162,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model, its stages by role, and the gateway.
 
-    `model` is the checkpoint directory, `model_name` what clients ask for (empty:
-    the directory's name), `pipeline` a name or empty (found from the checkpoint).
+    `model` is the checkpoint directory, or for `antiphon serve` an id of the Hugging Face hub,
+    `org/name` or `org/name@revision`. `model_name` is what clients ask for (empty: the directory's
+    name, or `org/name`), `pipeline` a name or empty (found from the checkpoint).
     """
 
     model: str = ""

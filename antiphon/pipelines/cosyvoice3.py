@@ -24,7 +24,14 @@ from antiphon.pipelines.examples import (
     ending,
     random_codes,
 )
-from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.pipelines.graph import (
+    VARIES,
+    CheckpointFiles,
+    Edge,
+    Pipeline,
+    StageSpec,
+    TensorSpec,
+)
 from antiphon.values.chunk import Chunk
 from antiphon.values.options import Option, OptionKind
 
@@ -126,6 +133,23 @@ PIPELINE = Pipeline(
     name="cosyvoice3",
     architectures=(),
     marker=MODEL_FILE,
+    files=(
+        CheckpointFiles(
+            # The stages read no weights in the language model's folder: llm.pt has them.
+            folders=(),
+            others=(
+                "CosyVoice-BlankEN/*.json",
+                "CosyVoice-BlankEN/*.txt",
+                MODEL_FILE,
+                "llm.pt",
+                "flow.pt",
+                "hift.pt",
+                "spk2info.pt",
+                "campplus.onnx",
+                "speech_tokenizer_v3.onnx",
+            ),
+        ),
+    ),
     stages=(
         StageSpec(
             TALKER,

@@ -154,12 +154,41 @@ class Variant:
     lacks: str
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """Layout of a checkpoint: the files that the stages read. A download takes only these.
+
+    In each of `folders` (`""` is the checkpoint's directory) they are configuration, tokenizer
+    files and the weights in the format that `runtime.checkpoint.weights` chooses. `others` are
+    patterns of further paths; `*` also matches `/`. A layout with a `marker` applies to checkpoints
+    that have this file.
+    """
+
+    folders: tuple[str, ...] = ("",)
+    others: tuple[str, ...] = ()
+    marker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """Second repository that every checkpoint of a family needs, by its id on the Hugging Face hub.
+
+    `setting` is the stage setting with its directory. `folder` is its name inside a checkpoint that
+    includes it.
+    """
+
+    hub_id: str
+    setting: str
+    folder: str
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """A model family. `architectures` are values in the checkpoint's `config.json`.
 
     Some of its checkpoints may be of a `variant` with fewer stages. Checkpoints without
-    `config.json` are recognized by the file `marker`. Raises `InvalidArgument` with the field if
+    `config.json` are recognized by the file `marker`. A checkpoint has the first layout of `files`
+    whose marker it contains. Raises `InvalidArgument` with the field if
     the declaration is inconsistent.
     """
 
@@ -172,6 +201,8 @@ class Pipeline:
     chunk_policy: ChunkPolicy = DEFAULT_CHUNK_POLICY
     marker: str = ""
     variant: Variant | None = None
+    files: tuple[CheckpointFiles, ...] = (CheckpointFiles(),)
+    companion: Companion | None = None
 
     def __post_init__(self) -> None:
         for field, fault in _faults(self):

@@ -22,7 +22,7 @@ from antiphon.pipelines.examples import (
     random_codes,
 )
 from antiphon.pipelines.files import CONFIG_FILE
-from antiphon.pipelines.graph import Pipeline, StageSpec
+from antiphon.pipelines.graph import CheckpointFiles, Companion, Pipeline, StageSpec
 from antiphon.values.options import DIALOGUE, SPEECH, TASK, TRANSCRIPTION, Option, OptionKind
 from antiphon.values.segment import ChunkPolicy
 
@@ -128,6 +128,11 @@ def code2wav_example(settings: ExampleSettings) -> MadeUp:
 PIPELINE = Pipeline(
     name="mimo_audio",
     architectures=("MiMoAudioModel", "MiMoAudioForCausalLM"),
+    files=(
+        CheckpointFiles(folders=("", AUDIO_TOKENIZER), marker=f"{AUDIO_TOKENIZER}/{CONFIG_FILE}"),
+        CheckpointFiles(),
+    ),
+    companion=Companion(f"XiaomiMiMo/{AUDIO_TOKENIZER}", "audio_tokenizer_dir", AUDIO_TOKENIZER),
     stages=(
         StageSpec(TALKER, samples=True, options=OPTIONS, example=conversation(INPUT)),
         StageSpec(CODE2WAV, example=code2wav_example),

@@ -22,7 +22,7 @@ from typing import Any
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
 from antiphon.pipelines.examples import conversation, random_floats
 from antiphon.pipelines.files import CONFIG_FILE, read_config, read_json, reading
-from antiphon.pipelines.graph import Pipeline, StageSpec
+from antiphon.pipelines.graph import CheckpointFiles, Pipeline, StageSpec
 from antiphon.values.options import Option, OptionKind
 from antiphon.values.segment import ChunkPolicy
 
@@ -33,6 +33,8 @@ ARCHITECTURE = "BailingMMNativeForConditionalGeneration"
 FLASH_ARCHITECTURE = "BailingMM2NativeForConditionalGeneration"
 """Ming-flash-omni 2.0. Only its folder `talker` is served."""
 TALKER_FOLDER, VOICES_FILE = "talker", "data/voice_name.json"
+LAYERS_FOLDER, AUDIO_FOLDER = "llm", "vae"
+"""Folders of Ming-flash-omni's talker."""
 
 SAMPLE_RATE_HZ = 44_100
 """Of reference recordings and of the audio that is made."""
@@ -100,6 +102,29 @@ PIPELINE = Pipeline(
     architectures=(ARCHITECTURE, FLASH_ARCHITECTURE),
     # The folder `talker` by itself has no architecture of its own.
     marker=VOICES_FILE,
+    files=(
+        # Only the talker of Ming-flash-omni.
+        CheckpointFiles(
+            folders=(TALKER_FOLDER, f"{TALKER_FOLDER}/{AUDIO_FOLDER}"),
+            others=(
+                CONFIG_FILE,
+                f"{TALKER_FOLDER}/{LAYERS_FOLDER}/*.json",
+                f"{TALKER_FOLDER}/{LAYERS_FOLDER}/*.txt",
+                f"{TALKER_FOLDER}/campplus.onnx",
+                f"{TALKER_FOLDER}/data/*",
+            ),
+            marker=f"{TALKER_FOLDER}/{CONFIG_FILE}",
+        ),
+        CheckpointFiles(
+            folders=("", AUDIO_FOLDER),
+            others=(
+                f"{LAYERS_FOLDER}/*.json",
+                f"{LAYERS_FOLDER}/*.txt",
+                "campplus.onnx",
+                "data/*",
+            ),
+        ),
+    ),
     # A frame lasts as long as several of other families, so none waits for another.
     chunk_policy=ChunkPolicy(first=1, ramp=(), steady=1),
     stages=(
@@ -129,7 +154,6 @@ PIPELINE = Pipeline(
     ),
 )
 
-LAYERS_FOLDER, AUDIO_FOLDER = "llm", "vae"
 FLOW_OF_FLASH = "flowmodel"
 """The field of `config.json` that only the layout of Ming-flash-omni has."""
 

@@ -36,7 +36,14 @@ from antiphon.pipelines.examples import (
     random_codes,
 )
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
-from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.pipelines.graph import (
+    VARIES,
+    CheckpointFiles,
+    Edge,
+    Pipeline,
+    StageSpec,
+    TensorSpec,
+)
 from antiphon.values.chunk import Chunk
 from antiphon.values.segment import ChunkPolicy
 
@@ -95,6 +102,7 @@ PIPELINE = Pipeline(
     name="qwen2_5_omni",
     # Released checkpoints use the first name, those saved by transformers the second.
     architectures=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
+    files=(CheckpointFiles(others=(VOICES_FILE,)),),
     stages=(
         StageSpec(THINKER, samples=True, example=conversation("input")),
         StageSpec(TALKER, samples=True, example=talker_example),

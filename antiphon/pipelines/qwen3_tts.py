@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
 from antiphon.pipelines.examples import conversation, random_codes
-from antiphon.pipelines.graph import Pipeline, StageSpec
+from antiphon.pipelines.graph import CheckpointFiles, Pipeline, StageSpec
 from antiphon.values.options import Option, OptionKind
 
 TALKER, CODE2WAV = "talker", "code2wav"
@@ -51,6 +51,7 @@ OPTIONS = (
 PIPELINE = Pipeline(
     name="qwen3_tts",
     architectures=("Qwen3TTSForConditionalGeneration",),
+    files=(CheckpointFiles(folders=("", CODEC_FOLDER)),),
     stages=(
         StageSpec(
             TALKER,

@@ -59,6 +59,12 @@ def own_pipelines() -> dict[str, Pipeline]:
     return {each.name: each.require() for each in _own_declarations()}
 
 
+def identifying_files() -> tuple[str, ...]:
+    """Of a checkpoint, the files by which `pipeline_of` finds its pipeline, if they are there."""
+    markers = {each.pipeline.marker for each in _declarations() if each.pipeline} - {""}
+    return (CONFIG_FILE, *sorted(markers))
+
+
 def pipeline_named(name: str) -> Pipeline:
     """Return the pipeline of that name.
 

@@ -24,7 +24,8 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 TORCH_FILE = "pytorch_model.bin"
 TORCH_INDEX_FILE = "pytorch_model.bin.index.json"
-_FORMATS = ((INDEX_FILE, SINGLE_FILE), (TORCH_INDEX_FILE, TORCH_FILE))
+FORMATS = ((INDEX_FILE, SINGLE_FILE), (TORCH_INDEX_FILE, TORCH_FILE))
+"""Formats of stored weights in order of preference: an index of several files, or a single file."""
 
 
 class _File(Protocol):
@@ -220,7 +221,7 @@ def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
 
 def _locate(folder: Path) -> dict[str, Path]:
     """Return the file of every stored tensor. Raises `FailedPrecondition`."""
-    for index, single in _FORMATS:
+    for index, single in FORMATS:
         if (folder / index).is_file():
             return dict(_indexed(folder / index))
         if (folder / single).is_file():

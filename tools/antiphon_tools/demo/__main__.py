@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from antiphon.client.aio import AsyncClient
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon.errors import AntiphonError
@@ -15,6 +17,8 @@ from antiphon_tools.demo.conversation import DemoConversation
 from antiphon_tools.demo.display import LEGEND, Display
 from antiphon_tools.demo.keyboard import read_line
 from antiphon_tools.demo.script import SCRIPT, Question
+from antiphon_tools.hub.deployment import with_directories
+from antiphon_tools.hub.settings import add_hub_options, hub_settings
 from antiphon_tools.launcher.console import Console
 from antiphon_tools.launcher.launcher import Launcher, Running
 
@@ -29,7 +33,8 @@ def main(
     console = Console(sys.stdout, output=False)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        asyncio.run(_demonstrate(options, console))
+        deployment = with_directories(Deployment(model=options.model), hub_settings(options))
+        asyncio.run(_demonstrate(deployment, options, console))
     except (AntiphonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -39,14 +44,16 @@ def main(
     return 0
 
 
-async def _demonstrate(options: argparse.Namespace, console: Console) -> None:
+async def _demonstrate(
+    deployment: Deployment, options: argparse.Namespace, console: Console
+) -> None:
     """Start, talk, stop."""
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
-    model = str(options.model) if options.model else ""
-    launcher = Launcher(Deployment(model=model, gateway=gateway), report=console)
+    launcher = Launcher(msgspec.structs.replace(deployment, gateway=gateway), report=console)
     console.say("Starting every stage and the gateway, each as its own process:")
     async with launcher as running:
-        console.say(f"{running.model.name} is ready after {running.startup_s:.1f} s.\n")
+        name = deployment.model_name or running.model.name
+        console.say(f"{name} is ready after {running.startup_s:.1f} s.\n")
         async with AsyncClient(running.grpc_address) as client:
             await _talk(client, running, options, console)
         console.say("Stopping:")
@@ -100,7 +107,10 @@ async def _answer_person(
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument(
-        "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
+        "--model",
+        default="",
+        metavar="MODEL",
+        help="checkpoint directory, or id of the Hugging Face hub (the small one in models/)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", default=Path("out"), help="where the files go (out)"
@@ -111,6 +121,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         action="store_false",
         help="stop when the script ends; so does an input that is no terminal",
     )
+    add_hub_options(parser)
     return parser
 
 

@@ -18,6 +18,8 @@ from antiphon.deployment.address import host_and_port, joined
 from antiphon.deployment.schema import Deployment, GatewayConfig, load_deployment
 from antiphon.errors import AntiphonError
 from antiphon.runtime.server.health_endpoint import health_endpoint
+from antiphon_tools.hub.deployment import with_directories
+from antiphon_tools.hub.settings import HubSettings, add_hub_options, hub_settings
 from antiphon_tools.launcher.console import Console
 from antiphon_tools.launcher.health import HealthOfAll
 from antiphon_tools.launcher.launcher import Launcher
@@ -44,9 +46,9 @@ def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve
     parser.add_argument(
         "model",
         nargs="?",
-        type=Path,
         metavar="MODEL",
-        help="checkpoint directory (the small one that comes with antiphon)",
+        help="checkpoint directory, or id of the Hugging Face hub (the small one that comes with "
+        "antiphon)",
     )
     _add_up(parser)
     parser.set_defaults(command="up")
@@ -57,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     console = Console(sys.stdout)
     try:
         if options.command == "stages":
-            deployment = load_deployment(options.config)
+            deployment = with_directories(load_deployment(options.config), HubSettings())
             launcher = Launcher(
                 deployment,
                 only=options.roles,
@@ -66,13 +68,15 @@ def _run(options: argparse.Namespace) -> int:
                 startup_timeout_s=_STAGES_STARTUP_S,
             )
             return asyncio.run(stages(launcher, console, options.health_listen))
-        launcher = Launcher(
-            deployment_of_options(options), metrics=True, on_exit=options.on_exit, report=console
-        )
+        deployment = with_directories(deployment_of_options(options), hub_settings(options))
+        launcher = Launcher(deployment, metrics=True, on_exit=options.on_exit, report=console)
         return asyncio.run(up(launcher, console))
     except AntiphonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; the next start continues the download", file=sys.stderr)
+        return 130
 
 
 async def up(launcher: Launcher, console: Console) -> int:
@@ -156,7 +160,9 @@ def command_line() -> argparse.ArgumentParser:
         "up", help="start every stage and the gateway, each as its own process"
     )
     up.add_argument(
-        "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
+        "--model",
+        metavar="MODEL",
+        help="checkpoint directory, or id of the Hugging Face hub (the small one in models/)",
     )
     _add_up(up)
     return parser
@@ -200,13 +206,14 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         metavar="ROLE=NUMBER",
         help="processes of a stage, between which the gateway chooses: --replicas ROLE=2 (1)",
     )
+    add_hub_options(up)
 
 
 def deployment_of_options(options: argparse.Namespace) -> Deployment:
     """The deployment file, with what the command line says in place of what it says."""
     deployment = load_deployment(options.config) if options.config else _WITHOUT_FILE
     if options.model:
-        deployment = msgspec.structs.replace(deployment, model=str(options.model))
+        deployment = msgspec.structs.replace(deployment, model=options.model)
     deployment = with_overrides(deployment, options.stage)
     deployment = with_replicas(deployment, options.replicas)
     endpoints = {

@@ -173,10 +173,9 @@ def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
     Without a model it serves the embedded one. Raises `InvalidArgument` for a stage
     that the pipeline does not have, and what `embedded_model` and `pipeline_of` raise.
     """
-    named_model = deployment.model
-    if named_model:
-        model = Path(named_model).expanduser().resolve()
-        check_model_dir(named_model, model)
+    if deployment.model:
+        model = Path(deployment.model).expanduser().resolve()
+        check_model_dir(model)
     else:
         model = embedded_model(root)
     pipeline = pipeline_for(model, deployment.pipeline)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,24 +16,19 @@ from antiphon.runtime.checkpoint.safetensors_header import read_header
 TOKENIZER_SETTINGS = "tokenizer_config.json"
 TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
 INDEX_PATTERN = "*.safetensors.index.json"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _LFS_POINTER = b"version https://git-lfs"
 ACCELERATOR_FILES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvmap", "dxg", "kfd")
 """In /dev, of what torch calls CUDA: NVIDIA's, a Jetson's, WSL's, and AMD's."""
 
 
-def check_model_dir(named: str, model_dir: Path) -> None:
-    """Raise `NotFound` unless the model is a directory here. A name on a hub comes with the command
-    that downloads it."""
-    if model_dir.is_dir():
-        return
-    if _HUB_ID.fullmatch(named):
+def check_model_dir(model_dir: Path) -> None:
+    """Raise `NotFound` unless the model is a directory here."""
+    if not model_dir.is_dir():
         raise NotFound(
-            f"model: {named} is no directory here; models are not downloaded at the start. Run "
-            f"`hf download {named} --local-dir DIR`, then name DIR",
+            f"model: {model_dir} is no directory; name one with a checkpoint, or for `antiphon "
+            "serve` an id of the Hugging Face hub (org/name)",
             field="model",
         )
-    raise NotFound(f"model: {model_dir} is no directory; name one with a checkpoint", field="model")
 
 
 def check_checkpoint(model_dir: Path) -> None:

@@ -45,6 +45,9 @@ DRAIN_S = 1.0
 
 Announced = TypeVar("Announced")
 
+_NO_DOWNLOADS = {"HF_HUB_OFFLINE": "1"}
+"""Models are downloaded before any process starts, never by a process."""
+
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -135,7 +138,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
             pass_fds=(announce_fd,),
             process_group=0,
             cwd=working_directory(root),
-            env={**os.environ, "PYTHONPATH": import_path(root)},
+            env={**os.environ, "PYTHONPATH": import_path(root), **_NO_DOWNLOADS},
         )
         return service
 

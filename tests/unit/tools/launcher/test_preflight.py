@@ -95,8 +95,8 @@ def test_a_gpu_is_refused_where_there_is_none(tmp_path: Path, device: str) -> No
     check_devices(stages, tmp_path)
 
 
-def test_a_name_on_a_hub_is_refused_with_the_command_that_gets_it() -> None:
-    with pytest.raises(NotFound, match="hf download Qwen/Qwen3-Omni-30B-A3B-Instruct --local-dir"):
+def test_a_launcher_takes_no_id_of_the_hub() -> None:
+    with pytest.raises(NotFound, match="Qwen/Qwen3-Omni-30B-A3B-Instruct is no directory;"):
         resolve(Deployment(model="Qwen/Qwen3-Omni-30B-A3B-Instruct"), application_root())
 
 

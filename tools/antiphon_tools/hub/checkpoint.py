@@ -1,0 +1,202 @@
+"""A checkpoint of the hub as a directory: what its stages need of it, complete and checked.
+
+The order makes failures early: the commit and its files, `config.json` and with it the pipeline,
+the other small files, the room on the disk, then the weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.errors import (
+    AntiphonError,
+    FailedPrecondition,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from antiphon.pipelines.files import CONFIG_FILE, reading
+from antiphon.pipelines.graph import CheckpointFiles
+from antiphon.pipelines.registry import identifying_files, pipeline_for
+from antiphon_tools.hub.download import PARTIAL, Downloads, RemoteFile
+from antiphon_tools.hub.errors import explained
+from antiphon_tools.hub.hub_id import HubId
+from antiphon_tools.hub.progress import TransferProgress, size
+from antiphon_tools.hub.selection import description_files, layout_of, weight_files
+from antiphon_tools.hub.settings import HubSettings
+
+LISTING_TIMEOUT_S = 30.0
+SPARE_BYTES = 64 << 20
+"""Room that a download leaves on the disk."""
+
+FindLayout = Callable[[Path, Collection[str]], CheckpointFiles]
+"""Takes a directory with the identifying files of a checkpoint, and the paths of all its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """A revision's commit, and its files by their paths."""
+
+    sha: str
+    files: Mapping[str, RemoteFile]
+
+
+def fetch_checkpoint(model: HubId, settings: HubSettings, *, pipeline: str = "") -> Path:
+    """The directory of a checkpoint, which has all that its stages read.
+
+    `pipeline` names its pipeline; empty: it is found from the checkpoint. If the hub cannot be
+    reached, a complete checkpoint in the cache is taken. Raises `NotFound`, `FailedPrecondition`,
+    `ResourceExhausted`, `Unavailable` or `DataLoss`.
+    """
+
+    def layout(folder: Path, paths: Collection[str]) -> CheckpointFiles:
+        return layout_of(pipeline_for(folder, pipeline), paths)
+
+    return _fetch(model, settings, layout)
+
+
+def fetch_companion(model: HubId, settings: HubSettings) -> Path:
+    """The same of a repository that has weights but no pipeline, such as an audio tokenizer's."""
+    return _fetch(model, settings, lambda folder, paths: CheckpointFiles())
+
+
+def _fetch(model: HubId, settings: HubSettings, layout: FindLayout) -> Path:
+    if settings.is_offline:
+        return _from_cache(model, settings, layout)
+    try:
+        with explained(model, settings):
+            commit = _commit_of(model, settings)
+    except Unavailable as error:
+        try:
+            folder = _from_cache(model, settings, layout)
+        except (NotFound, FailedPrecondition):
+            raise error from None
+        print(f"{error.message}; the cache has a complete one", file=settings.output, flush=True)
+        return folder
+    return _download(model, commit, settings, layout)
+
+
+def _download(
+    model: HubId, commit: _Commit, settings: HubSettings, find_layout: FindLayout
+) -> Path:
+    storage = _storage(model, settings)
+    snapshot = storage / "snapshots" / commit.sha
+    downloads = Downloads(model, commit.sha, settings)
+    paths = commit.files.keys()
+    downloads.fetch([commit.files[each] for each in identifying_files() if each in paths])
+    with _about(model):
+        layout = find_layout(snapshot, paths)
+    downloads.fetch([commit.files[each] for each in description_files(layout, paths)])
+    with _about(model):
+        weights = weight_files(layout, paths, lambda index: _listed(snapshot / index))
+    missing = [commit.files[each] for each in weights if downloads.cached(each) is None]
+    if missing:
+        total = sum(each.size for each in missing)
+        _check_room(model, total, storage, settings)
+        with TransferProgress(str(model), total, settings.output) as progress:
+            downloads.fetch(missing, progress)
+    with explained(model, settings):
+        _write_ref(storage, model, commit.sha)
+    return snapshot
+
+
+def _commit_of(model: HubId, settings: HubSettings) -> _Commit:
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=settings.url, token=settings.token or None)
+    try:
+        found = api.model_info(
+            model.repository,
+            revision=model.revision,
+            files_metadata=True,
+            timeout=LISTING_TIMEOUT_S,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise _no_hub(model, settings) from error
+    if found.sha is None:
+        raise _no_hub(model, settings)
+    files = (RemoteFile(each.rfilename, each.size or 0) for each in found.siblings or ())
+    return _Commit(found.sha, {each.path: each for each in files})
+
+
+def _no_hub(model: HubId, settings: HubSettings) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"{model}: {settings.url} does not answer as the hub does; correct HF_ENDPOINT"
+    )
+
+
+def _from_cache(model: HubId, settings: HubSettings, find_layout: FindLayout) -> Path:
+    """The directory of a complete checkpoint. Raises `NotFound` or `FailedPrecondition`."""
+    storage = _storage(model, settings)
+    ref = storage / "refs" / model.revision
+    commit = ref.read_text().strip() if ref.is_file() else model.revision
+    snapshot = storage / "snapshots" / commit
+    if not snapshot.is_dir():
+        raise NotFound(
+            f"model: {model} is not in the cache {settings.cache_dir}, and downloads are switched "
+            "off; start without --offline and HF_HUB_OFFLINE once, or name the right --cache",
+            field="model",
+        )
+    paths = {
+        each.relative_to(snapshot).as_posix() for each in snapshot.rglob("*") if each.is_file()
+    }
+    with _about(model):
+        layout = find_layout(snapshot, paths)
+        weights = weight_files(layout, paths, lambda index: _listed(snapshot / index))
+        for folder in layout.folders:
+            prefix = f"{folder}/" if folder else ""
+            within = [each for each in weights if each.rpartition("/")[0] == folder]
+            if f"{prefix}{CONFIG_FILE}" in paths and not within:
+                raise FailedPrecondition(
+                    f"{snapshot / folder}: the cache has no weights; start without --offline and "
+                    "HF_HUB_OFFLINE to complete it"
+                )
+    return snapshot
+
+
+def _storage(model: HubId, settings: HubSettings) -> Path:
+    """The repository's folder in the cache."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    return settings.cache_dir / repo_folder_name(repo_id=model.repository, repo_type="model")
+
+
+def _write_ref(storage: Path, model: HubId, commit: str) -> None:
+    """Note the revision's commit, when all of it is there."""
+    if model.revision == commit:
+        return
+    ref = storage / "refs" / model.revision
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    ref.write_text(commit)
+
+
+def _listed(index: Path) -> set[str]:
+    """The names of the files that an index lists."""
+    with reading(index):
+        return {str(each) for each in json.loads(index.read_bytes())["weight_map"].values()}
+
+
+def _check_room(model: HubId, total: int, storage: Path, settings: HubSettings) -> None:
+    """Raise `ResourceExhausted` if so many bytes do not fit on the disk of the cache."""
+    partial = sum(each.stat().st_size for each in storage.glob(f"blobs/*{PARTIAL}"))
+    free = shutil.disk_usage(storage).free
+    needed = total - partial + SPARE_BYTES
+    if needed > free:
+        raise ResourceExhausted(
+            f"{settings.cache_dir}: {model} needs {size(needed)}, and {size(free)} are free; free "
+            "disk space, or name another folder (--cache or HF_HOME)"
+        )
+
+
+@contextlib.contextmanager
+def _about(model: HubId) -> Iterator[None]:
+    """Errors about files in the cache say whose they are."""
+    try:
+        yield
+    except AntiphonError as error:
+        raise type(error)(f"{model}: {error.message}", field=error.field or "model") from error

@@ -1,0 +1,67 @@
+"""Replaces the hub's ids in a deployment by directories, before any process starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.files import CONFIG_FILE
+from antiphon.pipelines.graph import Companion
+from antiphon.pipelines.registry import pipeline_for
+from antiphon_tools.hub.checkpoint import fetch_checkpoint, fetch_companion
+from antiphon_tools.hub.hub_id import HubId
+from antiphon_tools.hub.settings import HubSettings
+
+
+def with_directories(deployment: Deployment, settings: HubSettings) -> Deployment:
+    """The deployment with a directory in place of each id of the hub.
+
+    The model keeps its id as the name that clients ask for, unless the deployment has another one.
+    Raises what `fetch_checkpoint` does, and `InvalidArgument` for a revision of what is no id.
+    """
+    model = HubId.read(deployment.model)
+    if model is None:
+        if settings.revision:
+            raise InvalidArgument(
+                f"--revision {settings.revision}: {deployment.model or 'the embedded model'} is "
+                "no id of the hub (org/name)",
+                field="revision",
+            )
+        return _with_companions(deployment, settings)
+    folder = fetch_checkpoint(model.at(settings.revision), settings, pipeline=deployment.pipeline)
+    found = msgspec.structs.replace(
+        deployment, model=str(folder), model_name=deployment.model_name or model.repository
+    )
+    pipeline = pipeline_for(folder, deployment.pipeline)
+    companion = pipeline.companion
+    if companion and not (folder / companion.folder / CONFIG_FILE).is_file():
+        found = _naming(found, companion, pipeline.roles)
+    return _with_companions(found, settings)
+
+
+def _naming(deployment: Deployment, companion: Companion, roles: tuple[str, ...]) -> Deployment:
+    """The deployment whose stages all name the companion, those that name none the released one."""
+    stages = dict(deployment.stages)
+    for role in roles:
+        stage = deployment.stage(role)
+        if not getattr(stage, companion.setting):
+            stages[role] = msgspec.structs.replace(stage, **{companion.setting: companion.hub_id})
+    return msgspec.structs.replace(deployment, stages=stages)
+
+
+def _with_companions(deployment: Deployment, settings: HubSettings) -> Deployment:
+    """The deployment with a directory in place of each id of an audio tokenizer."""
+    stages: dict[str, StageConfig] = {}
+    folders: dict[HubId, Path] = {}
+    for role, stage in deployment.stages.items():
+        companion = HubId.read(stage.audio_tokenizer_dir)
+        if companion is not None:
+            if companion not in folders:
+                folders[companion] = fetch_companion(companion, replace(settings, revision=""))
+            stage = msgspec.structs.replace(stage, audio_tokenizer_dir=str(folders[companion]))
+        stages[role] = stage
+    return msgspec.structs.replace(deployment, stages=stages)

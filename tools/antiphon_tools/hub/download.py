@@ -1,0 +1,255 @@
+"""Downloads single files of a repository into the hub's cache.
+
+huggingface_hub keeps the cache, resolves names and holds the locks. Files come over HTTP from here,
+because its own download discards what a stopped process had received, and compares no checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.errors import DataLoss, Unavailable
+from antiphon_tools.hub.errors import explained
+from antiphon_tools.hub.hub_id import HubId
+from antiphon_tools.hub.progress import TransferProgress
+from antiphon_tools.hub.settings import HubSettings
+
+if TYPE_CHECKING:
+    import httpx2
+
+PARALLEL = 4
+BLOCK_BYTES = 1 << 20
+RETRIES = 5
+"""Failed attempts in a row that bring no byte, after which a download fails."""
+LONGEST_PAUSE_S = 8.0
+PARTIAL = ".antiphon.incomplete"
+"""What the name of a blob ends with that is not complete."""
+GIT_DIGITS = 40
+"""Of a checksum that is Git's; others are SHA-256."""
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a repository: its path, and its bytes if the hub lists them."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a file must contain: `digest` is its SHA-256, or Git's SHA-1 of a small file, and the
+    name of its blob in the cache."""
+
+    digest: str
+    size: int | None
+
+
+class _Stopped(Exception):
+    """Another file failed, or the process is interrupted."""
+
+
+class _Interrupted(Exception):
+    """The hub's answer ended early, or said that a later one may succeed."""
+
+
+class Downloads:
+    """Downloads files of one commit of a repository, several at a time.
+
+    A download that is cut, or whose process is killed, continues at the same byte.
+    """
+
+    def __init__(self, model: HubId, commit: str, settings: HubSettings) -> None:
+        self._model, self._commit, self._settings = model, commit, settings
+        self._stopping = threading.Event()
+
+    def cached(self, path: str) -> Path | None:
+        """The file's path in the cache, if it is there."""
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(
+            self._model.repository,
+            path,
+            cache_dir=self._settings.cache_dir,
+            revision=self._commit,
+        )
+        return Path(found) if isinstance(found, str) else None
+
+    def fetch(self, files: Iterable[RemoteFile], progress: TransferProgress | None = None) -> None:
+        """Have these files in the cache, the largest first.
+
+        `progress` counts the bytes of those that are not there yet. Raises what `explained` does,
+        and `DataLoss` for a file whose checksum is wrong.
+        """
+        missing = [each for each in files if self.cached(each.path) is None]
+        missing.sort(key=lambda each: -each.size)
+        with ThreadPoolExecutor(PARALLEL, "download") as pool:
+            tasks = [pool.submit(self._fetch, each.path, progress) for each in missing]
+            try:
+                done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+            finally:
+                self._stopping.set()
+                for task in tasks:
+                    task.cancel()
+        self._stopping.clear()
+        for failed in (each.exception() for each in done):
+            if failed is not None and not isinstance(failed, _Stopped):
+                raise failed
+
+    def _fetch(self, path: str, progress: TransferProgress | None) -> None:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.file_download import repo_folder_name
+        from huggingface_hub.utils import WeakFileLock
+
+        settings, repository = self._settings, self._model.repository
+        with explained(self._model, settings):
+            content = self._content(path)
+            folder = repo_folder_name(repo_id=repository, repo_type="model")
+            blob = settings.cache_dir / folder / "blobs" / content.digest
+            lock = settings.cache_dir / ".locks" / folder / f"{content.digest}.antiphon.lock"
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            # Of two processes that want a file the second finds it complete.
+            with WeakFileLock(lock):
+                if not blob.exists():
+                    self._receive_all(path, content, blob, progress)
+                elif progress is not None:
+                    progress.held(blob.stat().st_size)
+            # Finds the blob, and links it under the file's name.
+            hf_hub_download(
+                repository,
+                path,
+                revision=self._commit,
+                cache_dir=settings.cache_dir,
+                token=settings.token or None,
+                endpoint=settings.url,
+            )
+
+    def _content(self, path: str) -> _Content:
+        from huggingface_hub import get_hf_file_metadata
+
+        settings = self._settings
+        found = get_hf_file_metadata(
+            self._url(path),
+            token=settings.token or None,
+            endpoint=settings.url,
+            retry_on_errors=True,
+        )
+        if found.etag is None or not _DIGEST.fullmatch(found.etag):
+            raise DataLoss(
+                f"{self._model}: {settings.url} gives no checksum of {path} (ETag {found.etag!r}); "
+                "HF_ENDPOINT must name a server with the hub's API"
+            )
+        return _Content(found.etag, found.size)
+
+    def _url(self, path: str) -> str:
+        from huggingface_hub import hf_hub_url
+
+        return hf_hub_url(
+            self._model.repository, path, revision=self._commit, endpoint=self._settings.url
+        )
+
+    def _receive_all(
+        self, path: str, content: _Content, blob: Path, progress: TransferProgress | None
+    ) -> None:
+        """Receive a blob, in as many attempts as it takes while they bring bytes."""
+        import httpx2
+
+        partial = blob.with_name(f"{blob.name}{PARTIAL}")
+        received = partial.stat().st_size if partial.exists() else 0
+        if progress is not None:
+            progress.held(received)
+        failures = 0
+        while content.size is None or received != content.size:
+            if self._stopping.is_set():
+                raise _Stopped
+            try:
+                self._receive(path, partial, progress)
+                if content.size is None or partial.stat().st_size >= content.size:
+                    break
+                raise _Interrupted("the answer ended early")
+            except (httpx2.TransportError, _Interrupted) as error:
+                now = partial.stat().st_size if partial.exists() else 0
+                failures = 0 if now > received else failures + 1
+                received = now
+                if failures > RETRIES:
+                    raise Unavailable(
+                        f"{self._model}: {path} cannot be downloaded: "
+                        f"{error or type(error).__name__}; the next start continues after "
+                        f"{received} bytes"
+                    ) from error
+                if failures:
+                    self._stopping.wait(min(LONGEST_PAUSE_S, 2.0 ** (failures - 1)))
+        self._check(path, partial, content)
+        partial.replace(blob)
+
+    def _receive(self, path: str, partial: Path, progress: TransferProgress | None) -> None:
+        """Append to the file what one request brings."""
+        from huggingface_hub import constants
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        offset = partial.stat().st_size if partial.exists() else 0
+        headers = build_hf_headers(token=self._settings.token or None)
+        headers["Accept-Encoding"] = "identity"
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+        # A redirect to another host is followed without the token.
+        with get_session().stream(
+            "GET",
+            self._url(path),
+            headers=headers,
+            follow_redirects=True,
+            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+        ) as response:
+            if response.status_code in _TRANSIENT:
+                raise _Interrupted(f"the hub answered with status {response.status_code}")
+            hf_raise_for_status(response)
+            if offset and response.status_code != 206:
+                partial.unlink()
+                if progress is not None:
+                    progress.add(-offset)
+            self._write(response, partial, progress)
+
+    def _write(
+        self, response: httpx2.Response, partial: Path, progress: TransferProgress | None
+    ) -> None:
+        with partial.open("ab") as file:
+            for chunk in response.iter_raw():
+                if self._stopping.is_set():
+                    raise _Stopped
+                file.write(chunk)
+                file.flush()
+                if progress is not None:
+                    progress.add(len(chunk))
+
+    def _check(self, path: str, partial: Path, content: _Content) -> None:
+        """Raise `DataLoss`, and remove the file, unless its bytes are those of the digest."""
+        found = digest_of(partial, git=len(content.digest) == GIT_DIGITS)
+        if found != content.digest:
+            count = partial.stat().st_size
+            partial.unlink()
+            raise DataLoss(
+                f"{self._model}: {path}: {count} bytes came with the checksum {found}, but the hub "
+                f"lists {content.digest}; start again, or check HF_ENDPOINT and proxies, which may "
+                "change what they pass on"
+            )
+
+
+def digest_of(path: Path, *, git: bool) -> str:
+    """The SHA-256 of a file in hexadecimal digits, or Git's SHA-1 of it as a blob."""
+    with path.open("rb") as file:
+        if not git:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+        return digest.hexdigest()
