@@ -40,8 +40,10 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def make_service_certificates(folder: Path, roles: Iterable[str]) -> MutualTlsConfig:
-    """Certificates by which the services of these roles, the gateway included, prove themselves to
-    each other; made anew, by another authority, each time. Raises `CalledProcessError`."""
+    """Create certificates for mutual TLS of the services with these roles, including the gateway.
+
+    Each call uses a new certificate authority. Raises `CalledProcessError`.
+    """
     authority, key = _authority(folder)
     for role in roles:
         _signed(folder, role, authority, key, f"subjectAltName=DNS:{role}.antiphon")

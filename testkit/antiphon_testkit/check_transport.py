@@ -38,10 +38,10 @@ GENEROUS_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A transport under test; `name` is what the link says that it has chosen.
+    """A transport under test; `name` is the name of the transport that the link reports.
 
-    `faulty`: it fails at random, so that not every payload travels on it. `at_once`: bytes
-    are there when they are placed, so that no chunk has to pass them.
+    A `faulty` transport fails at random, so that not every payload uses it. With `at_once`,
+    payloads are available as soon as they are placed, so that chunks do not overtake them.
     """
 
     name: str
@@ -71,7 +71,7 @@ async def check_order_and_sizes(subject: Subject) -> None:
 
 
 async def check_many_sessions(subject: Subject) -> None:
-    """Sessions keep their own order, whatever the sizes beside them."""
+    """Sessions keep their order, regardless of the sizes of other sessions' payloads."""
     chance = random.Random(1)
     count = 20
     async with subject.linked() as rig:
@@ -152,7 +152,7 @@ async def check_held_views(subject: Subject) -> None:
 
 
 async def check_cancel_mid_transfer(subject: Subject) -> None:
-    """A link that is closed in a transfer leaves nothing behind and disturbs no other."""
+    """Closing a link during a transfer leaves no resources, and does not affect other links."""
     for turns in (0, 3, 30, 100, 300):
         async with subject.linked() as rig:
             rig.link.send_nowait(marked_chunk("s", 0, 100))

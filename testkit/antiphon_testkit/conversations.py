@@ -31,9 +31,10 @@ Pixels = npt.NDArray[np.uint8]
 def conversation(
     *messages: tuple[str, str | npt.NDArray[np.float32] | list[Any]],
 ) -> Conversation:
-    """Shorthand: (role, content) pairs; content is text, a recording, a file, or a list of them.
+    """Build a conversation from (role, content) pairs; content is text, a recording, a file, or a
+    list.
 
-    A file is `bytes`: a video if they say MP4, else an image.
+    A file is `bytes`: a video if it is MP4, otherwise an image.
     """
     built: list[ConversationMessage] = []
     recordings: list[npt.NDArray[np.float32]] = []
@@ -99,8 +100,11 @@ def _to_template(part: Part) -> dict[str, str]:
 
 
 def live_chunks(whole: Conversation, sizes: Iterable[int]) -> list[InputChunk]:
-    """What a live segment gets of a conversation that ends with a recording: all but that, and
-    then that in pieces of these sizes, the last of which is repeated; and the end."""
+    """Return the chunks of a live segment for a conversation that ends with a recording.
+
+    The first chunk has everything before the recording. The recording follows in pieces of these
+    sizes, with the last size repeated, and then the end.
+    """
     *earlier, last = whole.messages
     *parts, spoken = last.parts
     assert isinstance(spoken, AudioPart)

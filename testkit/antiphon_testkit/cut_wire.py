@@ -35,7 +35,7 @@ class CutWire:
         self._port = int(port)
 
     def damage(self, chance: random.Random, passing: int = 0) -> None:
-        """Change one byte of a piece of what passes, whichever way it goes, after so many."""
+        """Change one byte of a transmitted piece, in either direction, after this many pieces."""
         self._chance, self._passing = chance, passing + 1
 
     def misspell(self, word: bytes) -> None:

@@ -74,10 +74,10 @@ def await_ready(engine: Engine, keys: Collection[SegmentKey]) -> None:
 def advance(
     engine: Engine, outputs: Mapping[SegmentKey, SegmentOutput], *, steps: int = MAX_STEPS
 ) -> None:
-    """Step until every segment waits for input or has ended; release the ended ones.
+    """Step until every segment waits for input or has ended, and release the ended segments.
 
-    All that are got ready beside the engine's thread are ready before the first step, so that
-    who shares a step does not depend on the threads' luck.
+    All pending preparations complete before the first step, so that the composition of a step does
+    not depend on thread timing.
     """
     await_ready(engine, [key for key, out in outputs.items() if not (out.completed or out.failed)])
     for _ in range(steps):

@@ -1,8 +1,8 @@
 """The part of the Kubernetes API that serves EndpointSlices, over HTTP, with faults on demand.
 
-It lists and watches with resource versions, label selectors, bookmarks, `timeoutSeconds` and 410,
-as the real one does. Nothing happens by itself: who runs it says when it misses an event, resets
-connections, says nothing more, or is away.
+It supports list and watch with resource versions, label selectors, bookmarks, `timeoutSeconds` and
+status 410, as the real API does. Tests trigger all faults: a missed event, reset connections, a
+silent server, or a stopped server.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FakeApi:
 
     @property
     def url(self) -> str:
-        """Where it listens, or has."""
+        """The URL of the server, also after it has stopped."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -137,7 +137,7 @@ class FakeApi:
         self._tell("DELETED", name, self._slices.pop(name))
 
     def delete_untold(self, name: str) -> None:
-        """A slice is deleted, and no watch hears of it."""
+        """Delete a slice without a watch event."""
         self._version += 1
         del self._slices[name]
 
@@ -156,7 +156,7 @@ class FakeApi:
             watch.sent = 0
 
     def bookmark(self) -> None:
-        """Tell all watches the version, without an object."""
+        """Send the version to all watches, without an object."""
         kind = {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1"}
         meta = {"metadata": {"resourceVersion": str(self._version)}}
         self._events.append((self._version, "BOOKMARK", kind | meta))
@@ -168,7 +168,8 @@ class FakeApi:
             watch.writer.write(_chunk(line))
 
     def go_silent(self) -> None:
-        """Say nothing more on any connection there is, and close none: half-open ones."""
+        """Stop sending on all existing connections without closing them, as with half-open
+        connections."""
         for watch in self._watches:
             watch.silent = True
 

@@ -19,10 +19,10 @@ from antiphon.wire.blob import Encoding
 
 
 class FaultySender(PayloadSender):
-    """A sender of which a share `rate` of the payloads is refused, and as many get lost.
+    """A sender that rejects a share `rate` of the payloads and loses the same share.
 
-    One is lost by another last byte of its descriptor (a slot's generation that no slab
-    reaches), a push by closing the transport instead of sending.
+    It loses a payload by changing the last byte of its descriptor (a generation that no slot of the
+    slab reaches), and a pushed payload by closing the transport instead of sending.
     """
 
     def __init__(self, inner: PayloadSender, chance: random.Random, rate: float) -> None:

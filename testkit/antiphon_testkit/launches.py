@@ -141,7 +141,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _device(value: object) -> str | None:
-    """Where a tensor lies; a number that travels with the call is anywhere."""
+    """Return the device of a tensor; a number passed with the call has none."""
     return value.device.type if isinstance(value, torch.Tensor) and value.ndim else None
 
 

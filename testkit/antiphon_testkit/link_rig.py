@@ -1,8 +1,7 @@
 """The two ends of a link, over real gRPC and through a connection that can be cut.
 
-The consumer checks and records what comes; chunks say by their contents which one
-they are. Both ends live on one event loop, or the far end in a process of its own
-(`antiphon_testkit.link_peer`).
+The consumer checks and records chunks, which identify themselves by their contents. Both ends run
+on one event loop, or the far end in a separate process (`antiphon_testkit.link_peer`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ PRODUCER = LinkIdentity("host", "producer-boot", "producer", name="producer-0")
 
 
 def marked_chunk(session_id: str, sequence: int, size: int) -> Chunk:
-    """A chunk of `size` bytes whose contents say which one it is; none when `size` is 0."""
+    """Return a chunk of `size` bytes whose contents identify it; it has no payload if `size` is
+    0."""
     tensors = {}
     if size:
         row = np.full(size, sequence % 251, np.uint8)
@@ -71,7 +71,7 @@ class Changes(asyncio.Event):
 
 @dataclass(slots=True)
 class Received:
-    """What has come to a consumer, and what it was told about its links."""
+    """The chunks that a consumer received, and the events of its links."""
 
     sequences: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     count: int = 0
@@ -137,15 +137,15 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
         await self.links.serve(requests, context)
 
     async def Describe(self, request: object, context: AnyContext) -> NoReturn:
-        """There is no stage behind."""
+        """Unimplemented: the rig has no stage."""
         await abort(context, NotImplementedYet("a link's end only"))
 
     async def RunSession(self, requests: object, context: AnyContext) -> NoReturn:  # type: ignore[override]
-        """There is no stage behind."""
+        """Unimplemented: the rig has no stage."""
         await abort(context, NotImplementedYet("a link's end only"))
 
     async def WatchLoad(self, request: object, context: AnyContext) -> NoReturn:  # type: ignore[override]
-        """There is no stage behind."""
+        """Unimplemented: the rig has no stage."""
         await abort(context, NotImplementedYet("a link's end only"))
 
     def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, error: AntiphonError) -> None:
@@ -176,8 +176,8 @@ async def serving(consumer: LinkConsumer, host: str = "127.0.0.1") -> AsyncItera
 
 @dataclass(slots=True)
 class Told:
-    """What a link has told its owner. `lost` has its last word, `unacknowledged` the sessions
-    that it concerned."""
+    """The events of a link. `lost` is its final error, and `unacknowledged` the affected
+    sessions."""
 
     suspended: int = 0
     lost: list[AntiphonError] = field(default_factory=list)
@@ -187,7 +187,7 @@ class Told:
     changed: Changes = field(default_factory=Changes)
 
     def events(self) -> LinkEvents:
-        """To be told here; credits are the session table's affair."""
+        """The events to record; the session table handles credits."""
         return LinkEvents(
             refused=lambda session_id, error: self._note(self.refused.append, (session_id, error)),
             lost=lambda _, error, sessions: self._note(self._lose, (error, sessions)),
@@ -226,7 +226,7 @@ def producer(
     identity: LinkIdentity = PRODUCER,
     boot_id: str = "",
 ) -> tuple[OutgoingLink, Told]:
-    """A link to an address, perhaps meant for a certain process, and what it tells."""
+    """Return a link to an address, optionally for a specific process, and its recorded events."""
     told = Told()
     link = OutgoingLink(
         Peer(address, boot_id),

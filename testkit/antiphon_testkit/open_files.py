@@ -7,10 +7,9 @@ from contextlib import suppress
 
 
 def open_files() -> list[str]:
-    """What each open descriptor leads to: a path, or a socket or anonymous file by its kind.
+    """Return the target of each open descriptor: a path, or the kind of a socket or anonymous file.
 
-    Other threads may close some meanwhile, and the listing's own is closed after it; those are
-    left out.
+    Descriptors that are closed during the call are left out, including that of the listing.
     """
     found = []
     for name in os.listdir("/proc/self/fd"):

@@ -1,8 +1,8 @@
-"""Recordings of what a stage's session table was told, and their replay.
+"""Record the facts given to a stage's session table, and replay them.
 
-The table is a function of facts and times, so a recording of both, handed to a new table of the
-same plan, must give the same instructions: what a stage did can be looked at again, fact by
-fact, without its engine, links and clients.
+The table is a function of facts and times. A recording of both, replayed on a new table with the
+same plan, must return the same instructions. The behavior of a stage can therefore be inspected
+fact by fact, without its engine, links and clients.
 """
 
 from __future__ import annotations

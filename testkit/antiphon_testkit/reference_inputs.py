@@ -40,11 +40,12 @@ class ReferenceInputs:
     def features(
         self, conversation: Conversation, images: Sequence[Pixels], videos: Sequence[Pixels] = ()
     ) -> dict[str, torch.Tensor]:
-        """What is heard and seen.
+        """Return the features of recordings, images and videos.
 
-        Of recordings `input_features` [recordings, mel bins, frames] and their mask; of images,
-        uint8 [height, width, 3], `pixel_values` [patches, values] and `image_grid_thw` [images, 3];
-        the like of videos, uint8 [frames, height, width, 3], and `video_second_per_grid` [videos].
+        Recordings have `input_features` [recordings, mel bins, frames] and their mask. Images,
+        uint8 [height, width, 3], have `pixel_values` [patches, values] and `image_grid_thw`
+        [images, 3]. Videos, uint8 [frames, height, width, 3], have the same fields, and
+        `video_second_per_grid` [videos].
         """
         features: dict[str, torch.Tensor] = {}
         if conversation.recordings:
@@ -85,9 +86,10 @@ class ReferenceInputs:
     def tokens(
         self, conversation: Conversation, features: Mapping[str, Any], audio_positions: Any
     ) -> dict[str, torch.Tensor]:
-        """Ids and mask of the prompt, with one placeholder for each position heard or seen.
+        """Return ids and mask of the prompt, with one placeholder per position of a recording,
+        image or video.
 
-        `audio_positions` are those of each recording.
+        `audio_positions` are the numbers of positions of each recording.
         """
         text = self.tokenizer.apply_chat_template(
             chat_messages(conversation),

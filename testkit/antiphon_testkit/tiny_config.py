@@ -16,10 +16,10 @@ def padded_vocabulary(size: int) -> int:
 
 
 def decoder_sizes(shape: TinySizes, part: str = "", *, hidden: int = 0) -> dict[str, int]:
-    """A decoder's sizes under the names of transformers.
+    """Return a decoder's sizes under the names of transformers.
 
-    Those of `shape` begin with `part`. Where it has none, `hidden` is given and the intermediate
-    size is twice the hidden one.
+    The names in `shape` begin with `part`. If there are none, `hidden` is given, and the
+    intermediate size is twice the hidden size.
     """
     hidden = hidden or getattr(shape, f"{part}hidden")
     sizes = {
@@ -67,9 +67,9 @@ def mrope(head_dim: int, side: int) -> dict[str, Any]:
 
 
 def media_ids(ids: Mapping[str, int], named: Mapping[str, str], placeholder: str) -> dict[str, int]:
-    """The ids of placeholders for media and of the marks around them.
+    """Return the ids of placeholders for media and of the marks around them.
 
-    `named` tells tokens by role, as `TokenizerKind.named` does; a placeholder's key ends in
+    `named` maps roles to tokens, as `TokenizerKind.named` does; the key of a placeholder ends in
     `placeholder`.
     """
     found = {

@@ -126,12 +126,11 @@ _WITH_TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerKind:
-    """What a family's tokenizer has of its own.
+    """The properties of a family's tokenizer.
 
-    `special` tokens in their released order; those that `named` tells by role (`audio_token`,
-    `vision_bos_token` and so on) are among them. `first_turn` is what the chat template puts
-    before a conversation that does not begin with a system message. Its models call functions if
-    they have `tools`.
+    `special` holds its special tokens in the released order. `named` maps roles (`audio_token`,
+    `vision_bos_token` and so on) to some of them. `first_turn` is the text that the chat template
+    inserts before a conversation without a system message. Models with `tools` can call functions.
     """
 
     special: tuple[str, ...]

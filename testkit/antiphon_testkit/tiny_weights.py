@@ -1,10 +1,9 @@
-"""Random weights under which mistakes show.
+"""Random weights with which tests detect mistakes.
 
-Hugging Face's own initialisation makes a dead model: tiny logits, layers scaled by
-1e-6, expert weights left uninitialised. Here every part has a say in the greedy
-output: attention is sharp, routers decide clearly, logits are far from uniform, and
-audio stays inside [-1, 1]. Each tensor draws from a generator of its own, seeded by
-its name, so adding a layer leaves the other weights as they were.
+Hugging Face's own initialization gives an inert model: tiny logits, layers scaled by 1e-6, and
+uninitialized expert weights. Here every part affects the greedy output: attention is sharp, routers
+are decisive, logits are far from uniform, and audio stays within [-1, 1]. Each tensor is sampled
+with a generator seeded by its name, so that an additional layer does not change other weights.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class WeightRules:
-    """How a family's parameters are drawn: patterns of names, of which the first match decides.
+    """The distributions of a family's parameters, by patterns of names; the first match applies.
 
-    `uniform` has lowest and highest, for vectors that multiply; `normal` a standard deviation;
-    `gains` a gain over 1/sqrt(inputs), and its last pattern matches all that is left.
+    `uniform` has the lowest and highest value, for vectors that multiply; `normal` a standard
+    deviation; `gains` a gain over 1/sqrt(inputs). The last pattern of `gains` matches all other
+    parameters.
     """
 
     uniform: tuple[tuple[str, float, float], ...]
@@ -94,11 +94,12 @@ def end_replies(
     norm: torch.Tensor,
     endless: bool,
 ) -> None:
-    """Let replies consist of the ids `spoken` and end by themselves, or never if `endless`.
+    """Let replies consist of the ids `spoken`, and end occasionally, or never if `endless`.
 
-    `end` wins now and then, as its row is longer than others. A reply seldom ends at once, as
-    the row leans away from the last row of the header, of the table `words` behind the weights
-    `norm`. A zero row has logit 0, which is never the highest among hundreds.
+    `end` is occasionally the highest logit, because its row is longer than others. A reply seldom
+    ends immediately, because the row has a component against the last row of the header, taken from
+    the table `words` after the weights `norm`. A zero row has the logit 0, which is never the
+    highest among hundreds.
     """
     row = REPLY_END_GAIN * head[end] + lean(words[NEWLINE_ID] * norm, NEWLINE_SHIFT)
     silent = torch.ones(len(head), dtype=torch.bool)
@@ -109,10 +110,11 @@ def end_replies(
 
 
 def speech_end(row: torch.Tensor, padding: torch.Tensor, shift: float) -> torch.Tensor:
-    """The row of a head that ends speech, from a drawn one.
+    """Return the row of a head that ends speech, made from a sampled row.
 
-    It wins now and then, and rather when the text has ended: it leans by `shift` towards
-    `padding`, the row that follows the text, behind the last norm's weights.
+    The end is occasionally the highest logit, and more often after the end of the text: the row has
+    a component `shift` towards `padding`, the row that follows the text, after the weights of the
+    last norm.
     """
     return SPEECH_END_GAIN * row + lean(padding, shift)
 

@@ -49,7 +49,7 @@ class TraceCollector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def tree(self, parent: str) -> dict[str, SpanNode]:
-        """Spans below one, by name, each of which must come once."""
+        """Return the spans below a span by name; each name must occur once."""
         below = [each for each in self.spans if each[1].parent_span_id.hex() == parent]
         nodes = {
             span.name: SpanNode(span, service, self.tree(span.span_id.hex()))

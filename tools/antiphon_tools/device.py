@@ -21,7 +21,7 @@ class NoDevice(Exception):
 
 
 def require(device: torch.device) -> None:
-    """Raise `NoDevice`, which says what is missing, unless tensors can be made on the device."""
+    """Raise `NoDevice` with the reason if tensors cannot be created on the device."""
     if device.type == "cpu":
         return
     if torch.version.cuda is None and torch.version.hip is None:

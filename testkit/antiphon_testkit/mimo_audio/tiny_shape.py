@@ -9,10 +9,12 @@ from antiphon_testkit.tiny_shape import TinySizes
 
 @dataclass(frozen=True, slots=True)
 class MimoShape(TinySizes):
-    """Sizes of both directories. With `marks`, the tokenizer's files hold the marks of speech.
+    """Sizes of both directories. With `marks`, the files of the tokenizer contain the marks of
+    speech.
 
-    `local` is the transformer that draws the codes of a group, `group` the one that encodes it.
-    `codec` are the layers of the audio tokenizer, `vocoder` those behind its mel spectrogram.
+    `local` is the transformer that samples the codes of a group, and `group` the encoder of a
+    group. `codec` holds the layers of the audio tokenizer, and `vocoder` those after its mel
+    spectrogram.
     """
 
     marks: bool = True

@@ -1,10 +1,10 @@
-"""What Hugging Face answers to one case, greedily and in fp32: the truth to equal.
+"""Hugging Face's greedy answer to one case in fp32, the reference for exact comparison.
 
-transformers 5.19 leaves an attention mask of ones out of what its generation hands to a model,
-and the talker adds the embeddings of the codec's pad and start, and counts its positions, only
-where it has a mask. So its plain call speaks one unpadded prompt without them. The truth here is
-the same call with the mask put back: the same codes come of a prompt padded by one position on
-the left, and of the plain call of 4.57.3. A test says when a release repairs it.
+Generation in transformers 5.19 omits an attention mask of ones from the model's inputs. The talker
+adds the embeddings of the codec's pad and start, and counts its positions, only if it has a mask. A
+plain call therefore speaks one unpadded prompt without them. The reference here is the same call
+with the mask restored. It has the same codes as a prompt padded by one position on the left, and as
+the plain call of 4.57.3. A test fails when a release fixes this.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Omni25Case:
 
 @dataclass(frozen=True, slots=True)
 class TalkerInput:
-    """What the reference's talker was given.
+    """The input of the reference's talker.
 
-    `rows` float32 [P + 2, hidden]: the prompt's, without the codec's pad and start; `reply`
-    float32 [n, hidden]: those of the steps after it, of which the last is for ever.
-    `text_ids` int64 [P + 2] say the positions.
+    `rows`, float32 [P + 2, hidden], are the rows of the prompt, without the codec's pad and start.
+    `reply`, float32 [n, hidden], are the rows of later steps; the last one repeats forever.
+    `text_ids`, int64 [P + 2], determine the positions.
     """
 
     rows: npt.NDArray[np.float32]

@@ -36,7 +36,7 @@ def make_config(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> Qwen2_5Om
 
 
 def _multimodal_ids(vocabulary: TinyVocabulary) -> dict[str, Any]:
-    """What thinker and talker both say about placeholders and time."""
+    """Return the fields for placeholders and time that thinker and talker share."""
     return tiny_config.media_ids(vocabulary.ids, NAMED_TOKENS, "index") | {
         "position_id_per_seconds": 25,
         "seconds_per_chunk": 2,

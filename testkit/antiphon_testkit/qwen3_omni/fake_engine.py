@@ -1,9 +1,9 @@
-"""A model-free engine for the code2wav role: the runtime's tests run on it.
+"""An engine for the code2wav role without a model, for tests of the runtime.
 
-Each codec frame becomes `SAMPLES_PER_FRAME` samples whose value is its first code and, where
-the segment was primed, the sum of those of the frames that primed it. An engine with
-`look_ahead` decodes a frame when so many more, or the end, have come.
-Frames with the code `POISON` fail their segment, `EXPLOSION` the whole engine.
+Each codec frame becomes `SAMPLES_PER_FRAME` samples. Their value is the first code of the frame,
+plus the sum of the first codes of the frames that primed the segment. An engine with `look_ahead`
+decodes a frame after this many further frames, or the end, have arrived. A frame with the code
+`POISON` fails its segment, `EXPLOSION` the whole engine.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class _Segment:
 class FakeEngine:
     """Decodes frames by repeating a number.
 
-    `gate` cleared: steps block until it is set. `in_step` is set while one runs; `stepped`,
-    `released` and the settings of those `admitted` tell tests what happened on the engine's
-    thread.
+    Steps block while `gate` is cleared. `in_step` is set during a step. `stepped`, `released` and
+    the settings in `admitted` record what happened on the engine's thread.
     """
 
     def __init__(self, look_ahead: int = 0) -> None:

@@ -20,10 +20,12 @@ from antiphon_testkit.qwen3_omni.fake_engine import GROUPS
 
 
 class FakeTalker:
-    """One frame a step, `frames` per segment, of which every code is the frame's number from 1.
+    """Emits one frame per step, `frames` per segment. All codes of a frame equal its number, from
+    1.
 
-    It waits for no input. Frames of `reference` prime its consumer, one `Emitted` for each
-    array, before the first frame. `made` counts the frames of each segment for ever.
+    It does not wait for input. Frames of `reference` prime its consumer, with one `Emitted` for
+    each array, before the first frame. `made` counts the frames of each segment, and is never
+    reset.
     """
 
     def __init__(self, frames: int, reference: Sequence[Tensor] = ()) -> None:

@@ -1,9 +1,9 @@
-"""Writes a tiny Qwen3-Omni checkpoint whose replies are known beforehand.
+"""Write a tiny Qwen3-Omni checkpoint with known replies.
 
-It is the tiny checkpoint with another thinker head: attention and experts add nothing, so the
-hidden state of a position is its own token's, and the head has a row for one token after another.
-Greedily the thinker says `follows[t]` after the token t, whatever came before. All else is as
-random as ever, so talker and code2wav make noise of it.
+It is the tiny checkpoint with a different head of the thinker. Attention and experts add nothing,
+so that the hidden state of a position depends only on its token, and the head has a row for the
+next token. Greedy decoding emits `follows[t]` after the token t, regardless of earlier tokens. The
+other weights are random, so that talker and code2wav generate noise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _SURENESS = 40.0
 def build_scripted_checkpoint(
     directory: Path, follows: Mapping[str, str], shape: TinyShape = SMALL, seed: int = 0
 ) -> None:
-    """Write a checkpoint into `directory` that says `follows[BEGINNING]`, then what follows that.
+    """Write a checkpoint to `directory` whose reply is `follows[BEGINNING]`, then the token that
+    follows.
 
     Tokens that the tiny tokenizer does not have are added to it.
     """

@@ -42,7 +42,7 @@ def make_config(shape: TinyShape, vocabulary: TinyVocabulary) -> Qwen3OmniMoeCon
 
 
 def _multimodal_ids(vocabulary: TinyVocabulary) -> dict[str, Any]:
-    """What thinker and talker both say about placeholders and time."""
+    """Return the fields for placeholders and time that thinker and talker share."""
     return tiny_config.media_ids(vocabulary.ids, NAMED_TOKENS, "id") | {
         "user_token_id": vocabulary.ids["user"],
         "position_id_per_seconds": 13,

@@ -114,7 +114,7 @@ def _encoder_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _shape_endings(tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
-    """Let speech end by itself, now and then, and rather behind its text."""
+    """Let speech end occasionally, and more often after the end of its text."""
     padding = tensors["talker.model.text_embedding.weight"][config["tts_pad_token_id"]]
     for part in ("linear_fc1", "linear_fc2"):
         stem = f"talker.text_projection.{part}"

@@ -1,1 +1,1 @@
-"""Breaks a running fleet in every way, and checks that nobody who listens to it hears that."""
+"""Inject faults into a running deployment, and check that clients receive undisturbed answers."""

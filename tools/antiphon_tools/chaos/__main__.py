@@ -92,7 +92,7 @@ def _ended(options: argparse.Namespace, count: int, began_at: float) -> bool:
 
 
 async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool:
-    """Kill what makes an answer, and tell what that cost; whether something did not hold."""
+    """Kill replicas during answers, and print the cost. Returns whether a check failed."""
     model = _model(options, directory)
     done: list[Kill] = []
     async with (

@@ -1,4 +1,5 @@
-"""Which replicas make the answers of the moment, and what the gateway tells of their failovers."""
+"""Find the replicas that compute the current answers, and read the gateway's counts of
+failovers."""
 
 from __future__ import annotations
 

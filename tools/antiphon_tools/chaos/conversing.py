@@ -1,7 +1,7 @@
-"""Listeners who hold a conversation, and know what they should hear in each of its turns.
+"""Listeners that hold a conversation, and know the expected answer of each turn.
 
-An answer that is lost with its gateway ends where it was heard last. It is deleted then and asked
-for once more, so that the conversation is again what it was, and so is the next answer.
+An answer that is lost with its gateway ends at the last received piece. The listener then deletes
+it and requests it again, so that the conversation and the next answer are as expected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Play = Callable[[bytes, Heard], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class KnownTalk:
-    """What a user says turn by turn; the same answers come every time, since they are greedy."""
+    """The user's turns. The answers are the same every time, because decoding is greedy."""
 
     texts: tuple[str, ...]
     max_text: int
@@ -68,9 +68,10 @@ async def hear_turns(call: AsyncConversationCall, talk: KnownTalk, play: Play) -
 
 
 async def _hear_answer(call: AsyncConversationCall, heard: Heard, play: Play) -> bool:
-    """Whether it was heard to its end; else it was lost with its gateway, and is deleted.
+    """Return whether the answer was received to its end. Otherwise it was lost with its gateway,
+    and is deleted.
 
-    Raises `AntiphonError` when it failed with the gateway there.
+    Raises `AntiphonError` if the answer failed while the gateway was running.
     """
     gateway_lost = False
     await call.respond()

@@ -88,7 +88,7 @@ async def _take_descriptors(victim: Victim) -> None:
 
 
 async def _take_memory(victim: Victim) -> None:
-    """It gets no shared memory for a while, as if all were full, and its links begin anew."""
+    """Exhaust the process's shared memory for a while, and reconnect its links."""
     with _limited(victim, resource.RLIMIT_FSIZE, 0):
         victim.wire.cut()
         await asyncio.sleep(WITHOUT_MEMORY_S)

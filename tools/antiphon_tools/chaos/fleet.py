@@ -1,4 +1,4 @@
-"""The fleet that is broken: its processes, and what they hold when nobody asks."""
+"""The deployment under test: its processes, and the resources that they hold without requests."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TargetFleet:
     async def recovered(self, killed: str | None) -> None:
         """Return when a killed service is ready again, and the gateway has all replicas.
 
-        Raises `TimeoutError`, with what the gateway says of them.
+        Raises `TimeoutError` with the gateway's description of the replicas.
         """
         try:
             async with asyncio.timeout(RECOVERY_S):
@@ -111,7 +111,7 @@ class TargetFleet:
         )
 
     async def at_rest(self) -> list[str]:
-        """What is held although nobody asks for anything; empty as it should be."""
+        """Return the resources that are still held without requests; empty if there is no leak."""
         held = await asyncio.gather(*(self._left_in(name) for name in self.stages))
         return [each for each in (*held, *await self._descriptors_left()) if each]
 
@@ -186,11 +186,11 @@ async def running_fleet(
     tell: Report = lambda event: None,
     **settings: Any,
 ) -> AsyncIterator[TargetFleet]:
-    """So many replicas of each stage as processes, which are started again when they end.
+    """Run replicas of each stage as processes, which are restarted when they end.
 
-    `directory` gets files of the gateway's. `tell` is told what becomes of the processes, and what
-    they print. Answers are made only a second ahead of who listens, so that a fault meets them
-    halfway, unless `settings` of the gateway say otherwise.
+    `directory` receives files of the gateway. `tell` is called with changes of the processes and
+    with their output. Answers are computed only a second ahead of playback, so that a fault
+    interrupts them, unless `settings` of the gateway override it.
     """
     loaded: asyncio.Queue[str] = asyncio.Queue()
     resume_key, kubeconfig = directory / "resume-key", directory / "kubeconfig"

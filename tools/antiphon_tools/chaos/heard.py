@@ -1,4 +1,4 @@
-"""What a listener has heard of an answer, and where that differs from what it should have heard."""
+"""The received part of an answer, and its difference from the expected answer."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Heard:
         return underrun(self.pieces)
 
     def difference(self, expected: Heard) -> str:
-        """Where it differs from what was expected; empty if nowhere.
+        """Return the difference from the expected answer; empty if there is none.
 
-        Of an answer that ended with an error, what came must be how the expected one begins.
+        An answer that ended with an error must be a prefix of the expected answer.
         """
         whole = self.error is None
         audio, other = self.audio, expected.audio

@@ -56,7 +56,7 @@ class Kill:
 
     @property
     def completed(self) -> bool:
-        """Whether the listener has heard all of it."""
+        """Whether the listener has received the whole answer."""
         return not self.error
 
 
@@ -107,7 +107,7 @@ class Kills:
         self.missed = dict.fromkeys(self._roles, 0)
 
     async def learn(self) -> None:
-        """Hear every answer undisturbed. Raises `ChaosFound` when one cannot be had."""
+        """Record every answer without faults. Raises `ChaosFound` if an answer fails."""
         for question in known_questions(self._chance, long_text=True):
             # The first of all is late: the links are made with it.
             for _ in range(1 if self._known else 2):
@@ -190,7 +190,8 @@ class Kills:
     async def _carrier(
         self, role: str, due_s: float, progress: _Progress, answering: asyncio.Task[Heard]
     ) -> str | None:
-        """Who makes the answer, when the listener is there; None if nobody does then."""
+        """Return the replica that computes the answer when playback reaches `due_s`, or None if
+        there is none."""
         while progress.seconds < due_s and not answering.done():
             progress.changed.clear()
             changing = asyncio.create_task(progress.changed.wait())

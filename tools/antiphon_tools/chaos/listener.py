@@ -1,4 +1,4 @@
-"""Listeners who know what they should hear: each answer is compared with the undisturbed one."""
+"""Listeners that compare each answer with the answer recorded without faults."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class AnswerListener:
         samples: NDArray[np.float32],
         heard: Heard,
     ) -> None:
-        """Take a piece, and play it unless nobody wants to know when."""
+        """Receive a piece, and play it if playback times are recorded."""
         seconds = len(samples) / self._rate_hz / self._speed
         heard.samples.append(samples)
         heard.pieces.append((time.monotonic(), seconds))

@@ -1,6 +1,7 @@
-"""Where the replicas are, as the Kubernetes API tells the gateway; it can be lost like everything.
+"""A fake Kubernetes API with the addresses of the replicas; connections to it can be lost.
 
-In front of each replica there is a wire. What the API tells are the addresses of the wires.
+There is a proxy connection (a wire) before each replica. The API returns the addresses of the
+wires.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class ReplicaRegistry:
         self.wires: dict[str, CutWire] = {}
 
     async def add(self, name: str, address: str) -> str:
-        """Where to reach a new process that listens at that address: through a wire."""
+        """Return the address by which a new process is reached, through a wire."""
         self._targets[name] = address
         await self._open(name)
         return self.wires[name].address
 
     async def move_unseen(self, name: str, chance: random.Random) -> None:
-        """A replica has another address from now on; meanwhile the gateway's watch is lost."""
+        """Change the address of a replica while the gateway's watch is disconnected."""
         way = chance.choice(WAYS)
         match way:
             case "reset":

@@ -54,7 +54,7 @@ def known_talks(chance: random.Random) -> list[KnownTalk]:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What happened, to whom, and what listeners heard meanwhile."""
+    """A fault, its target, and the answers that listeners received during it."""
 
     fault: Fault
     target: str
@@ -90,9 +90,9 @@ class Rounds:
         self._expected: list[list[Heard]] = []
 
     async def learn(self) -> None:
-        """Hear every answer undisturbed, and note what the processes have open.
+        """Record every answer without faults, and the open descriptors of the processes.
 
-        Raises `ChaosFound` when one cannot be had.
+        Raises `ChaosFound` if an answer fails.
         """
         for question in self._questions:
             answers = await self._answers(question)
@@ -136,7 +136,7 @@ class Rounds:
     async def _answers(
         self, question: KnownQuestion | KnownTalk, on_piece: Callable[[float], None] | None = None
     ) -> list[Heard]:
-        """What is heard: one answer, or those of all turns up to an error."""
+        """Yield the received answers: one answer, or those of all turns up to an error."""
         if isinstance(question, KnownTalk):
             return await self._listener.converse(question, on_piece)
         return [await self._listener.listen(question, on_piece)]

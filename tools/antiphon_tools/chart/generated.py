@@ -72,7 +72,8 @@ def values_schema() -> str:
 
 
 def _colocated(stage: dict[str, Any]) -> dict[str, Any]:
-    """A pod of several stages: what may be said of a stage, but for what each has of its own."""
+    """Return the schema of a pod of several stages: that of a stage, without the properties per
+    stage."""
     properties = {name: each for name, each in stage["properties"].items() if name != "config"}
     role = {"type": "string", "pattern": ROLE}
     stages = {"type": "array", "items": role, "minItems": 2, "uniqueItems": True}

@@ -63,7 +63,7 @@ async def _demonstrate(
 async def _talk(
     client: AsyncClient, running: Running, options: argparse.Namespace, console: Console
 ) -> None:
-    """Go through the script, save what was said, then let the person ask."""
+    """Run the script, save the answers, then let the user ask."""
     model = (await client.server_info()).models[0]
     display = Display(sys.stdout)
     conversation = DemoConversation(client, model.voices, options.out, display)

@@ -1,4 +1,4 @@
-"""A conversation with a running deployment: every question with all that was said before."""
+"""A conversation with a running deployment: every question is sent with all previous turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_PICTURE = (
 
 
 class DemoConversation:
-    """Asks, shows and saves. `voices` are the server's; `turns` is what was said so far."""
+    """Asks, shows and saves. `voices` are the server's; `turns` holds the turns so far."""
 
     def __init__(
         self, client: AsyncClient, voices: Sequence[str], out: Path, display: Display
@@ -71,7 +71,7 @@ class DemoConversation:
     async def _answer(
         self, asked: Sequence[Message], voice: str, question: Question
     ) -> MeasuredAnswer:
-        """Ask, and show what is said as it comes."""
+        """Ask, and show the answer as it arrives."""
         generation = self._client.generate(
             asked, voice=voice, seed=SEED, functions=question.functions
         )

@@ -102,7 +102,7 @@ class Display:
         return f"{style}{text}{_PLAIN}" if self._terminal else text
 
     def _width(self) -> int:
-        """Room beside the names."""
+        """The width next to the names."""
         return max(20, min(WIDEST, shutil.get_terminal_size().columns - 1) - NAME_WIDTH)
 
     def _print(self, text: str) -> None:

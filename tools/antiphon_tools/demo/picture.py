@@ -83,7 +83,7 @@ def _draw_waveform(
 
 
 def _caption(placed: PlacedTurn) -> str:
-    """What was said, in lines that fit the turn's part of the axis."""
+    """Return the text of a turn, in lines that fit the turn's part of the axis."""
     width = max(16, int(CAPTION_CHARACTERS_PER_S * (placed.end_s - placed.asked_s)))
     turn = placed.turn
     said = (f"you: {turn.question}", f"{turn.voice}: {turn.answer.reply.text}")

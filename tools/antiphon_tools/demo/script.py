@@ -1,4 +1,4 @@
-"""What the demonstration says, before it is your turn."""
+"""The questions of the demonstration before the user's own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from antiphon_tools.demo.measure import MeasuredAnswer
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something to say to the model; `voice` is the index of the one that answers.
+    """A question for the model; `voice` is the index of the answer's voice.
 
-    It is asked aloud if `recording` names a WAV file that says it. The answer may call
+    The question is sent as audio if `recording` names a WAV file of it. The answer may call
     `functions`; all of them return `DONE`.
     """
 

@@ -1,9 +1,9 @@
-"""A whole conversation on one time axis, as someone hears it who waits for the end of each answer.
+"""A whole conversation on one time axis, for a listener who waits for the end of each answer.
 
-Within a turn all times are as they were measured: the stages' spans, the first
-sound, and from there on the audio in its own tempo. The next question is asked a
-pause after the sound has ended. The stages report seconds since they opened the
-turn, which each of them does within milliseconds of the request; here that is 0.
+Times within a turn are as measured: the spans of the stages, the first audio, and from then on the
+audio at its own speed. The next question follows a pause after the end of the audio. Stages report
+seconds since they opened the turn, which each of them does within milliseconds of the request; this
+time is 0 here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.images`: build the images, or say with which commands."""
+"""`python -m antiphon_tools.images`: build the images, or print the commands."""
 
 from __future__ import annotations
 

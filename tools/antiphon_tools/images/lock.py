@@ -1,9 +1,10 @@
-"""`python -m antiphon_tools.images.lock`: choose the images' packages again, with their hashes.
+"""`python -m antiphon_tools.images.lock`: resolve the packages of the images again, with hashes.
 
-From what `pyproject.toml` allows, `uv` takes the newest that fit together, as wheels for the Python
-and the platform of the images. An image's extras are chosen with it, so that each of them fits;
-what an extra needs beside the image is a file of its own, as few images have them. The images'
-build then takes these versions alone, and only files with these hashes.
+`uv` resolves the requirements of `pyproject.toml` to the newest compatible versions, as wheels for
+the Python and the platform of the images. The extras of an image are resolved together with it, so
+that each of them is compatible. The additional packages of an extra are in a separate file, as few
+images have them. The build of the images installs only these versions, and only files with these
+hashes.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ def main() -> int:
 
 
 def resolved(extras: Iterable[str], versions: Mapping[str, Locked], cpu_torch_at: str) -> Packages:
-    """What these extras of `pyproject.toml` need, and what builds it, at these versions where one
-    is given; with torch for CPUs if it is told where that is.
+    """Return the requirements of these extras of `pyproject.toml`, and of the build.
 
-    Raises `subprocess.CalledProcessError`.
+    Versions are pinned if they are given; torch is the CPU build if its index is given. Raises
+    `subprocess.CalledProcessError`.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = list(project["build-system"]["requires"])

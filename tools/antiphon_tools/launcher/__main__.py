@@ -104,7 +104,7 @@ async def up(launcher: Launcher, console: Console) -> int:
 
 
 async def stages(launcher: Launcher, console: Console, health_listen: str) -> int:
-    """Run until a signal asks to stop (0); their probes are answered meanwhile."""
+    """Run until a signal (exit status 0), and answer probes."""
     stopping = _StopOnSignal(launcher, console)
     try:
         async with (
@@ -210,7 +210,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
 
 
 def deployment_of_options(options: argparse.Namespace) -> Deployment:
-    """The deployment file, with what the command line says in place of what it says."""
+    """Return the deployment file with the overrides of the command line."""
     deployment = load_deployment(options.config) if options.config else _WITHOUT_FILE
     if options.model:
         deployment = msgspec.structs.replace(deployment, model=options.model)

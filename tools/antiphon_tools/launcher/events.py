@@ -1,4 +1,4 @@
-"""What a launcher tells while it works."""
+"""The events of a launcher."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whether several stages, which run beside each other in one container, are ready and alive.
+"""Health of several stages that run in one container: whether all are ready and alive.
 
-An orchestrator asks a container as a whole. Its question is put to every stage, so a stage whose
-event loop hangs counts as one that is not alive. A stage that has no process is being started
-again: it is not ready, and alive.
+An orchestrator probes a container as a whole. The probe is forwarded to every stage, so that a
+stage with a blocked event loop fails liveness. A stage without a process is being restarted: it is
+alive, but not ready.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ Status = health_pb2.HealthCheckResponse
 
 
 class HealthOfAll(health_pb2_grpc.HealthServicer):
-    """`grpc.health.v1` for all stages together. `endpoints` tells where each answers probes now;
-    one that listens nowhere has an empty one."""
+    """`grpc.health.v1` for all stages together.
+
+    `endpoints` returns the current probe address of each stage, or an empty address for a stage
+    that does not listen.
+    """
 
     def __init__(
         self, endpoints: Callable[[], Sequence[str]], *, answer_s: float = ANSWER_S
@@ -36,7 +39,7 @@ class HealthOfAll(health_pb2_grpc.HealthServicer):
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: object
     ) -> health_pb2.HealthCheckResponse:
-        """SERVING where every stage says so by this name."""
+        """Return SERVING if every stage returns it for this name."""
         answers = await asyncio.gather(*(self._ask(each, request) for each in self._endpoints()))
         good = bool(answers) and all(answers)
         return Status(status=Status.SERVING if good else Status.NOT_SERVING)

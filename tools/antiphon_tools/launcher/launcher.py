@@ -1,10 +1,10 @@
-"""Runs a whole deployment on this machine: every stage and the gateway as its own process.
+"""Run a whole deployment on this host: every stage and the gateway as a separate process.
 
-The order: all stages start at once and tell where they listen, before they load;
-then the gateway starts with a deployment file that has their addresses; the
-deployment is ready when all of them are. Until then the end of any process ends
-all of them; afterwards the others go on, the gateway refuses what it cannot do, and
-what has ended is started again at the address that it had, if so wanted.
+All stages start at once, and report their addresses before they load. Then the gateway starts with
+a deployment file that has these addresses. The deployment is ready when all processes are ready.
+Until then, the end of any process ends all of them. Afterwards the other processes continue, the
+gateway rejects requests that it cannot serve, and a process that has ended is restarted at the same
+address if this is enabled.
 """
 
 from __future__ import annotations
@@ -74,22 +74,21 @@ class Running:
 class Launcher:
     """Starts a deployment on entry and stops it on exit.
 
-    >>> async with Launcher(Path("models/antiphon-demo")) as running:
-    ...     async with antiphon.AsyncClient(running.grpc_address) as client:
-    ...         print((await client.generate("Hello!").collect()).text)
+        >>> async with Launcher(Path("models/antiphon-demo")) as running:
+        ...     async with antiphon.AsyncClient(running.grpc_address) as client:
+        ...         print((await client.generate("Hello!").collect()).text)
 
-    Takes a deployment or a checkpoint directory; a deployment without a model serves
-    the embedded one. A stage that has addresses already runs elsewhere and is not
-    started. With `only` these stages are started and nothing else, no gateway. With
-    `metrics` a stage without `metrics_listen` gets a free port of this host's for it.
-    `report` is called with every `LaunchEvent`. `on_exit` says what the end of a service
-    means once all are ready. `reached_at` gets a stage process's name and where it listens, and
-    says where others are to reach it: there is a proxy in between, perhaps. Raises what
-    `plan.resolve` raises.
-    Entering raises `Unavailable`, naming the stage, when a process ends before all are
-    ready, or, with nothing started, when a port is taken, and `DeadlineExceeded` after
-    `startup_timeout_s`; nothing is left running then, nor when the entering task is
-    cancelled.
+    Takes a deployment or a checkpoint directory; a deployment without a model serves the embedded
+    model. A stage with addresses runs elsewhere and is not started. With `only`, the launcher
+    starts only these stages, and no gateway. With `metrics`, a stage without `metrics_listen` gets
+    a free port of this host for its metrics. `report` is called with every `LaunchEvent`. `on_exit`
+    determines what happens when a service ends after all are ready. `reached_at` receives a stage
+    process's name and listen address, and returns the address for other processes, for example that
+    of a proxy. Raises the errors of `plan.resolve`.
+
+    Entering raises `Unavailable`, naming the stage, if a process ends before all are ready, or
+    before any start if a port is in use. It raises `DeadlineExceeded` after `startup_timeout_s`.
+    After an error or cancellation of the entering task, no process is left running.
     """
 
     def __init__(
@@ -148,15 +147,14 @@ class Launcher:
 
     @property
     def health_endpoints(self) -> list[str]:
-        """Where each process answers probes; empty for one that does not listen now."""
+        """The probe address of each process; empty if it does not listen."""
         return [each.health_address for each in self._processes.values()]
 
     async def stop(self) -> None:
-        """Ask the gateway to stop, then the stages: what it still answers needs them.
+        """Stop the gateway, then the stages, because requests in progress need the stages.
 
-        Each has `stop_timeout_s`, by default what its `drain_s` says and
-        `STOP_TIMEOUT_S` more; then what is left is killed. If this is
-        cancelled, it kills at once. Returns when all have ended.
+        Each process has `stop_timeout_s`, by default its `drain_s` and `STOP_TIMEOUT_S`. Then it is
+        killed. Cancellation kills the processes immediately. Returns when all processes have ended.
         """
         self._stopping.set()
         stages = [name for name in self._processes if name != GATEWAY]
@@ -257,7 +255,7 @@ class Launcher:
         )
 
     async def _address(self, process: ServiceProcess) -> str:
-        """Where a stage is reached by the others."""
+        """Return the address by which other processes reach a stage."""
         address = reached_here((await process.listening).address)
         if self._reached_at is None:
             return address
@@ -325,4 +323,4 @@ def _write(path: Path, deployment: Deployment) -> str:
 
 
 def _ignore(event: LaunchEvent) -> None:
-    """The report of a launcher that nobody listens to."""
+    """Ignore the events of a launcher."""

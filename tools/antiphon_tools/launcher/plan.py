@@ -33,9 +33,9 @@ IMPORT_ROOTS = ("", "gateway", "services", "testkit", "tools")
 
 
 def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployment:
-    """The deployment with each `role.key=value` in place of what it says.
+    """Return the deployment with each `role.key=value` applied.
 
-    Raises `InvalidArgument` for another form, an unknown key or a wrong value.
+    Raises `InvalidArgument` for a malformed override, an unknown key or an invalid value.
     """
     content = msgspec.to_builtins(deployment)
     for override in overrides:
@@ -100,9 +100,9 @@ def started_roles(
 def listen_addresses(
     deployment: Deployment, roles: Sequence[str], *, gateway: bool = True
 ) -> dict[str, str]:
-    """Where the processes that are started here are to listen, by the setting that says so.
+    """Return the listen addresses of the processes to start, by the setting that determines them.
 
-    Raises `InvalidArgument` where several replicas would listen on one port.
+    Raises `InvalidArgument` if several replicas would listen on one port.
     """
     endpoints = deployment.gateway
     wanted = {
@@ -196,11 +196,11 @@ def embedded_model(root: Path) -> Path:
 
 
 def application_root(checkout: Path = CHECKOUT, *, gateway: bool = True) -> Path:
-    """The checkout, the image's directory or `site-packages` that has the services, and the
-    gateway if wanted.
+    """Return the directory with the services, and the gateway if needed: the checkout, the
+    directory of the image, or `site-packages`.
 
-    An installed launcher starts what is installed beside it. Else the working directory is tried
-    first, then `checkout`. Raises `FailedPrecondition`.
+    An installed launcher starts the packages installed with it. Otherwise the working directory is
+    tried first, then `checkout`. Raises `FailedPrecondition`.
     """
     if is_installed(INSTALLED):
         return INSTALLED
@@ -222,8 +222,11 @@ def is_installed(root: Path) -> bool:
 
 
 def working_directory(root: Path) -> Path:
-    """Of the processes: where relative paths of a deployment file begin. A checkout's root, or
-    the user's own directory if antiphon is installed."""
+    """Return the working directory of the processes, the base of relative paths in a deployment
+    file.
+
+    It is the root of a checkout, or the user's working directory if antiphon is installed.
+    """
     return Path.cwd() if is_installed(root) else root
 
 

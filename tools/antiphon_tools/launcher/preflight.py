@@ -70,7 +70,8 @@ def _check_listed(folder: Path) -> None:
 
 
 def _files_of(index: Path) -> Iterable[str]:
-    """Names of files; of an index that cannot be read, none: the loader says what is wrong."""
+    """Return the names of files; empty if the index cannot be read, because the loader reports the
+    error."""
     try:
         names: Mapping[str, str] = json.loads(index.read_bytes())["weight_map"]
         return [str(each) for each in names.values()]
@@ -83,7 +84,7 @@ class _Tensor(msgspec.Struct):
 
 
 def _check_whole(path: Path) -> None:
-    """Whether a file has as many bytes as its header says."""
+    """Check that a file has the number of bytes in its header."""
     size = path.stat().st_size
     try:
         header = read_header(path)

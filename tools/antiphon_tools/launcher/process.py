@@ -100,11 +100,12 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     async def start(
         cls, name: str, argv: Sequence[str], *, root: Path, report: Report
     ) -> ServiceProcess:
-        """Start `python -m <argv>` in `root`, in a process group of its own.
+        """Start `python -m <argv>` in `root`, in a separate process group.
 
-        A terminal's Ctrl-C does not reach it there: only its owner stops it. It stays in
-        the launcher's session, because Linux's autogroup shares the cores out by sessions:
-        with one each, threads that wait for a message stand behind other stages' engines.
+        Ctrl-C in a terminal does not reach the process; only its owner stops it. The process stays
+        in the launcher's session, because Linux's autogroup divides the cores among sessions. With
+        one session per process, threads that wait for a message would be scheduled after the
+        engines of other stages.
         """
         loop = asyncio.get_running_loop()
         source_fd, sink_fd = os.pipe()
@@ -127,7 +128,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     async def _run(
         cls, made: Callable[[], ServiceProcess], argv: Sequence[str], announce_fd: int, root: Path
     ) -> ServiceProcess:
-        """The running process, which has been told of itself as asyncio tells a protocol."""
+        """Start the process. asyncio has already called the service's protocol methods."""
         # Without -P a folder of the working directory could stand in for a package.
         python = [sys.executable, "-P", "-u", "-m", *argv, "--announce-fd", str(announce_fd)]
         _, service = await asyncio.get_running_loop().subprocess_exec(
@@ -157,7 +158,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @property
     def metrics_url(self) -> str:
-        """Where its series are; empty when they are nowhere, or it does not listen yet."""
+        """The URL of the metrics; empty if there are none, or the process does not listen yet."""
         if not self.listening.done():
             return ""
         announcement = self.listening.result()
@@ -166,7 +167,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @property
     def health_address(self) -> str:
-        """Where it answers probes; empty until it listens, and when it has ended."""
+        """The probe address; empty until the process listens, and after its end."""
         if not self.listening.done() or self.exited.done():
             return ""
         return self.listening.result().health
@@ -230,9 +231,9 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         return f"{status}; it said:{said or ' nothing'}"
 
     async def report_exit(self) -> None:
-        """Wait for the end and tell it, after the last line that was printed.
+        """Wait for the end, and report it after the last line of output.
 
-        What it had started must not outlive it, and has `DRAIN_S` to end by itself.
+        Child processes of the process have `DRAIN_S` to close its output, and are then killed.
         """
         status = await self.wait()
         await self._printed_all()

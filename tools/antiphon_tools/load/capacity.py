@@ -24,11 +24,11 @@ class Trial:
 
 @dataclass(slots=True)
 class CapacitySearch:
-    """Ask for `next_load`, try it, tell `record`; until `next_load` is None.
+    """Search for the largest load that meets `goodput`.
 
-    `start` is the first load. `goodput` is what makes a load carried. The search ends
-    when the smallest load not carried is at most `1 + resolution` times the largest
-    carried, or after `max_trials`. `whole` is for loads that are counts.
+    Run `next_load`, and pass the result to `record`, until `next_load` is None. `start` is the
+    first load. The search ends when the smallest failed load is at most `1 + resolution` times the
+    largest successful load, or after `max_trials`. `whole` restricts loads to integers.
     """
 
     start: float

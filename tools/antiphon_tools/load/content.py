@@ -46,7 +46,7 @@ class Content:
     options: GivenOptions = field(default_factory=dict)
 
     def prompt(self, number: int) -> str:
-        """What request `number` says, always the same."""
+        """Return the prompt of request `number`, the same on each call."""
         if self.prompts:
             return self.prompts[number % len(self.prompts)]
         return f"{LEAD}{' '.join(random.Random(number).choices(WORDS, k=self.prompt_length))}."

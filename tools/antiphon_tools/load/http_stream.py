@@ -1,7 +1,7 @@
-"""Just enough HTTP/1.1 to load a server with streamed responses.
+"""A minimal HTTP/1.1 client to load a server with streamed responses.
 
-A connection serves one request and says so, which keeps requests independent and the
-driver's own work small. No redirects, no compression.
+Each connection serves one request and is then closed. This keeps requests independent and the
+driver's own work small. Redirects and compression are not supported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DATA = b"data:"
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where a server listens, and how it is known if it has TLS."""
+    """The address of a server, and the trust for TLS."""
 
     host: str
     port: int

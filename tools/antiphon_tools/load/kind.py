@@ -35,10 +35,10 @@ async def describe_gateway(address: str, trust: Trust | None = None) -> Sequence
 async def describe_role(
     address: str, role: str, trust: Trust | None = None
 ) -> stage_pb2.DescribeResponse:
-    """What the stage says of itself; one with TLS is known by `trust`.
+    """Return the stage's description. `trust` authenticates a stage with TLS.
 
-    Raises `FailedPrecondition` when it is not of that role or no stage at all,
-    `Unavailable` when nothing answers.
+    Raises `FailedPrecondition` if the address does not serve this role or is not a stage, and
+    `Unavailable` if there is no answer.
     """
     try:
         description = await describe_stage(address, role, trust)

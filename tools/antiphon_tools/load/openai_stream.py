@@ -1,4 +1,4 @@
-"""What a streamed chat completion says, event by event. Pure."""
+"""Parse the events of a streamed chat completion. Pure."""
 
 from __future__ import annotations
 

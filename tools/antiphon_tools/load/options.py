@@ -54,7 +54,7 @@ class LoadOptions:
 
     @property
     def model_dir(self) -> Path | None:
-        """Where the checkpoint lies, if that is known."""
+        """The directory of the checkpoint, if it is known."""
         return Path(self.deployment.model) if self.deployment.model else None
 
     def settings(self) -> dict[str, Any]:
@@ -120,7 +120,8 @@ def read_options(
 
 
 def _trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
-    """How the gateway is known, if it has TLS: as the command line says, or what is started."""
+    """Return the trust for a gateway with TLS: from the command line, or from the started
+    deployment."""
     if given.tls is not None:
         return _told(given)
     return Trust() if deployment.gateway.tls is not None and not given.target else None
@@ -134,8 +135,11 @@ def _check_certificate(given: argparse.Namespace) -> None:
 
 
 def _stage_trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
-    """How stages are known, if they have TLS: a target as the command line says; those that are
-    started get what their gateway would show them."""
+    """Return the trust for stages with TLS.
+
+    A target's trust comes from the command line. Started stages get the credentials that their
+    gateway would use.
+    """
     if given.target:
         return None if given.service == GATEWAY or given.tls is None else _told(given)
     return None if deployment.mutual_tls is None else services_trust(deployment.mutual_tls)

@@ -1,6 +1,6 @@
-"""A result as one self-contained HTML page: no script, nothing fetched. Pure.
+"""Render a result as one self-contained HTML page, without scripts or external resources. Pure.
 
-Every figure is a `<data value="...">` whose `data-path` says where it is in the JSON.
+Every figure is a `<data value="...">` element, and its `data-path` is its path in the JSON.
 """
 
 from __future__ import annotations

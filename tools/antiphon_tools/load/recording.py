@@ -61,10 +61,10 @@ def read_recording(path: Path) -> Iterator[Timed]:
 
 
 def feeds_of(path: Path, edges: Iterable[str]) -> tuple[Feed, ...]:
-    """What the consumer of these edges was sent, one feed per recorded session.
+    """Return the chunks sent to the consumer of these edges, one feed per recorded session.
 
-    Times start anew with a session's first such chunk. Raises `FailedPrecondition`
-    when the recording has none, and what `read_recording` raises.
+    Times start at 0 with the first such chunk of a session. Raises `FailedPrecondition` if the
+    recording has no such chunks, and the errors of `read_recording`.
     """
     wanted = frozenset(edges)
     sessions: dict[str, list[Timed]] = {}

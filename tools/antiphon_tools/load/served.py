@@ -1,4 +1,4 @@
-"""What a gateway tells of the model that it serves, at either of its endpoints."""
+"""The gateway's description of the served model, from either of its endpoints."""
 
 from __future__ import annotations
 

@@ -29,8 +29,10 @@ DESCRIBE_TIMEOUT_S = 30.0
 async def describe_stage(
     address: str, role: str = "", trust: Trust | None = None
 ) -> stage_pb2.DescribeResponse:
-    """What the stage at an address says of itself; one of that role if it has TLS. Raises the typed
-    error of a failed call."""
+    """Return the description of the stage at an address. With TLS, the stage must have this role.
+
+    Raises the typed error of a failed call.
+    """
     async with AsyncStageClient(address, tls=stage_tls(trust, role), retry=ONCE) as stage:
         return await stage.describe(timeout_s=DESCRIBE_TIMEOUT_S)
 

@@ -1,4 +1,4 @@
-"""What stages tell of themselves around a run: what they still hold, what their links carried."""
+"""The states of stages before and after a run: held sessions and the traffic of their links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ States = Mapping[str, stage_pb2.DescribeResponse]
 
 
 async def stage_states(addresses: Mapping[str, str], trust: Trust | None) -> States:
-    """What each stage says now; one that cannot be asked is left out."""
+    """Return the current state of each stage; a stage that does not answer is left out."""
     states = {}
     for role, address in addresses.items():
         try:
@@ -30,7 +30,7 @@ async def stage_states(addresses: Mapping[str, str], trust: Trust | None) -> Sta
 
 
 async def stage_states_at_rest(addresses: Mapping[str, str], trust: Trust | None) -> States:
-    """What each stage says once it has no sessions, or after a moment's grace."""
+    """Return the state of each stage when it has no sessions, or after a grace period."""
     states: States = {}
     for pause_s in END_GRACE_S:
         await asyncio.sleep(pause_s)

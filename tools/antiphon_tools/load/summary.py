@@ -51,7 +51,7 @@ def summarize(
     objectives: Sequence[Objective],
     capacity: CapacityResult | None = None,
 ) -> Result:
-    """Everything that is to be told of a run."""
+    """Return the summary of a run."""
     run = observed.run
     requests = sorted(run.requests, key=lambda each: each.due_at)
     succeeded = [each for each in requests if not each.error]

@@ -25,8 +25,11 @@ LOOPBACK = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the service is. `stages` are the addresses of the stages known, by role,
-    `pids` the processes that were started here, by name."""
+    """The service under load.
+
+    `stages` maps roles to the addresses of known stages, and `pids` the names of processes that
+    were started here to their ids.
+    """
 
     grpc_address: str = ""
     http_url: str = ""
@@ -69,7 +72,7 @@ async def started(
 async def _one_stage(
     role: str, deployment: Deployment, report: Report
 ) -> AsyncIterator[ServiceProcess]:
-    """One stage without the others, which need not fit on the machine beside it."""
+    """Start one stage without the others, which need not fit on this host."""
     root = application_root()
     deployment, _ = resolve(deployment, root)
     with tempfile.TemporaryDirectory(prefix="antiphon-load-") as directory:

@@ -41,9 +41,9 @@ DRIVER = "load driver"
 
 
 async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> Result:
-    """Load a service as the order says, telling its progress on `stream`.
+    """Load a service as ordered, and report progress on `stream`.
 
-    Raises what a first request is refused with, when all of them would be.
+    Raises the error of a first request if all requests would fail with it.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     about = {**machine(), "load average at start": load_average()}

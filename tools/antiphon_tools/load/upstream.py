@@ -1,8 +1,7 @@
-"""What a stage is fed: the chunks that its upstream would send, and when.
+"""The input of a stage under load: the chunks of its upstream, and their times.
 
-A feed is made up as the stage's declaration says, or was recorded from a real run. Its
-times are seconds since the session's start; they count when the load is paced at real time
-and are ignored when it is flat out.
+A feed is generated from the stage's declaration, or recorded from a real run. Its times are seconds
+since the session's start. They apply if the load is paced at real time, and are ignored otherwise.
 """
 
 from __future__ import annotations

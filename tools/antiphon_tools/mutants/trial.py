@@ -28,7 +28,8 @@ _TIMED_OUT = (124, 137)
 
 
 class Verdict(enum.Enum):
-    """What the tests say of a mutant; `LIMIT`: none has failed, and not all have been run."""
+    """The result of the tests for a mutant. `LIMIT`: no test has failed, but not all tests were
+    run."""
 
     KILLED = "killed"
     SURVIVED = "survived"

@@ -1,6 +1,7 @@
-"""The protocol between gateway and stages, simulated: no sockets, no clock, every order of things.
+"""A simulation of the protocol between gateway and stages, in any order of events, without sockets
+or a clock.
 
-Stages are their real session tables and engine rounds over engines that count; the gateway is its
-real `SegmentProgress` and `DeliveredOutput` under a simple loop. What lies between them are queues,
-of which a seed draws the next message to arrive, the next step, and what fails.
+Stages have the real session tables and engine rounds, over engines that count. The gateway has the
+real `SegmentProgress` and `DeliveredOutput`, in a simple loop. Queues connect them. A seed
+determines the next message, the next step, and the faults.
 """

@@ -34,7 +34,7 @@ LINEUP = _lineup()
 
 @dataclass(eq=False)
 class Caller:
-    """One call: its answer is `frames` frames by its `seed`, whoever makes it."""
+    """One call. Its answer is `frames` frames, which depend only on its `seed`."""
 
     name: str
     seed: int
@@ -55,7 +55,7 @@ class Caller:
 
     @property
     def over(self) -> bool:
-        """Whether its client has been told the end."""
+        """Whether the client has received the end."""
         return self.finished or self.cancelled or self.error is not None
 
     @property
@@ -65,12 +65,13 @@ class Caller:
 
     @property
     def history(self) -> History | None:
-        """What another attempt goes on from, for every second call; others are made anew."""
+        """Return the history for another attempt, for every second call; other calls start from the
+        beginning."""
         return self.delivered.history if self.attempt and self.seed % 2 else None
 
     @property
     def audio(self) -> Tensor:
-        """All that its client has heard."""
+        """All audio that the client has received."""
         return np.concatenate(self.heard) if self.heard else np.empty(0, np.float32)
 
     def begin(self) -> None:
@@ -81,9 +82,9 @@ class Caller:
             self.delivered.start_over()
 
     def take(self, role: str, chunk: Chunk) -> int | None:
-        """Hear a chunk: the samples that were taken of this attempt, if there were any.
+        """Deliver a chunk: the new samples of this attempt, if there are any.
 
-        Raises what `SegmentProgress` and `DeliveredOutput` raise.
+        Raises the errors of `SegmentProgress` and `DeliveredOutput`.
         """
         event = self.progress.add_chunk(role, chunk)
         if not isinstance(event, AudioProduced):
@@ -107,14 +108,15 @@ class Caller:
         return True
 
     def goes_on(self, error: AntiphonError) -> bool:
-        """Whether another attempt is made after an error; else the client is told."""
+        """Return whether another attempt follows an error. Otherwise the client receives the
+        error."""
         if error.code in LOSSES and self.attempt + 1 < self.most_attempts:
             return True
         self.error = error
         return False
 
     def fault(self) -> str:
-        """What is wrong with what its client has heard; empty if nothing."""
+        """Return the violation in the client's audio; empty if there is none."""
         expected, heard = audio_of(stream_key(self.seed, TALKER), self.frames), self.audio
         if not np.array_equal(heard, expected[: len(heard)]):
             return f"{self.name} has heard something else than its answer"

@@ -1,4 +1,4 @@
-"""Engines of a talker and a vocoder that count: what each makes tells for whom it was made."""
+"""Engines of a talker and a vocoder that count: each output identifies its segment."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class _Speaking:
 
 
 class CountingTalker:
-    """One frame a step of every segment; as many as its sampling's `max_tokens` says.
+    """Emits one frame per step and segment, up to `max_tokens` of its sampling.
 
-    Those of a history are made known in the first step.
+    The first step emits the frames of a history.
     """
 
     def __init__(self) -> None:

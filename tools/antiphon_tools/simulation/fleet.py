@@ -1,7 +1,7 @@
-"""Replicas and the links between them, with what may arrive and what may fail there.
+"""Replicas and their links, with the messages and faults that may happen next.
 
-A replica may be killed, and is started anew; it may stand still, and goes on or is given up by the
-gateway meanwhile. A link may break, and is back or lost; the payload of a chunk may be lost on it.
+A replica may be killed, and is restarted. It may be suspended, and resumes or is replaced by the
+gateway. A link may break, and is reconnected or lost. The payload of a chunk may be lost.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class SimulatedFleet:
         raise Violation(f"{host.name} wants to be woken again and again")
 
     def check_rest(self) -> None:
-        """Raise `Violation` if anybody holds anything, long after the last call."""
+        """Raise `Violation` if a resource is still held long after the last call."""
         # Chunks that came for a session which was never opened are kept for a while.
         for _ in range(3):
             self.advance(10.0)
@@ -223,7 +223,7 @@ class SimulatedFleet:
         return any(session_id in link.log.sessions for link in links)
 
     def _settle_ends(self, host: SimulatedStage) -> None:
-        """Tell the ends of those sessions whose chunks have all come."""
+        """Deliver the ends of sessions whose chunks have all arrived."""
         for session_id in tuple(host.held_ends):
             if not self._unacknowledged(host, session_id):
                 self._reply(host, host.held_ends.pop(session_id))
@@ -342,7 +342,7 @@ class SimulatedFleet:
             self._settle_ends(link.producer)
 
     def _lose(self, link: SimulatedLink) -> None:
-        """Neither end gets anything more, and each is told."""
+        """Disconnect both ends, and report the loss to each."""
         if self.runs(link.producer):
             self._producer_loses(link)
         else:
@@ -359,7 +359,8 @@ class SimulatedFleet:
         self._wake(host)
 
     def _give_up(self, host: SimulatedStage) -> None:
-        """The gateway's streams there are cut; the process hears of it when it goes on."""
+        """Cancel the gateway's streams to the process. The process receives the cancellation when
+        it resumes."""
         for stream in self.streams:
             if stream.host is host:
                 stream.up.clear()

@@ -85,7 +85,7 @@ class SimulatedLink:
 
     @property
     def owes_acknowledgement(self) -> bool:
-        """Whether the consumer has chunks of which the producer was not told."""
+        """Whether the consumer has chunks that are not acknowledged."""
         return not self.suspended and self.acknowledged < self.received
 
     @property
@@ -118,14 +118,14 @@ class SimulatedLink:
         return batch.chunk
 
     def lose_payload(self) -> None:
-        """The consumer gets the next message, but not the bytes that it tells of."""
+        """Deliver the next message without its payload."""
         batch = self.forth.popleft()
         assert isinstance(batch, SentChunk)
         self._asked_again = True
         self.back.append(AskedAgain(batch.number))
 
     def acknowledge(self) -> None:
-        """The consumer tells what it has."""
+        """Send the consumer's acknowledgement to the producer."""
         self.acknowledged = self.received
         self.back.append(Acknowledged(self.received))
 

@@ -138,5 +138,5 @@ def shrink(found: Found) -> Found:
 
 
 def _kind(found: Found) -> str:
-    """What was found, whoever it was found of."""
+    """Return the kind of a violation, without its subject."""
     return re.sub(r"[\w:]*\d\S*", "#", found.what)

@@ -138,7 +138,7 @@ class PlanProgress:
         self._told_at = time.monotonic()
 
     def __call__(self, line: str) -> None:
-        """Tell a line."""
+        """Print a line."""
         now = time.monotonic()
         if line.startswith("    ") and now < self._told_at + PROGRESS_S:
             return

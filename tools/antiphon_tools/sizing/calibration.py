@@ -1,8 +1,8 @@
-"""Makes the file of what was measured: from load-test results, and from one call alone. Pure.
+"""Compute the measurements file from load-test results, and from the time of a single call. Pure.
 
-A stage that was loaded alone, flat out and with a constant number of sessions, tells its step
-time with so many: they are all in every step. What no stage has, the event loops and the network,
-is what a call alone takes longer than its steps.
+A stage that was loaded alone, at full speed and with a constant number of sessions, gives the step
+time for this number, because all sessions are in every step. The overhead outside of stages, in
+event loops and the network, is the time of a single call minus its steps.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ROUNDS = 3
 
 
 def measured_from(runs: Sequence[Result], pipeline: Pipeline, *, slots: int) -> MeasuredPipeline:
-    """What results of the load test tell of a pipeline's stages.
+    """Return the measurements of a pipeline's stages from load-test results.
 
-    Raises `InvalidArgument` when one of them has none, or one that is no such run.
+    Raises `InvalidArgument` if a stage has no result, or a result is not such a run.
     """
     by_role: dict[str, list[Result]] = {role: [] for role in pipeline.roles}
     for run in runs:

@@ -1,4 +1,4 @@
-"""A run of the load test beside what the simulation makes of the same calls. Pure."""
+"""Compare a load-test run with a simulation of the same calls. Pure."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def pooled(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def known_calls(
     load: OfferedLoad, points: Iterable[RequestPoint], frame_s: float
 ) -> list[OfferedCall]:
-    """The load's calls, as long as those of a run were; what it does not tell is drawn."""
+    """Return the load's calls with the measured lengths of a run; unmeasured calls keep sampled
+    lengths."""
     calls = {call.at_s: call for call in load.calls(frame_s)}
     for at_s, point in _by_moment(points, calls).items():
         if point.audio_s > 0:

@@ -14,7 +14,7 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 
 def plan_lines(plan: CapacityPlan, measured: MeasuredPipeline) -> list[str]:
-    """What a plan says, to be read."""
+    """Return the lines of a plan for display."""
     goal = plan.goal
     rows = [
         [role, str(count), f"{measured.stages[role].gpus * count:g}", *_use(plan.outcome, role)]

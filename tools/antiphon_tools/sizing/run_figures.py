@@ -21,7 +21,7 @@ def check_answered(run: Result) -> None:
 
 
 def of_stage(run: Result, role: str) -> StageSummary:
-    """What a stage said of the requests. Raises `InvalidArgument` when it said nothing."""
+    """Return the figures of a stage. Raises `InvalidArgument` if the run has none."""
     stage = run.stages.get(role)
     if stage is None or any(name not in stage.times for name in _TIMES):
         raise _missing(run, f"stages.{role}")

@@ -1,4 +1,4 @@
-"""What a checkpoint is asked, and how what was heard is compared with what was said."""
+"""The questions for a checkpoint, and the comparison of transcripts with the answers' texts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ TRANSCRIBE = "Transcribe the audio into text."
 
 
 def word_error_rate(said: str, heard: str) -> float:
-    """Insertions, deletions and replacements of words, over the words that were said.
+    """Return insertions, deletions and replacements of words, divided by the number of reference
+    words.
 
     Words are compared without case and punctuation; a character of a script without spaces is a
-    word. Raises `ValueError` if nothing was said.
+    word. Raises `ValueError` for an empty reference.
     """
     wanted, given = _words(said), _words(heard)
     if not wanted:

@@ -1,4 +1,4 @@
-"""Answers of the whole deployment: the first audio, the real-time factor, and what is heard."""
+"""Answers of a whole deployment: time to first audio, real-time factor, and transcripts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AnswerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServedAnswer:
-    """An answer as it was served: what it says, its audio, and its seconds."""
+    """A served answer: its text, its audio, and its times in seconds."""
 
     text: str
     wav: bytes
@@ -72,8 +72,8 @@ async def speak_all(
     hears: bool,
     show: Show,
 ) -> tuple[list[ServedAnswer], list[str]]:
-    """Ask one question after the other, after one that is left out; and what the deployment hears
-    of its answers, if it `hears`."""
+    """Ask one question after another, after a warm-up question. If the deployment `hears`, it also
+    transcribes its answers."""
     show("starting the deployment")
     async with (
         Launcher(deployment, startup_timeout_s=STARTUP_TIMEOUT_S) as running,
@@ -91,7 +91,7 @@ async def speak_all(
 async def transcribe_all(
     deployment: Deployment, recordings: Sequence[bytes], *, tokens: int, show: Show
 ) -> list[str]:
-    """What another deployment hears in each recording."""
+    """Return another deployment's transcript of each recording."""
     async with (
         Launcher(deployment, startup_timeout_s=STARTUP_TIMEOUT_S) as running,
         AsyncClient(running.grpc_address) as client,

@@ -155,10 +155,10 @@ class _ForkOutput(asyncio.Protocol):
 
 
 class WarmLauncher(Launcher):
-    """Starts stages warm, but for those that are on vLLM, and none with less of a core's time.
+    """Forks stages from a warm parent process, except stages with vLLM, and ignores `engine_nice`.
 
-    Beside other work, as tests run, an engine that stands back (`with_priorities`) gets a tenth
-    of a core.
+    Next to other work, such as running tests, an engine with a lower priority (`with_priorities`)
+    gets only a tenth of a core.
     """
 
     def __init__(self, deployment: Path | Deployment, **options: Any) -> None:

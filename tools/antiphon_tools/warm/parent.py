@@ -1,8 +1,8 @@
-"""Forks stages of Qwen3-Omni from a process that has imported what they import.
+"""Fork stages of Qwen3-Omni from a process with their imports loaded.
 
-Started by `antiphon_tools.warm.launcher`, with the socket that orders come through. An order is one
-message with an `StageOrder` and three descriptors: what the stage prints to, what it announces to,
-and what tells its process's number and, on a second line, its exit status.
+`antiphon_tools.warm.launcher` starts this process with a socket for orders. An order is one message
+with a `StageOrder` and three descriptors: for the output of the stage, for its announcement, and
+for its process id and, on a second line, its exit status.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _become(order: StageOrder, printing: int, announcing: int, parent: int) -> l
 
 
 def main() -> None:
-    """Serve until whoever orders closes its end; in a fork, be the stage."""
+    """Serve until the other end of the socket is closed; in a fork, run the stage."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prepare()
     with socket.socket(fileno=int(sys.argv[1])) as orders:

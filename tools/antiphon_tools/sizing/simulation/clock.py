@@ -20,7 +20,7 @@ class SimulatedClock:
         self._scheduled = 0
 
     def count(self, from_s: float, until_s: float) -> None:
-        """What is told of use, in parts of the time, is of the time between these moments."""
+        """Limit the measurement of utilization to the time between these moments."""
         self._counts_from, self._counts_until = from_s, until_s
 
     def counted_s(self, since: float, until: float) -> float:

@@ -44,7 +44,8 @@ Progress = Callable[[float, int], None]
 
 
 class FluidFleet:
-    """See the head of this file; used once. `told` hears of progress: simulated seconds, calls."""
+    """See the module's docstring; used once. `told` is called with the progress: simulated seconds,
+    calls."""
 
     def __init__(
         self,
@@ -203,7 +204,7 @@ class FluidFleet:
         return lambda number: self._reported[role][number] + self._picking.own[role][number]
 
     def _report(self) -> None:
-        """What all replicas told; those that have not changed tell nothing new."""
+        """Update the reported states of all replicas; unchanged replicas report nothing new."""
         for role, fleet in self._fleet.items():
             self._reported[role] = [each.open for each in fleet]
         self._told(self._clock.now, len(self._calls))
@@ -347,7 +348,7 @@ class FluidGateway:
         return messages_of(call.offered, self._measured) * self._measured.gateway.message_s
 
     def _alone_s(self, call: SimulatedCall) -> float:
-        """How long a call takes that is about alone: its messages come meanwhile."""
+        """Return the duration of a call that is about alone, including its messages."""
         return max(call.offered.frames * self._mean_s, 1e-3)
 
     def _change(self, by: float) -> None:

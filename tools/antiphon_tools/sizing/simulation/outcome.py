@@ -1,4 +1,4 @@
-"""What came of simulated calls, and what the fleet was like meanwhile. Pure."""
+"""The results of simulated calls, and the state of the fleet during them. Pure."""
 
 from __future__ import annotations
 

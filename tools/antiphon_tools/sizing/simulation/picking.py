@@ -8,7 +8,7 @@ from antiphon_gateway.fleet.picker import Location, Pool
 
 
 def pool_of(replicas: int, slots: int, load: Callable[[int], float]) -> Pool[int]:
-    """So many replicas; `load` tells how many of a replica's slots seem to be taken."""
+    """Return a pool of replicas; `load` returns the apparent number of used slots of a replica."""
     pool = Pool[int](lambda number: load(number) / slots)
     for number in range(replicas):
         pool.add(number, Location(), slots)

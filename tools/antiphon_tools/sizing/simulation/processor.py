@@ -41,7 +41,7 @@ class SharedCores:
             job.left_s -= job.speed * passed_s
 
     def _share(self) -> None:
-        """Set everybody's speed, and look again when the first is done."""
+        """Set the speed of each task, and schedule an update for the first completion."""
         left, weights = self._cores, sum(job.weight for job in self._jobs)
         # The heaviest first: who gets a whole core leaves the rest to the others.
         for job in sorted(self._jobs, key=lambda each: -each.weight):

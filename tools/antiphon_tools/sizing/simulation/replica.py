@@ -1,10 +1,9 @@
-"""One replica of a stage, step by step: an engine that all its sessions share, and its event
-loop.
+"""One replica of a stage, step by step: an engine that all sessions share, and its event loop.
 
-A step takes in everything that can go on when it begins: one output of every session whose
-input is there, and rows of prompts, at most `rows_per_step` of all; of a stage that makes audio,
-the frames that wait. With the last rows of a prompt a session makes its first output, too, if the
-input for that is there. What comes meanwhile waits for the next step.
+A step includes all work that is ready when it begins: one output of every session whose input has
+arrived, and rows of prompts, up to `rows_per_step` in total. For a stage that computes audio it
+includes the waiting frames. With the last rows of its prompt a session also emits its first output,
+if the input has arrived. Input that arrives during a step waits for the next step.
 """
 
 from __future__ import annotations

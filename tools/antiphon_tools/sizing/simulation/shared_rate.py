@@ -1,8 +1,8 @@
-"""A replica whose sessions all progress at one rate, which falls with their number.
+"""A replica whose sessions all progress at one rate, which decreases with their number.
 
-What each session has got done since the start is one number, the same for all, so a session is
-over when that number has grown by its positions: the work of an event does not grow with the
-sessions. Prompts stop everybody for as long as they take.
+The progress since the start is one number for all sessions. A session is complete when the number
+has grown by its positions, so that the cost of an event does not depend on the number of sessions.
+Prompts pause all sessions while they are computed.
 """
 
 from __future__ import annotations
