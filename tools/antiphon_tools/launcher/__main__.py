@@ -145,8 +145,8 @@ def command_line() -> argparse.ArgumentParser:
     """The parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="python -m antiphon_tools.launcher")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    some = commands.add_parser("stages", help="start these stages alone, and no gateway")
-    some.add_argument("roles", nargs="+", metavar="ROLE", help="which of the pipeline's stages")
+    some = commands.add_parser("stages", help="start only these stages, without a gateway")
+    some.add_argument("roles", nargs="+", metavar="ROLE", help="roles of stages of the pipeline")
     some.add_argument(
         "--config", type=Path, metavar="FILE", required=True, help="deployment file (YAML)"
     )
@@ -154,7 +154,7 @@ def command_line() -> argparse.ArgumentParser:
         "--health-listen",
         default="",
         metavar="ADDRESS",
-        help="where all of them together answer probes, host:port",
+        help="address of the probes for all of them together, host:port",
     )
     up = commands.add_parser(
         "up", help="start every stage and the gateway, each as its own process"
@@ -169,26 +169,26 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def _add_up(up: argparse.ArgumentParser) -> None:
-    """The options of `up`, but for the model."""
+    """Add the options of `up`, except the model."""
     up.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
     up.add_argument(
         "--host",
         metavar="ADDRESS",
-        help="where the gateway listens (localhost; :: for all addresses)",
+        help="address on which the gateway listens (localhost; :: for all addresses)",
     )
-    up.add_argument("--port", type=int, help="of its HTTP endpoint (8000); 0 takes a free one")
+    up.add_argument("--port", type=int, help="port of its HTTP endpoint (8000); 0: a free port")
     up.add_argument(
         "--grpc-port",
         type=int,
         metavar="PORT",
-        help="of its gRPC endpoint (50050; a free one where --config names none)",
+        help="port of its gRPC endpoint (50050; a free port if --config sets none)",
     )
     up.add_argument(
         "--on-exit",
         choices=("restart", "stop"),
         default="restart",
-        help="when a process ends after all were ready: start it again, after a longer pause each "
-        "time (restart), or stop everything with status 1 (stop)",
+        help="reaction to an exit after all were ready: restart the process, with growing delays "
+        "(restart), or stop everything with status 1 (stop)",
     )
     up.add_argument(
         "--stage",
@@ -196,7 +196,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="ROLE.KEY=VALUE",
-        help="a stage's setting in place of the deployment file's: --stage ROLE.device=cuda:1",
+        help="a stage's setting, overriding the deployment file: --stage ROLE.device=cuda:1",
     )
     up.add_argument(
         "--replicas",
@@ -204,7 +204,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="ROLE=NUMBER",
-        help="processes of a stage, between which the gateway chooses: --replicas ROLE=2 (1)",
+        help="number of processes of a stage: --replicas ROLE=2 (1)",
     )
     add_hub_options(up)
 

@@ -54,7 +54,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         description="Loads one service with its real protocol and reports what its users see. "
         "Without --target it starts what it needs, on loopback, and stops it afterwards.",
     )
-    parser.add_argument("service", nargs="?", help=f"what to load: {GATEWAY}, or a stage's role")
+    parser.add_argument("service", nargs="?", help=f"service to load: {GATEWAY}, or a stage's role")
     _add_load(parser.add_argument_group("how much"))
     _add_place(parser.add_argument_group("where"))
     _add_content(parser.add_argument_group("what requests are"))
@@ -73,36 +73,40 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         "--sessions",
         type=_positive,
         metavar="N",
-        help="closed loop: N that ask again when answered",
+        help="closed loop: N concurrent requests, each followed by the next",
     )
     group.add_argument(
         "--seconds",
         type=_above_zero,
         default=30.0,
         metavar="S",
-        help="how long, after the warm-up (30)",
+        help="duration after the warm-up (30)",
     )
     group.add_argument(
-        "--warm-up", type=float, default=3.0, metavar="S", help="load before that, not counted (3)"
+        "--warm-up",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="load before the measurement, not counted (3)",
     )
     group.add_argument(
         "--drain", type=float, default=60.0, metavar="S",
-        help="longest wait for what is open at the end; the rest fails (60)",
+        help="longest wait for open requests at the end; the rest fails (60)",
     )  # fmt: skip
     group.add_argument(
         "--max-open", type=_positive, default=256, metavar="N",
-        help="most open requests; one due beyond that is not sent and fails (256)",
+        help="maximum of open requests; further ones are not sent and fail (256)",
     )  # fmt: skip
     group.add_argument(
-        "--timeout", type=_above_zero, default=120.0, metavar="S", help="of a request (120)"
+        "--timeout", type=_above_zero, default=120.0, metavar="S", help="timeout of a request (120)"
     )
-    group.add_argument("--seed", type=_count, default=0, help="of the arrivals (0)")
+    group.add_argument("--seed", type=_count, default=0, help="seed of the arrivals (0)")
 
 
 def _add_place(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--target", default="", metavar="ADDRESS",
-        help="what runs already: host:port (gRPC), or http[s]://host:port (the gateway)",
+        help="a running service: host:port (gRPC), or http[s]://host:port (the gateway)",
     )  # fmt: skip
     group.add_argument(
         "--tls", nargs="?", const="", metavar="FILE",
@@ -110,10 +114,10 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--certificate", type=Path, metavar="FILE",
-        help="with --tls: what a service that asks for a certificate is shown; for a stage one "
-        "with a name of the deployment's mutual_tls.operators",
+        help="with --tls: client certificate; for a stage, its name is one of the deployment's "
+        "mutual_tls.operators",
     )  # fmt: skip
-    group.add_argument("--key", type=Path, metavar="FILE", help="its key")
+    group.add_argument("--key", type=Path, metavar="FILE", help="key of --certificate")
     group.add_argument(
         "--model", type=Path, metavar="DIR", help="checkpoint (the small one in the repository)"
     )
@@ -131,26 +135,26 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
 def _add_content(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--prompt-length", type=_count, default=12, metavar="N",
-        help="random words to repeat; tokens where a stage is fed a prompt of these (12)",
+        help="random words to repeat; tokens if a stage is fed a prompt (12)",
     )  # fmt: skip
     group.add_argument("--prompts", type=Path, metavar="FILE", help="prompts, one a line, in turn")
     group.add_argument(
         "--reply-tokens", type=_count, default=64, metavar="N",
-        help="most tokens of the text, and those that a stage is fed (64); 0: no limit",
+        help="maximum of text tokens, and tokens fed to a stage (64); 0: no limit",
     )  # fmt: skip
     group.add_argument(
         "--frames",
         type=_count,
         default=100,
         metavar="N",
-        help="most codec frames, and those that a stage is fed (100); 0: no limit",
+        help="maximum of codec frames, and frames fed to a stage (100); 0: no limit",
     )
-    group.add_argument("--voice", default="", help="(the model's first)")
+    group.add_argument("--voice", default="", help="voice (the model's first)")
     group.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE",
         help="an option of the model; a VALUE that begins with @ names a WAV file; may be repeated",
     )  # fmt: skip
-    group.add_argument("--text-only", action="store_true", help="ask the gateway for no audio")
+    group.add_argument("--text-only", action="store_true", help="request no audio from the gateway")
     group.add_argument(
         "--delivery",
         choices=[each.value for each in Delivery],
@@ -166,7 +170,7 @@ def _add_content(group: argparse._ArgumentGroup) -> None:
 def _add_upstream(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pace", choices=("real", "flat"), default="real",
-        help="feed at real time, or as fast as it goes (real)",
+        help="feed at real time, or without pauses (real)",
     )  # fmt: skip
     group.add_argument(
         "--feed-rate", type=_above_zero, default=0.0, metavar="R",
@@ -175,7 +179,7 @@ def _add_upstream(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--record", type=Path, metavar="FILE",
-        help="load nothing: answer a few requests and write what travels between the stages",
+        help="no load: answer a few requests and record the chunks between the stages",
     )  # fmt: skip
     group.add_argument("--replay", type=Path, metavar="FILE", help="feed a stage a recording")
 
@@ -183,11 +187,11 @@ def _add_upstream(group: argparse._ArgumentGroup) -> None:
 def _add_result(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slo", action="append", default=[], metavar="METRIC=LIMIT",
-        help=f"what a good request keeps, of {', '.join(METRICS)}; may be repeated "
+        help=f"objective of a good request, of {', '.join(METRICS)}; may be repeated "
         "(ttft=1 for text, ttfa=1 and underrun=0.1 for audio)",
     )  # fmt: skip
-    group.add_argument("--json", type=Path, metavar="FILE", help="where the result is written")
-    group.add_argument("--html", type=Path, metavar="FILE", help="where the page is written")
+    group.add_argument("--json", type=Path, metavar="FILE", help="file of the result")
+    group.add_argument("--html", type=Path, metavar="FILE", help="file of the page")
     group.add_argument(
         "--find-capacity", action="store_true",
         help="find the largest load with enough goodput; --rate or --sessions is the first tried",
