@@ -46,7 +46,7 @@ def main(
 
 
 async def _serve(options: GatewayOptions) -> None:
-    """Serve until told to stop, then finish what runs; told again, stop at once."""
+    """Serve until the first signal, then drain. A second signal stops immediately."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     began = time.monotonic()
@@ -87,7 +87,7 @@ async def _serve(options: GatewayOptions) -> None:
 
 
 def _announce(options: GatewayOptions, event: dict[str, object]) -> None:
-    """Tell the process that started this one."""
+    """Report the addresses to the parent process."""
     if options.announce_fd is not None:
         os.write(options.announce_fd, json.dumps(event).encode() + b"\n")
 

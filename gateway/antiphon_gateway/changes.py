@@ -1,4 +1,4 @@
-"""Tells everyone who waits for it that something has changed."""
+"""Notify waiting tasks of a change."""
 
 from __future__ import annotations
 

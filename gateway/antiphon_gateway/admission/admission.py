@@ -1,19 +1,19 @@
-"""Who may begin when calls and slots are scarce: facts in, decisions out, no clock. Pure.
+"""Decide which requests may begin when calls and slots are scarce. Pure: facts in, decisions out.
 
 A request takes calls of the gateway (the role `CALLS`) and slots of stages, all of them or none.
-What holds after every fact:
+After every fact the following holds:
 
-- Nobody waits who could begin, unless somebody before it waits for what it would take.
-- The order is that of `waiting_line.py`: by priority, then keys take turns, then that of arrival,
-  with a head start for audio before text and for the turn of a conversation before both. A head
-  start is a quarter of the longest wait, so that those without one are passed only by what comes
-  soon after them.
-- When more wait than may, the end of the line goes: see `WaitingLine.crowding`. Nobody goes on
-  waiting for what would come too late, also when somebody else came before it. Whoever is refused
-  is to be so at once, not after a wait in vain: what is late may come two standard deviations
-  after its mean.
-- A stage may be full although this gateway holds few of its slots: others may share it. It says so
-  by refusing, and the request goes back to its place; `role_slots.py` says when one tries again.
+- A request waits only if it cannot begin, or if a request before it waits for the same resources.
+- The order is that of `waiting_line.py`: by priority, then by turns of the keys, then by arrival.
+  Audio has a head start over text, and the turn of a conversation over both. A head start is a
+  quarter of the longest wait, so that only requests that arrive soon after can pass one without a
+  head start.
+- If more requests wait than allowed, requests at the end of the line are denied: see
+  `WaitingLine.crowding`. A request that would begin too late is denied as early as possible, also
+  if another request came before it. The estimate is the mean plus two standard deviations.
+- A stage may be full although this gateway holds few of its slots, because other gateways share it.
+  The stage then refuses, and the request returns to its place; `role_slots.py` determines the next
+  attempt.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class AdmissionQueue:
     def ask(
         self, number: int, request: AdmissionRequest, slots: Mapping[str, int], now: float
     ) -> list[Decision]:
-        """A request has come. `slots` are those of its stages, as they tell them; 0: untold."""
+        """Add a request. `slots` are the reported slots of its stages; 0 means not reported."""
         for role in request.roles:
             self._supply(role).resize(slots.get(role, 0) or math.inf)
         entry = self._entry(number, request, now)
@@ -157,7 +157,7 @@ class AdmissionQueue:
         return done + self._deny(shed, now) + self._schedule(now) if shed else done
 
     def would_deny(self, request: AdmissionRequest, slots: Mapping[str, int], now: float) -> bool:
-        """Whether a request that came now would be denied at once. Nobody's place changes."""
+        """Return whether a new request would be denied at once. Does not change the queue."""
         for role in request.roles:
             self._supply(role).resize(slots.get(role, 0) or math.inf)
         entry = self._entry(NO_NUMBER, request, now)
@@ -172,7 +172,7 @@ class AdmissionQueue:
             self._line.remove(entry)
 
     def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
-        """The replicas of stages have other slots in all than before; 0: one does not tell."""
+        """Update the total slots of stages; 0 means that a replica does not report its slots."""
         for role, count in slots.items():
             self._supply(role).resize(count or math.inf)
         return self._schedule(now)
@@ -233,12 +233,12 @@ class AdmissionQueue:
         return []
 
     def pass_time(self, now: float) -> list[Decision]:
-        """The moment that `next_deadline` told has come."""
+        """Process the moment of `next_deadline`."""
         late = [entry for entry in self._line.arrivals() if entry.latest <= now]
         return self._deny(dict.fromkeys(late, Reason.TIME), now) + self._schedule(now)
 
     def deny_all(self) -> list[Decision]:
-        """Nobody is admitted any more, not even who is refused by a stage from now on."""
+        """Deny all requests from now on, including those that a stage refuses later."""
         self._closed = True
         waiting, self._line = list(self._line), WaitingLine()
         return [Denied(entry.number, Reason.SHUTDOWN, SHORTEST_RETRY_S) for entry in waiting]
@@ -268,8 +268,11 @@ class AdmissionQueue:
     def _wait_behind_s(
         self, entry: QueueEntry, ahead: Mapping[str, int], now: float, deviations: float
     ) -> float | None:
-        """The mean, and so many standard deviations more: what frees slots is taken as a Poisson
-        process, of which the time until the k-th event spreads by sqrt(k) times that until one."""
+        """Return the expected wait plus a number of standard deviations.
+
+        Releases of slots are modeled as a Poisson process: the time until the k-th release has
+        sqrt(k) times the deviation of the time until the first.
+        """
         waits = []
         for role in entry.needs:
             supply = self._supply(role)
@@ -404,7 +407,7 @@ class AdmissionQueue:
 
 
 def _is_unsure(supply: RoleSlots, entry: QueueEntry) -> bool:
-    """Whether nobody knows when it will have what a request needs."""
+    """Return whether the wait for a needed resource cannot be estimated."""
     return supply.limited or supply.slots < entry.request.count
 
 

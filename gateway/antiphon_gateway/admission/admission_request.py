@@ -23,10 +23,11 @@ class Urgency(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """`count` calls and as many slots of each role. While it waits it keeps `size_bytes`.
+    """A request for `count` calls and as many slots of each role. While it waits it holds
+    `size_bytes`.
 
-    It must begin within `start_within_s`, and be done within `finish_within_s`. `key` is the name
-    of whoever asks; those without one are one.
+    It must begin within `start_within_s`, and end within `finish_within_s`. `key` is the name of
+    the API key; requests without a key share one.
     """
 
     roles: frozenset[str]
@@ -60,6 +61,6 @@ class QueueEntry:
 
     @property
     def needs(self) -> Iterator[str]:
-        """The roles of which it wants something."""
+        """The roles that the request needs."""
         yield CALLS
         yield from self.request.roles

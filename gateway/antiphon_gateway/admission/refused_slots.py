@@ -1,9 +1,9 @@
-"""How many slots the requests that were refused recently would take, by role. Pure.
+"""Estimate the slots that recently refused requests would have used, by role. Pure.
 
-A refused request holds nothing, and may come again at once; so refusals are not added up, but
-taken as a rate. By Little's law as many slots would be taken as come in a second, times the
-seconds for which one is held. Where nobody knows yet for how long, a request counts for the whole
-window: as one slot.
+A refused request holds nothing, and may be repeated at once. Refusals are therefore not added up,
+but measured as a rate. By Little's law, the number of used slots is the arrival rate times the time
+for which a slot is held. If this time is not known, each request counts as one slot for the whole
+window.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ BUCKETS = 30
 
 
 class RefusedSlots:
-    """Belongs to one gateway. `hold_s` tells for how long a slot of a role is held on average."""
+    """The refusals of one gateway. `hold_s` returns the mean time for which a slot of a role is
+    held."""
 
     def __init__(self, window_s: float, hold_s: Callable[[str], float | None]) -> None:
         self._window_s = window_s
@@ -35,7 +36,7 @@ class RefusedSlots:
             self._buckets[-1][1][role] += count
 
     def by_role(self, now: float) -> dict[str, float]:
-        """Slots that they would take; a role of which none was refused has no entry."""
+        """Return the estimated slots; a role without refusals has no entry."""
         self._expire(now)
         refused: Counter[str] = Counter()
         for _, counts in self._buckets:

@@ -43,7 +43,7 @@ class GivenUp(Cancelled):
 
 
 class Reservation:
-    """Belongs to one request. Whoever begins says what came of it.
+    """The place of one request. The caller must report the result of its start.
 
     `size_bytes` of the request are held while it waits.
     """
@@ -111,8 +111,11 @@ class Reservation:
         self.decide(GivenUp("the client did not want it any more"))
 
     def attempt(self) -> Callable[[str], None]:
-        """It is asked of stages, perhaps once more: whom to tell which stage is done with one of
-        its segments. That counts from when all have given their slots."""
+        """Start an attempt with the stages, possibly a repeated one.
+
+        Returns the callback for stages that are done with a segment. It has an effect once all
+        stages have given their slots.
+        """
         self._attempt += 1
         self._freed.clear()
         if self._opened:
@@ -157,7 +160,7 @@ class Reservation:
         self._carry_out(self._queue.leave(self._number, self._loop.time()))
 
     def decide(self, error: AntiphonError | None) -> None:
-        """What the queue has decided; nothing if it was left meanwhile."""
+        """Apply a decision of the queue, unless the request has left it."""
         if self._decided.done():
             return
         if error is None:
@@ -203,7 +206,7 @@ class Admission:
 
     @property
     def idle(self) -> asyncio.Event:
-        """Set while nobody has a place."""
+        """Set while no request has a place."""
         return self._idle
 
     @contextmanager
@@ -242,7 +245,7 @@ class Admission:
         place.opened()
 
     def close(self) -> None:
-        """Refuse all who wait. Whoever comes later must be refused before."""
+        """Refuse all waiting requests. The caller must refuse later requests."""
         self._carry_out(self._queue.deny_all())
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
@@ -280,12 +283,12 @@ class Admission:
 
 
 def shutting_down() -> Unavailable:
-    """What requests are told when the gateway was told to stop."""
+    """Return the error for requests during shutdown."""
     return Unavailable("the gateway is shutting down", retry_after_s=SHUTDOWN_RETRY_S)
 
 
 def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> AntiphonError:
-    """What a client is told that is not admitted."""
+    """Return the error for a request that is not admitted."""
     if denied.reason is Reason.SHUTDOWN:
         return shutting_down()
     if denied.reason is Reason.TOO_MANY:

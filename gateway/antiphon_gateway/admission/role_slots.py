@@ -1,9 +1,9 @@
-"""The slots of one role: how many are held from here, and how many there seem to be. Pure.
+"""The slots of one role: how many this gateway holds, and the apparent limit. Pure.
 
-Others may hold slots of the same stage, and only its refusals tell. After one it counts as full at
-what is held from here, so a slot that is given back here goes on at once. What others give back
-shows to who tries: one more may after a pause, which doubles with each refusal. Each that succeeds
-lets one more try at once.
+Other gateways may hold slots of the same stage, which only shows in the stage's refusals. After a
+refusal, the limit is the number of slots held here, so that a slot released here can be used again
+at once. Slots released elsewhere are found by attempts: one extra attempt is allowed after a pause,
+which doubles with each refusal. Each success allows another attempt at once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ NEWEST_WEIGHT = 0.1
 
 @dataclass(slots=True)
 class RoleSlots:
-    """`slots` are infinite where nobody told, `most` are the most that there were; `limit` is less
-    once the stage has refused.
+    """`slots` is infinite if it is not reported, and `most` the highest number so far; `limit` is
+    lower after a refusal.
 
-    `mean_s` is for how long one is held, and `since_sum` adds up since when each is held now.
+    `mean_s` is the mean time for which a slot is held, and `since_sum` the sum of the start times
+    of held slots.
     """
 
     slots: float = math.inf
@@ -42,11 +43,11 @@ class RoleSlots:
 
     @property
     def limited(self) -> bool:
-        """Whether there seem to be fewer than the stage tells."""
+        """Whether the apparent limit is below the reported number."""
         return self.limit < self.slots
 
     def resize(self, slots: float) -> None:
-        """There are so many in all. Those that are new have refused nobody."""
+        """Set the total number of slots. Additional slots are not limited by earlier refusals."""
         if slots > self.slots:
             limit = min(self.limit, self.slots) + slots - self.slots
             self.limit = limit if limit < slots else math.inf
@@ -59,7 +60,7 @@ class RoleSlots:
         self.since_sum += count * now
 
     def give_back(self, count: int, since: float, now: float, *, measured: bool) -> None:
-        """Hold so many less, of which each was held since then."""
+        """Release slots, each held since the given time."""
         self.held -= count
         self.since_sum = self.since_sum - count * since if self.held else 0.0
         if measured:

@@ -1,14 +1,16 @@
-"""Those who wait, in the order in which they may begin. Pure.
+"""The waiting requests in the order in which they may begin. Pure.
 
-- One of a higher priority is before all of a lower one.
-- Keys of one priority take turns, in rounds: the requests of a key are in successive rounds, by
-  their rank, and those of one round are in the order of theirs. So however many one key sends,
-  another one waits for one turn of it. A key that begins to wait joins the round that is being
-  served: it neither waits for what others have piled up, nor gets what it did not ask for before.
-- A round lasts for as long as a call takes on average, and a key has come as far as its calls took:
-  keys with long calls have fewer turns. What a call took more or less than the average counts when
-  it is over, but a turn costs half of it at least: while calls become shorter, none has many.
-- Where nobody of a priority waits, nothing is remembered of it.
+- A request with a higher priority is before all requests with a lower one.
+- Keys of one priority take turns, in rounds. The requests of a key are in successive rounds, in the
+  order of their rank, and the requests of a round are in the order of theirs. Another key therefore
+  waits for at most one turn of a key, regardless of how many requests that key sends. A key that
+  begins to wait joins the current round: it neither waits for the backlog of other keys, nor
+  catches up on earlier rounds.
+- A round is as long as the mean duration of a call, and the progress of a key is the duration of
+  its calls, so that keys with long calls have fewer turns. The difference of a call from the mean
+  counts when the call is over, but a turn costs at least half of the mean, which limits the turns
+  of a key while calls become shorter.
+- A priority without waiting requests has no state.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ UNKNOWN_S = 1.0
 
 
 class Position(NamedTuple):
-    """Where a request is in the line; the lower, the earlier."""
+    """The place of a request in the line; lower places are earlier."""
 
     priority: int
     round: int
@@ -69,7 +71,8 @@ class WaitingLine:
         return entry.number in self._entries
 
     def __iter__(self) -> Iterator[QueueEntry]:
-        """In order, as it was at the beginning; those at hand may be removed meanwhile."""
+        """Iterate over a snapshot in order; requests already returned may be removed during the
+        iteration."""
         for _, entry in self.positions():
             yield entry
 
@@ -141,10 +144,11 @@ class WaitingLine:
     def crowding(
         self, newcomer: QueueEntry, *, most: int, most_bytes: int
     ) -> list[QueueEntry] | None:
-        """Who must go for one that has come last to fit among `most`; None: that one must.
+        """Return the requests to deny so that the newest fits among `most`, or None to deny the
+        newest.
 
-        From the end of the line, whoever has a lower priority, or is of a key with so many before
-        it that its turn is in a later round than the newcomer's.
+        Candidates from the end of the line have a lower priority, or a key with so many earlier
+        requests that their turn is in a later round than the newest.
         """
         count, size_bytes, gone = len(self), self.size_bytes, list[QueueEntry]()
         line = list(self.positions())
@@ -176,6 +180,9 @@ class WaitingLine:
         return Position(request.priority.place, self._round(behind_s), math.inf, 0)
 
     def _round(self, behind_s: float) -> int:
-        """The round of who is to be served when the others have had so much more. Rounded, so that
-        nobody has two turns in one whose calls take less than the average."""
+        """Return the round of a key's next request, given the progress of the others.
+
+        The value is rounded, so that a key with calls below the mean does not have two turns in one
+        round.
+        """
         return math.floor(behind_s / self.call_s + 0.5)

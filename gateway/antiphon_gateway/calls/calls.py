@@ -65,7 +65,7 @@ def _wait(_: Reservation) -> None:
 
 
 def _go_on(_: CallSegment) -> None:
-    """Nobody has cancelled it meanwhile."""
+    """Do nothing: the order was not canceled."""
 
 
 class Calls:
@@ -100,11 +100,11 @@ class Calls:
 
     @property
     def closing(self) -> bool:
-        """Whether the gateway was told to stop."""
+        """Whether the gateway is shutting down."""
         return self._stopping.is_set()
 
     def check_open(self) -> None:
-        """Raise `Unavailable` when the gateway was told to stop."""
+        """Raise `Unavailable` if the gateway is shutting down."""
         if self.closing:
             raise shutting_down()
 
@@ -396,7 +396,7 @@ class Calls:
         self.admission.close()
 
     async def wait_closing(self) -> None:
-        """Return when the gateway was told to stop."""
+        """Return when the gateway starts to shut down."""
         await self._stopping.wait()
 
     def force_stop(self) -> None:
@@ -418,7 +418,7 @@ class Calls:
 
 
 def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """The same, but that each role is told once, however often the segment is made."""
+    """Wrap a callback so that it is called once per role, regardless of attempts."""
     told: set[str] = set()
 
     def tell_once(role: str) -> None:

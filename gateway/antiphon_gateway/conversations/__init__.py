@@ -1,5 +1,5 @@
-"""Conversations of several turns, whatever the protocol.
+"""Conversations of several turns, independent of the protocol.
 
-`LiveConversation` takes commands (`commands.py`) and tells events (`events.py`). Endpoints
-translate.
+`LiveConversation` takes commands (`commands.py`) and emits events (`events.py`). Endpoints
+translate both.
 """

@@ -24,10 +24,11 @@ class LogEntry(Protocol):
         """Take note of what was made."""
 
     def for_key(self, order: Order) -> Order:
-        """The order as one of whoever asks."""
+        """Return the order with the key of the caller."""
 
     def admitted(self) -> AbstractContextManager[None]:
-        """A context in which it counts for whoever asks. Raises `ResourceExhausted`."""
+        """Return a context in which the order counts towards the limits of the key. Raises
+        `ResourceExhausted`."""
 
     def counted(self) -> None:
         """It counts as one of those in a minute, but not of those at a time. Raises

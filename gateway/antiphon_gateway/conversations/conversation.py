@@ -1,6 +1,6 @@
-"""A conversation: its settings, items and input audio, and the responses that are being made.
+"""A conversation: its settings, items, input audio, and current responses.
 
-Commands are carried out one by one. A response runs beside them (`responses.py`).
+Commands are processed one by one. Responses run concurrently with them (`responses.py`).
 """
 
 from __future__ import annotations
@@ -155,10 +155,10 @@ class LiveConversation:
         return self._saved(counted=True)
 
     async def do(self, command: Command) -> None:
-        """Carry out a command and tell what came of it; of a response only that it has begun.
+        """Process a command and send its events. For a response, only its start is included.
 
-        Raises `AntiphonError` for what cannot be done; nothing has changed then. Raises
-        `Cancelled` when the client has left.
+        Raises `AntiphonError` for an invalid command, without any change. Raises `Cancelled` if the
+        client has disconnected.
         """
         async with self._doing:
             self._share.check(_more_bytes(command))
@@ -170,11 +170,11 @@ class LiveConversation:
                 self._saving.change()
 
     async def refuse(self, error: AntiphonError, reference: str) -> None:
-        """Tell that something was not done, as an endpoint does of what it cannot read."""
+        """Send an error event, as an endpoint does for an unreadable message."""
         await self._telling.tell(CommandFailed(error, reference))
 
     async def settled(self) -> None:
-        """Return when all that was asked for has been told; nothing more is asked."""
+        """Return when all events of requested work have been sent; no command may follow."""
         self._silence_asks = False
         self._idle.stop()
         self._stalled.stop()
@@ -190,9 +190,9 @@ class LiveConversation:
         await self._transcripts.settled()
 
     async def stopped(self) -> None:
-        """Return when the gateway was told to stop and nothing is being answered any more.
+        """Return when the gateway is shutting down and no response is running.
 
-        The client is told at once, so that it can go on elsewhere.
+        The client is notified at the start of the shutdown, so that it can continue elsewhere.
         """
         await self._calls.wait_closing()
         await self._telling.tell(ServerStopping(self._config.drain_s))
@@ -301,7 +301,7 @@ class LiveConversation:
     # -- turns -------------------------------------------------------------------------
 
     async def _handle_vad(self, heard: SpeechBegan | TurnHeard) -> None:
-        """Do what the settings say about a turn's beginning or end."""
+        """React to the beginning or end of a turn according to the settings."""
         turns = self._settings.voice_turns
         assert turns is not None
         self._idle.stop()
@@ -316,16 +316,19 @@ class LiveConversation:
         )
 
     async def _answer_slice(self) -> bool:
-        """Where answers come by the clock: have the next slice in the conversation, and answer it,
-        unless one before it is being answered. Whether there was one."""
+        """For timed answers, append the next slice and answer it, unless an earlier slice is being
+        answered.
+
+        Returns whether there was a slice.
+        """
         if self._responses.answering or (slice_ := self._hearing.next_slice()) is None:
             return False
         await self._take_turn(*slice_, respond=True)
         return True
 
     async def _take_turn(self, item_id: str, recording: PcmRecording, *, respond: bool) -> None:
-        """Have a turn in the conversation, and answer it. What cannot be is told, since nobody
-        has asked for it."""
+        """Append a turn and answer it. Errors are sent as events, because no command caused the
+        turn."""
         try:
             await self._commit(item_id, recording)
             if respond:
@@ -341,7 +344,7 @@ class LiveConversation:
             self._idle.stop()
 
     def _answered(self, playing_s: float) -> None:
-        """An answer has ended, and is still heard for so long."""
+        """Record that an answer has ended and plays for this long."""
         if self._settings.answer_every_s is not None and self._silence_asks:
             self._idle.start(0.0)
             return
@@ -376,7 +379,7 @@ class LiveConversation:
             self._expect_audio()
 
     async def _answer_silence(self) -> None:
-        """Nobody speaks, or a slice may wait: ask the model again."""
+        """Ask the model again after silence, or when a slice may be waiting."""
         async with self._doing, self._saved():
             if self._idle.due and self._settings.answer_every_s is not None:
                 with contextlib.suppress(Cancelled):

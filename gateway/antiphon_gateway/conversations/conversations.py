@@ -87,9 +87,11 @@ class Conversations:
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> LiveConversation:
-        """A conversation that was admitted; to be entered. Raises what its settings would raise
-        as a command. One that is `resumable` tells what another gateway needs to go on, for its
-        API key."""
+        """Return an admitted conversation, to be entered. Raises the errors of invalid settings.
+
+        A `resumable` conversation sends its client what another gateway needs to continue it, for
+        the same API key.
+        """
         owner = admitted.share.owner
         return LiveConversation(
             self._calls,
@@ -108,7 +110,7 @@ class Conversations:
         return restore(self._seal.open(token, owner, self._config.resume.bytes), first)
 
     def close(self) -> None:
-        """Hear nobody any more."""
+        """Stop voice activity detection."""
         self._listener.close()
 
     def _first_settings(self) -> ConversationSettings:

@@ -1,4 +1,4 @@
-"""What a client may be told that does something at the wrong time."""
+"""Errors for commands that are not valid at the current time."""
 
 from __future__ import annotations
 

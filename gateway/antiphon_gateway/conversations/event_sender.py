@@ -12,9 +12,10 @@ SendEvents = Callable[[Sequence[ConversationEvent]], Awaitable[None]]
 
 
 class EventSender:
-    """Everything that is told goes through here, from the commands and from responses beside them.
+    """Sends the events of commands and of concurrent responses.
 
-    There is no queue: who tells waits for the client, and so do the stages behind a response.
+    There is no queue: the sender of an event waits for the client, and so do the stages upstream of
+    a response.
     """
 
     def __init__(self, send: SendEvents) -> None:
@@ -22,14 +23,14 @@ class EventSender:
         self._order = asyncio.Lock()
 
     async def tell(self, *events: ConversationEvent) -> None:
-        """Tell these events with no other between them."""
+        """Send these events without others between them."""
         async with self._order:
             await self._send(events)
 
     async def tell_if(
         self, wanted: Callable[[], bool], events: Callable[[], Sequence[ConversationEvent]]
     ) -> None:
-        """Make and tell events if, when it is their turn, they are still wanted."""
+        """Create and send events if they are still wanted when it is their turn."""
         async with self._order:
             if wanted() and (told := events()):
                 await self._send(told)

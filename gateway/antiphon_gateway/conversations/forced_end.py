@@ -8,7 +8,7 @@ from antiphon.errors import AntiphonError
 
 
 class ForcedEnd:
-    """Set once, by whatever ends the conversation; `error` is what its client is told."""
+    """Set once, by the cause that ends the conversation; `error` is sent to the client."""
 
     def __init__(self) -> None:
         self.error: AntiphonError | None = None

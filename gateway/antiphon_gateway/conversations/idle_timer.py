@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 
 class IdleTimer:
-    """Runs `ring` when its time is over, unless it was stopped.
+    """Calls `ring` when its time has passed, unless it was stopped.
 
-    `ring` waits for its turn, and asks `due` then: it may have been stopped meanwhile.
+    `ring` waits for its turn, and then checks `due`, because the timer may have been stopped.
     """
 
     def __init__(self, ring: Callable[[], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""The input audio buffer: what the microphone has heard and no item has yet. Pure and bounded."""
+"""The input audio buffer: received audio that is not part of an item yet. Pure and bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InputAudioBuffer:
 
     @property
     def end(self) -> int:
-        """The position behind the last sample."""
+        """The position after the last sample."""
         return self.start + len(self._pcm16) // SAMPLE_BYTES
 
     def has_room(self, pcm16: bytes, rate_hz: int) -> bool:
@@ -79,9 +79,9 @@ class InputAudioBuffer:
             return bytes(whole[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
 
     def take(self, turn: int, end: int | None = None) -> PcmRecording:
-        """What is there up to a position (None: all), and no longer, as that turn.
+        """Remove and return the audio up to a position (None: all), as that turn.
 
-        Of a long turn nothing is copied but the little that came behind it. Raises `NoAudio`.
+        Copies only the audio after the position, not the turn. Raises `NoAudio`.
         """
         end = self.end if end is None else min(end, self.end)
         size = (end - self.start) * SAMPLE_BYTES

@@ -1,4 +1,4 @@
-"""The items of a conversation: what was said by whom, in order. Pure and bounded."""
+"""The ordered items of a conversation: messages, calls and their results. Pure and bounded."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class HeardPart(RecordedPart):
 
 
 def cut_part(part: SpokenPart, end_s: float, *, complete: bool) -> SpokenPart:
-    """What a listener has heard who stopped at `end_s`: an estimate, at a word's end.
+    """Return the part of an answer up to `end_s`: an estimate, cut at the end of a word.
 
-    The model gives no alignment, so text is taken to be spread evenly over the audio. The
-    text of an answer that is not complete is ahead of its audio, by how much nobody knows:
-    then it has at most as many characters as can be spoken in that time.
+    The model gives no alignment, so that text is assumed to be spread evenly over the audio. The
+    text of an incomplete answer is ahead of its audio by an unknown amount. It is limited to the
+    characters that can be spoken in that time.
     """
     seconds = min(end_s, part.audio_s)
     heard = float(len(part.transcript))
@@ -90,7 +90,7 @@ def _text_bytes(text: str) -> int:
 
 
 def item_as_heard(item: Item, end_s: float) -> Item:
-    """A spoken item of which no more than `end_s` was heard."""
+    """Return a spoken item, cut at `end_s`."""
     parts = tuple(
         cut_part(each, end_s, complete=item.complete) if isinstance(each, SpokenPart) else each
         for each in item.parts
@@ -137,10 +137,11 @@ class ItemList:
             ) from None
 
     def insert(self, item: Item, after: str | None = None) -> str | None:
-        """Put an item behind another one (None: at the end); the id of the one before it.
+        """Insert an item after another one (None: at the end), and return the id of the previous
+        item.
 
-        Raises `InvalidArgument` for an id that is there or a place that is not, and
-        `ResourceExhausted` for one too many.
+        Raises `InvalidArgument` for an existing id or an unknown place, and `ResourceExhausted` for
+        too many items.
         """
         if item.id in self._items:
             raise InvalidArgument(f"item.id: there is an item {item.id!r} already", field="item.id")
@@ -173,7 +174,7 @@ class ItemList:
         del self._items[item_id]
 
     def discard(self, item_id: str) -> bool:
-        """Take an item out if it is there, and say whether it was."""
+        """Remove an item if it exists, and return whether it did."""
         there = item_id in self._items
         if there:
             self.remove(item_id)

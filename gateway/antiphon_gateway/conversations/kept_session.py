@@ -1,4 +1,4 @@
-"""The session behind a conversation: kept from turn to turn, replaced when it is lost."""
+"""The session of a conversation, kept between turns and replaced when it is lost."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from antiphon_gateway.sessions.session import FIRST_ATTEMPT, Session
 
 
 class ConversationSession:
-    """Asks for one segment after the other. `close` it at the end.
+    """Requests one segment after another. `close` it at the end.
 
-    The stages keep the session parked between turns: it takes no slot then. A session that has
-    failed, or whose stages are not those of the outputs now wanted, is left for a new one; so is
-    one in which no function can be called, when some may be, and one on a replica that is to get
-    nothing new. One that drains is left between two turns already, since it waits for that. The
-    new session takes the same replicas where these have room. A turn may be heard while it is
-    spoken: then its segment is open before it is asked for. Admission knows nothing of the slots
-    that it keeps so, which is why it gives them up when an answer must wait for slots, and when
-    for `listen_idle_s` nothing more has come of it and no answer was asked for.
+    The stages park the session between turns, so that it uses no slot. A new session replaces it in
+    these cases: it has failed; the wanted outputs need other stages; functions may be called, and
+    the session does not support them; or one of its replicas gets no new sessions. A session on a
+    draining replica is closed between two turns, because the drain waits for it. The new session
+    uses the same replicas if they have free slots.
+
+    A turn may be sent to the stages while it is spoken. Its segment is then open before an answer
+    is requested. Admission does not count the slots of such a segment. The session therefore gives
+    the segment up if an answer must wait for slots, or if no audio and no request has arrived for
+    `listen_idle_s`.
     """
 
     def __init__(self, calls: Calls, *, listen_idle_s: float) -> None:
@@ -48,10 +50,10 @@ class ConversationSession:
         self._heard_at = 0.0
 
     def hears(self, number: int) -> int | None:
-        """How many samples of a turn the stages were brought while it is spoken; None: it is not
-        heard so, and `begin_turn` may be called when nothing else is under way.
+        """Return how many samples of turn `number` the stages have received while it is spoken.
 
-        A turn before it that nobody has asked to be answered is given up.
+        None if the turn is not sent, so that `begin_turn` may be called if no other segment is
+        running. An earlier turn without a requested answer is given up.
         """
         if self._turn is not None and self._turn.number != number:
             self.forget_turn()
@@ -65,13 +67,13 @@ class ConversationSession:
         return self._leaving is None or self._leaving.done()
 
     def begin_turn(self, number: int, rate_hz: int, order: Order) -> None:
-        """Let the stages hear a turn behind what the order has, while it is spoken."""
+        """Start to send a turn to the stages while it is spoken, after the items of the order."""
         span = self._calls.tracing.request("turn", given_traceparent.get())
         self._turn = LiveTurn(number, rate_hz, order, self._open_live, span)
 
     def asked(self) -> TraceSpan | None:
-        """A response is about to answer the turn that is heard: its span, which the response ends.
-        None: none is heard."""
+        """Return the span of the current turn, which the response to it ends, or None without a
+        turn."""
         if self._turn is None:
             return None
         self._turn.is_asked = True
@@ -83,7 +85,7 @@ class ConversationSession:
             await self._turn.hear(pcm16)
 
     def keep_listening(self) -> None:
-        """More of the turn was said, whether it is brought already or not."""
+        """Send more audio of the turn, if any is missing."""
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         if self._turn is not None and self._idle is None:
@@ -99,8 +101,8 @@ class ConversationSession:
             self.forget_turn()
 
     def forget_turn(self) -> None:
-        """Give up what the stages have heard of a turn, if there is any: who answers it takes the
-        plain way."""
+        """Give up the turn that was sent to the stages, if any. Its answer then needs a normal
+        request."""
         turn = self._take_turn()
         if turn is not None:
             self._leaving = asyncio.create_task(self._give_up(turn))
@@ -112,13 +114,14 @@ class ConversationSession:
         on_wait: Callable[[Reservation], None],
         on_open: Callable[[CallSegment], None] = lambda segment: None,
     ) -> AsyncIterator[FailoverSegment]:
-        """The segment that answers, with all its slots; `on_wait` is called when these are not
-        there at once. A turn that the stages hear is given up then: who is before it in the queue
-        may wait for the very slots that it keeps. For `on_open` see `Calls.turn`.
+        """Return the segment of an answer, with all its slots.
 
-        Raises what `Calls.prepare`, `Calls.turn`, `Calls.session` and `Session.ask` raise.
+        `on_wait` is called if the slots are not available at once. A turn that was sent to the
+        stages is given up then, because an earlier request in the queue may wait for its slots. For
+        `on_open` see `Calls.turn`. The previous segment must be over; otherwise it is given up with
+        its session.
 
-        The one before it is over, or is given up with its session.
+        Raises the errors of `Calls.prepare`, `Calls.turn`, `Calls.session` and `Session.ask`.
         """
 
         def wait(place: Reservation) -> None:
@@ -140,7 +143,7 @@ class ConversationSession:
             self._move_on()
 
     async def settle(self) -> None:
-        """Leave the session if its segment is not over: nobody will read that any more."""
+        """Close the session if its segment is not over, because no task reads it any more."""
         if self._turn is not None or (self._session is not None and not self._session.parked):
             await self.close()
 
@@ -156,7 +159,7 @@ class ConversationSession:
             await self._leave()
 
     def _take_turn(self) -> LiveTurn | None:
-        """The turn that is heard, which is somebody else's from now on."""
+        """Return the current turn, and transfer it to the caller."""
         self._stop_idle()
         turn, self._turn = self._turn, None
         return turn
@@ -173,7 +176,7 @@ class ConversationSession:
 
     @property
     def _is_to_go(self) -> bool:
-        """Whether the session is parked, with nobody about to use it, where it cannot stay."""
+        """Return whether the session is parked and unused on a replica where it cannot stay."""
         session = self._session
         is_idle = not self._answering and self._turn is None
         return is_idle and session is not None and session.parked and session.assignment.leaving

@@ -1,9 +1,9 @@
-"""A turn that the stages hear while it is spoken, before anyone has asked for an answer to it.
+"""A turn that is sent to the stages while it is spoken, before an answer is requested.
 
-What is asked for in the end may differ: other instructions, an item in between, audio that was
-dropped. So the turn is only a beginning, made with the order as it would be if the user had
-finished: whoever answers compares, and gives it up if anything differs. Nothing of its failing is
-told: the turn is then answered in the plain way.
+The final request may differ: in its instructions, by an item in between, or by dropped audio. The
+turn is therefore speculative, with the order as if the user had finished. The response compares the
+orders, and gives the turn up if they differ. Errors of the turn are not reported; the turn is then
+answered by a normal request.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class _Rest(NamedTuple):
 
 
 class LiveTurn:
-    """One turn, `number` among those that were heard, of 16-bit samples at `rate_hz`.
+    """One turn with the number `number`, of 16-bit samples at `rate_hz`.
 
-    `opening` asks the stages for the segment, whose order ends with an open recording. `span` is
-    the turn's: a response that was asked to answer it (`is_asked`) ends that.
+    `opening` requests the segment, whose order ends with an open recording. `span` is the span of
+    the turn, which ends with the response that answers it (`is_asked`).
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class LiveTurn:
 
     @property
     def segment(self) -> CallSegment | None:
-        """The segment that hears the turn; None until it is open, and if that fails."""
+        """The segment with the turn; None until it is open, and if it fails."""
         return self._segment
 
     async def hear(self, pcm16: bytes) -> None:
-        """Take more of what is said, from its beginning on and without gaps."""
+        """Add audio of the turn, from its beginning and without gaps."""
         self.heard += len(pcm16) // SAMPLE_BYTES
         self._waiting.append(pcm16)
         if self._opened.done():
             await self._bring()
 
     def is_answered_by(self, order: Order) -> bool:
-        """Whether an order asks for the answer to this turn, so far as it was heard."""
+        """Return whether an order requests the answer to this turn, as far as it was sent."""
         return not self._failed and self._rest(order) is not None
 
     async def answer(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment | None:
@@ -136,10 +136,10 @@ class LiveTurn:
             self._failed = True
 
     def _rest(self, order: Order) -> _Rest | None:
-        """What of the order's last recording has not been heard; None for another order.
+        """Return the part of the order's last recording that was not sent; None for another order.
 
-        Recordings are told apart by what they are, not by their samples, so that this takes as
-        long after an hour as after a second.
+        Recordings are compared by identity, not by samples, so that the time does not depend on
+        length.
         """
         recordings = order.attachments.recordings
         spoken = recordings[-1].data if recordings else None
@@ -178,7 +178,7 @@ class LiveTurn:
 
 
 def _spoken(order: Order, *, live: bool) -> Order:
-    """The order with a user's message behind the others that is a recording."""
+    """Return the order with an additional user message that is a recording."""
     part = AudioPart(len(order.attachments.recordings), live=live)
     message = ConversationMessage("user", (part,))
     return replace(order, messages=(*order.messages, message))

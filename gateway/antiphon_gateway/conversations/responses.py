@@ -1,8 +1,8 @@
-"""The responses of a conversation: asked for, made beside the commands, cancelled.
+"""The responses of a conversation: requested by commands, computed concurrently, and canceled.
 
-One at a time answers the conversation; a few may run out of band. A response tells through the
-same `EventSender` as the commands, and what is told next of it is decided when it is its turn: so
-no delta follows a cancel.
+One response at a time answers the conversation; a few may run out of band. Responses use the same
+`EventSender` as the commands. The next event of a response is chosen when it is its turn, so that
+no delta follows a cancellation.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Responses:
 
     @property
     def busy(self) -> bool:
-        """Whether a response is being made, or told."""
+        """Whether a response is running, or its events are being sent."""
         return bool(self._tasks)
 
     async def close(self) -> None:
@@ -90,15 +90,15 @@ class Responses:
             await self._session.close()
 
     async def settled(self) -> None:
-        """Return when all that were asked for have been told to their end."""
+        """Return when the last events of all requested responses have been sent."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def create(self, asked: CreateResponse, settings: ConversationSettings) -> None:
-        """Begin a response, made by those settings; it runs beside what is asked next.
+        """Start a response with these settings, concurrently with later commands.
 
-        Raises `ResponseUnderWay` and `ResourceExhausted` when there are as many as there may be,
-        and `InvalidArgument` when there is nothing to answer.
+        Raises `ResponseUnderWay` and `ResourceExhausted` if too many responses are running, and
+        `InvalidArgument` if there is nothing to answer.
         """
         in_conversation = not asked.out_of_band
         alike = [e for e in self._running.values() if e.in_conversation is in_conversation]
@@ -129,9 +129,9 @@ class Responses:
         cut: Callable[[int, int], bytes],
         settings: ConversationSettings,
     ) -> None:
-        """Let the stages hear a long turn while it is spoken, behind what is in the conversation.
+        """Send a long turn to the stages while it is spoken, after the items of the conversation.
 
-        `cut` brings samples of the turn. Nothing of it can be seen but that the answer is sooner.
+        `cut` returns samples of the turn. The only visible effect is an earlier answer.
         """
         if so_far is None or self.answering:
             return
@@ -148,8 +148,7 @@ class Responses:
             await self._session.hear(cut(heard, so_far.samples))
 
     def forget_turn(self) -> None:
-        """What was heard is dropped; an answer that is asked for already may be about a turn before
-        that."""
+        """Give up the turn that was sent; a requested answer may concern an earlier turn."""
         if not any(each.in_conversation for each in self._running.values()):
             self._session.forget_turn()
 
@@ -169,7 +168,7 @@ class Responses:
         raise NoResponse
 
     def cut(self, item_id: str, heard_s: float) -> bool:
-        """Keep no more of an item that is being made than was heard; false if it is not."""
+        """Truncate an item of a running response. Returns False if the item is not in one."""
         for running in self._running.values():
             if running.item_id == item_id:
                 running.heard_s = heard_s
@@ -202,10 +201,10 @@ class Responses:
         asked: CreateResponse,
         ending: Iterable[asyncio.Task[None]] = (),
     ) -> None:
-        """One response from the asking to its end.
+        """Run one response from its request to its end.
 
-        Where it waits for `ending` ones it has no order yet: it is asked for, and told, when the
-        stages have let these go and their items are whole.
+        If it waits for `ending` responses it has no order yet. The order is created when the stages
+        have ended these and their items are complete.
         """
 
         async def refuse(entry: LogEntry, error: AntiphonError) -> None:
@@ -252,7 +251,7 @@ class Responses:
     async def _follow(
         self, segment: FailoverSegment, running: RunningResponse, entry: LogEntry
     ) -> None:
-        """Tell what a segment makes until it is over."""
+        """Send the output of a segment until it is over."""
         running.answered_by(segment)
         if not running.may_call:
             await self._telling.tell(self._begin(running))
@@ -268,7 +267,7 @@ class Responses:
                 await self._tell_deltas(running, event)
 
     async def _tell_deltas(self, running: RunningResponse, event: Event) -> None:
-        """Tell what has been made unless the response was cancelled meanwhile."""
+        """Send new output, unless the response was canceled."""
         await self._telling.tell_if(
             lambda: not running.cancelled, lambda: self._deltas(running, event)
         )
@@ -303,10 +302,10 @@ class Responses:
         return (self._items.insert(item) or "") if running.in_conversation else ""
 
     async def _end(self, running: RunningResponse, ends: list[ConversationEvent]) -> None:
-        """Tell the last events of a response, which is then no longer being made.
+        """Send the last events of a response, which is then no longer running.
 
-        The conversation has what was said from the moment on in which that can no longer be cut. A
-        call that has not ended leaves it again, so that nobody carries it out.
+        The items become part of the conversation when they can no longer be truncated. A function
+        call that has not ended is removed, so that the client does not execute it.
         """
 
         def last() -> list[ConversationEvent]:
@@ -332,8 +331,8 @@ class Responses:
 def _order_of(
     items: Iterable[Item], settings: ConversationSettings, *, more: bool = False
 ) -> Order:
-    """What the stages are asked for. Raises `InvalidArgument` when nothing was said, and no `more`
-    is to come."""
+    """Return the order of a response. Raises `InvalidArgument` if there is no input and no `more`
+    follows."""
     if settings.reads_aloud:
         return _reading_of(text_to_read(items), settings)
     messages, attachments = messages_of(items, settings.instructions)

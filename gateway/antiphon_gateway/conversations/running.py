@@ -1,4 +1,4 @@
-"""A response while it is being made: what it has said so far, and the events of that."""
+"""A running response: its output so far, and the events for it."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _ENDS: Mapping[FinishReason, tuple[ReplyStatus, EndedBy]] = {
 
 
 class RunningResponse:
-    """`cancelled` is why it is to end before its time. The text of a spoken item may be ahead of
-    its audio; `heard_s` is where the client says that its listener stopped."""
+    """`cancelled` is the reason for an early end. The text of a spoken item may be ahead of its
+    audio; `heard_s` is the playback position that the client has reported."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RunningResponse:
             place.give_up()
 
     def answered_by(self, segment: CallSegment | FailoverSegment) -> None:
-        """The stages have been asked; it may have been cancelled meanwhile."""
+        """Record that the stages have been asked; the response may have been canceled before."""
         self._segment = segment
         if self.cancelled:
             segment.cancel()
@@ -129,12 +129,12 @@ class RunningResponse:
 
     @property
     def item_to_keep(self) -> Item:
-        """The message as far as it was heard."""
+        """Return the message up to the playback position."""
         return self.item if self.heard_s is None else item_as_heard(self.item, self.heard_s)
 
     @property
     def playing_s(self) -> float:
-        """How long its audio plays on, where that began with the first of it."""
+        """Return the remaining playback time, if playback began with the first audio."""
         if self._first_audio is None:
             return 0.0
         ends = self._first_audio + self._samples / self._sample_rate_hz
@@ -173,7 +173,7 @@ class RunningResponse:
 
     @property
     def may_call(self) -> bool:
-        """Whether it may call functions: then it has a message only if it says something."""
+        """Whether the response may call functions. It then has a message only if it has text."""
         return bool(self.settings.offered[0])
 
     def begins_with(self, event: Event) -> bool:

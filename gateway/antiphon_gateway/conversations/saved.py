@@ -1,8 +1,8 @@
-"""What another gateway needs to go on with a conversation, as bytes and back. Pure and bounded.
+"""Serialize a conversation for another gateway, and restore it. Pure and bounded.
 
-Texts are always in it. Recordings are as large as the time that they take, so only the latest that
-fit are: of an older one its transcript stays, if there is one, and without one the model no longer
-hears what was said.
+All texts are included. Recordings are as large as their duration, so that only the latest that fit
+are included. An older recording is replaced by its transcript. Without a transcript its content is
+lost.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def save(
 
 
 def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
-    """What was saved, where `first` are the settings of a new conversation.
+    """Restore a conversation; `first` are the settings of a new one.
 
-    Raises `InvalidArgument` for bytes that another version wrote, and `FailedPrecondition` for a
+    Raises `InvalidArgument` for bytes of another version, and `FailedPrecondition` for a
     conversation with another model.
     """
     try:
@@ -149,8 +149,10 @@ def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
 def with_delivered(
     saved: SavedConversation, delivered: Mapping[str, tuple[str, float]]
 ) -> SavedConversation:
-    """The conversation, where the items that were being made have as much text and as many seconds
-    of audio as the client has. Of a call that was being written, nothing is kept."""
+    """Return the conversation with incomplete items cut to the text and audio that the client has.
+
+    Incomplete function calls are removed.
+    """
     made = {item_id: each for each in saved.pending for item_id in each.open_items}
     items = []
     for item in saved.items:

@@ -1,7 +1,7 @@
-"""Tells a client what another gateway needs to go on, whenever that has changed.
+"""Send a client what another gateway needs to continue the conversation, after each change.
 
-A token is told between commands alone, when it has all that the commands before it have done, and
-nothing of one behind them: so a client knows which of its commands it has to send again.
+A token is sent only between commands. It includes the effects of all commands before it and none
+after it, so that a client knows which of its commands to repeat.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SealToken = Callable[[bytes], bytes]
 
 
 class Saving:
-    """Stands before the client, and sees all that it is told. `state` says the conversation's
-    settings and items."""
+    """Wraps the client, and inspects all events. `state` returns the conversation's settings and
+    items."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Saving:
         self._begun = self._done = self._audio_done = 0
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Hand events to the client, and a token behind them if it is time for one."""
+        """Send events to the client, and a token after them if one is due."""
         for event in events:
             self._note(event)
         await self._client.send(events)
@@ -86,7 +86,7 @@ class Saving:
 
     @property
     def due(self) -> bool:
-        """Whether a token is to be told now."""
+        """Whether a token is due."""
         return self._stale and not self._busy
 
     def saved(self) -> Sequence[ConversationEvent]:

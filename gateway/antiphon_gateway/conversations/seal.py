@@ -34,8 +34,8 @@ SEAL_BYTES = _MAC_BYTES + _UNTIL.size
 
 
 class Seal:
-    """Raises `InvalidArgument` for a file that will not do. When one that holds already becomes so,
-    the keys that held before go on holding, and the log says why."""
+    """Raises `InvalidArgument` for an invalid file. If the file becomes invalid later, the previous
+    keys stay valid, and an error is logged."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Seal:
         return content
 
     def _look(self) -> None:
-        """Read the file anew if it has changed; not more often than every `reload_s`."""
+        """Read the file again if it has changed, at most every `reload_s`."""
         if self._path is None or self._clock() - self._looked_at < self._reload_s:
             return
         self._looked_at = self._clock()

@@ -118,7 +118,8 @@ class ConversationShares:
 
 
 class ConversationShare:
-    """What one conversation takes. It is idle while `is_busy` says no; a busy one stays."""
+    """The resources of one conversation. Only an idle conversation, for which `is_busy` returns
+    False, may be ended."""
 
     def __init__(
         self, shares: ConversationShares, owner: str, end: Callable[[AntiphonError], None]

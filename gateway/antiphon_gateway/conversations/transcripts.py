@@ -1,9 +1,9 @@
-"""What the user says, written down by the model: beside the answers, in sessions of their own.
+"""Transcripts of the user's speech by the model, concurrent with the answers, in separate sessions.
 
-One at a time, in the order of the recordings, so that they take at most one call and one slot of
-a conversation and an answer never waits for one. Of an API key each is one of the requests in a
-minute. It is none of those at a time: with `concurrency: 1` either it or the answer that is made
-beside it would be refused, and the limit on conversations bounds how many there are.
+Recordings are transcribed one at a time and in order, so that a conversation uses at most one call
+and one slot for them, and an answer never waits for one. A transcript counts towards the requests
+per minute of an API key, but not towards its concurrency: with `concurrency: 1`, either the
+transcript or the answer would be refused. The limit of conversations limits their number.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_WAITING = 16
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A recording by its place: what waits keeps no item that was deleted meanwhile."""
+    """A waiting recording, referenced by its place, so that a deleted item can be freed."""
 
     item_id: str
     index: int
@@ -70,7 +70,7 @@ class Transcripts:
             await asyncio.gather(self._work, return_exceptions=True)
 
     async def settled(self) -> None:
-        """Return when all that were asked for have been told."""
+        """Return when the events of all requested transcripts have been sent."""
         while self._work is not None and not self._work.done():
             await asyncio.wait([self._work])
 

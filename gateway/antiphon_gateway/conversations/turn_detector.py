@@ -1,7 +1,7 @@
-"""The input audio of a conversation, and the turns in it if those are to be detected.
+"""The input audio of a conversation, and its turns if they are detected.
 
-Who appends waits for what was heard in it: so commands see what came of all audio before them, and
-a client that sends more than can be heard is slowed down at its socket.
+`append` waits until its audio has been processed. Commands therefore see the effects of all earlier
+audio, and a client that sends audio too fast is slowed down at its socket.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TurnSoFar:
 
 @dataclass(frozen=True, slots=True)
 class TurnHeard:
-    """Speech is over, and this is what was said."""
+    """The end of speech, with the turn's audio."""
 
     stopped: SpeechEnded
     recording: PcmRecording
@@ -54,9 +54,9 @@ class TurnDetector:
 
     @property
     def so_far(self) -> TurnSoFar | None:
-        """The turn that is being spoken, or that the client will end; None: there is none.
+        """The current turn, detected or ended by the client; None if there is none.
 
-        Where turns are detected, its end may be found a little before what was heard last.
+        A detected end may be slightly before the last processed audio.
         """
         buffer = self._buffer
         samples = buffer.end - buffer.start
@@ -81,8 +81,10 @@ class TurnDetector:
         return self._buffer.size_bytes
 
     def detect(self, turns: VoiceTurns | None, every_s: float | None = None) -> None:
-        """How turns are detected from now on, or (without `turns`) after how many seconds they end;
-        a turn that is being heard goes on without an end if that has changed."""
+        """Set how turns are detected, or (without `turns`) the duration after which they end.
+
+        If the setting has changed, a current turn continues without an end.
+        """
         self._every_s = every_s
         if turns != self._turns:
             self._turns = turns
@@ -122,7 +124,7 @@ class TurnDetector:
         return new_id("item"), recording
 
     def commit(self) -> tuple[str, PcmRecording]:
-        """What is there becomes a message, of the id that its speech was told with.
+        """Turn the buffered audio into a message, with the id of its speech events.
 
         Raises `NoAudio`.
         """
@@ -131,13 +133,13 @@ class TurnDetector:
         return self._forget_speech() or new_id("item"), recording
 
     def clear(self) -> None:
-        """Drop what is there; who speaks is heard as if he began now."""
+        """Drop the buffered audio; current speech counts as if it began now."""
         self._buffer.clear()
         self._number += 1
         self._forget_speech()
 
     def time_out(self) -> tuple[SilencePassed, PcmRecording] | None:
-        """The silence so far becomes a message; None when nothing has been heard at all."""
+        """Turn the silence so far into a message; None if no audio has arrived."""
         if self._buffer.end == self._buffer.start:
             return None
         start_s = self._buffer.seconds(self._buffer.start)
@@ -179,14 +181,14 @@ class TurnDetector:
         return TurnHeard(SpeechEnded(item_id, end_s), recording)
 
     def _forget_speech(self) -> str:
-        """Nobody speaks any more; the id of what was being said."""
+        """End the current speech, and return its id."""
         item_id, self._speech_id = self._speech_id, ""
         if self._ear is not None and self._ear.speaking:
             self._ear.forget()
         return item_id
 
     def _stop_listening(self) -> None:
-        """Hear what follows as if nothing had been heard."""
+        """Process later audio as if no audio had come before."""
         self._ear, self._speech_id = None, ""
         self._number += 1
         self._trim()
