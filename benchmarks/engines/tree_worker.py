@@ -25,6 +25,10 @@ import torch
 if not Path("services/antiphon_services").is_dir():
     sys.modules["antiphon_services"] = importlib.import_module("services")
     sys.modules["antiphon_testkit"] = importlib.import_module("antiphon.testing")
+# One without a package of values has each beside the others.
+if not Path("antiphon/values").is_dir():
+    for value in ("chunk", "conversation", "sampling", "segment"):
+        sys.modules[f"antiphon.values.{value}"] = importlib.import_module(f"antiphon.{value}")
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
