@@ -1,13 +1,13 @@
-"""`python -m antiphon_tools.chaos`: breaks a fleet on this machine, and checks what listeners hear.
+"""`python -m antiphon_tools.chaos`: break a fleet on this machine, and compare the answers.
 
-Two replicas of each stage and a gateway run as processes. In each round some listeners are
-answered while one process is killed, frozen, slowed down or left without descriptors. Every answer
-must be the undisturbed one, to the id, the frame and the sample; then no stage may hold anything.
-The gateway itself may be killed, too: listeners ask for the rest of their answers when it is back.
-What does not hold ends the run, with the seed that draws the same rounds again.
+Two replicas of each stage and a gateway run as processes. In each round, one process is killed,
+frozen, slowed down or deprived of descriptors while listeners receive answers. Every answer must
+equal the undisturbed one, to the id, the frame and the sample. Afterwards no stage may hold
+anything. If the gateway is killed, listeners request the rest of their answers when it is back.
+A failed check ends the run and prints the seed that reproduces the rounds.
 
-With `--faults kill` alone one answer at a time is made, and each kill hits the replica that makes
-it. What does not hold is told, and the run goes on. `--replicas 1` shows how soon it is an error.
+With only `--faults kill`, one answer runs at a time, and each kill hits the replica that makes
+it. A failed check is reported and the run continues. `--replicas 1` shows how soon it is an error.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def _check_room(model: HubId, total: int, storage: Path, settings: HubSettings) 
 
 @contextlib.contextmanager
 def _about(model: HubId) -> Iterator[None]:
-    """Errors about files in the cache say whose they are."""
+    """Add the model's id to errors about files in the cache."""
     try:
         yield
     except AntiphonError as error:

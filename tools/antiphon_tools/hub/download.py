@@ -59,7 +59,7 @@ class _Stopped(Exception):
 
 
 class _Interrupted(Exception):
-    """The hub's answer ended early, or said that a later one may succeed."""
+    """The hub's response ended early or was a retryable error."""
 
 
 class Downloads:

@@ -31,7 +31,7 @@ def layout_of(pipeline: Pipeline, paths: Collection[str]) -> CheckpointFiles:
 
 
 def description_files(layout: CheckpointFiles, paths: Collection[str]) -> list[str]:
-    """What says how the weights are to be read: small files, and the indexes of weights."""
+    """Files that describe the weights: small files, and the indexes of weights."""
     indexes = {_index(folder, paths) for folder in layout.folders}
     return sorted(
         path

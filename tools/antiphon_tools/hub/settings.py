@@ -1,6 +1,6 @@
-"""How a hub is reached and where its files are kept, with the command-line options that say so.
+"""Endpoint, token and cache of a hub, with their command-line options.
 
-What is not set comes from huggingface_hub's environment variables: HF_ENDPOINT, HF_TOKEN, HF_HOME,
+Defaults come from huggingface_hub's environment variables: HF_ENDPOINT, HF_TOKEN, HF_HOME,
 HF_HUB_CACHE and HF_HUB_OFFLINE.
 """
 

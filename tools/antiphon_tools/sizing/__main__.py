@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.sizing COMMAND`: plans capacity; --help says what there is."""
+"""`python -m antiphon_tools.sizing COMMAND`: plan capacity; --help lists the commands."""
 
 from __future__ import annotations
 
