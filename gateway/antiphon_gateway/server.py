@@ -37,6 +37,7 @@ from antiphon_gateway.endpoints.openai.listings import listing_routes
 from antiphon_gateway.endpoints.openai.openapi import document_routes
 from antiphon_gateway.endpoints.openai.read_aloud.request import SPEECH
 from antiphon_gateway.endpoints.openai.transcribe.request import TRANSCRIPTIONS
+from antiphon_gateway.endpoints.openai.transcribe.translation import TRANSLATIONS
 from antiphon_gateway.endpoints.realtime.endpoint import RealtimeEndpoint
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.fleet_metrics import FleetMetrics
@@ -50,7 +51,7 @@ from antiphon_gateway.serving.http_server import SHUTDOWN_GRACE_S, HttpServer, l
 from antiphon_gateway.serving.metrics_endpoint import MetricsEndpoint
 from antiphon_gateway.serving.tls import server_tls
 
-HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS)
+HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS, TRANSLATIONS)
 """What POST requests of OpenAI's API go to."""
 
 # A client that has no call for so long connects anew for the next, without noticing.

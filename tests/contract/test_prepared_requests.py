@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_gateway.media.vision_in import File
+from antiphon_gateway.orders import preparing
 from antiphon_gateway.orders.order import Order
 from benchmarks.hostile import files
 from tests.contract.failing_stages import Failing, failing
@@ -109,6 +111,24 @@ async def test_an_image_is_in_each_session_of_an_answer_that_is_continued() -> N
         sessions = [each for fake in replicas.fakes[THINKER] for each in fake.sessions]
         images = [from_tensors(each.input.tensors).images for each in sessions if each.input]
     assert [[each.tobytes() for each in given] for given in images] == [[PNG], [PNG]]
+
+
+async def test_decoding_takes_of_the_time_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, decode = 100.0, MediaDecoder.decode
+
+    async def slow(*arguments: Any) -> Tensor:
+        nonlocal now_s
+        now_s += 3.0
+        return await decode(*arguments)
+
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    async with serve_gateway() as served:
+        monkeypatch.setattr(MediaDecoder, "decode", slow)
+        monkeypatch.setattr(preparing, "time", clock)
+        asked = replace(order(), timeout_s=10.0, start_within_s=5.0)
+        prepared = await served.gateway.calls.prepare(asked)
+    assert (prepared.order.timeout_s, prepared.order.start_within_s) == (7.0, 2.0)
+    assert (asked.timeout_s, asked.start_within_s) == (10.0, 5.0)
 
 
 async def test_files_of_a_request_that_would_be_denied_are_not_decoded(

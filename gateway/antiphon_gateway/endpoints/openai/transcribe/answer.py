@@ -8,6 +8,7 @@ import msgspec
 
 from antiphon.errors import AntiphonError
 from antiphon_gateway.endpoints.http.errors import error_json
+from antiphon_gateway.endpoints.http.json_body import invalid
 from antiphon_gateway.endpoints.http.server_sent import CONTENT_TYPE as SERVER_SENT
 from antiphon_gateway.endpoints.http.server_sent import server_sent
 from antiphon_gateway.endpoints.http.transcription_usage import DurationUsage, transcription_usage
@@ -36,17 +37,39 @@ FORMATS: Mapping[str, str] = {
     "vtt": "text/vtt; charset=utf-8",
 }
 """The formats of a whole transcript, with their media types."""
+_STREAMED = ("json", "text")
 UNDETERMINED = "und"
 """ISO 639's code for a language that nobody has told."""
 
 
+def checked_format(wanted: str, *, streamed: bool) -> str:
+    """The name of one of `FORMATS`. Raises `InvalidArgument` for another, or if a `streamed` answer
+    cannot have it."""
+    name = wanted.strip().lower()
+    if name not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise invalid("response_format", f"no format {name!r}; there are: {known}")
+    if streamed and name not in _STREAMED:
+        raise invalid("response_format", f"{name} does not go with stream: true")
+    return name
+
+
 class WholeTranscript:
-    """The transcript in one of `FORMATS`. `language` and `temperature` are what the client said."""
+    """The transcript in one of `FORMATS`. `language` and `temperature` are what the client said,
+    `task` is OpenAI's name of what was asked for."""
 
     streamed = False
     encoding = None
 
-    def __init__(self, wanted: str, language: str = "", temperature: float | None = None) -> None:
+    def __init__(
+        self,
+        wanted: str,
+        language: str = "",
+        temperature: float | None = None,
+        *,
+        task: str = "transcribe",
+    ) -> None:
+        self._task = task
         self.content_type = FORMATS[wanted]
         self._wanted = wanted
         self._language = language or UNDETERMINED
@@ -90,7 +113,7 @@ class WholeTranscript:
         return Transcription(
             text,
             DurationUsage(seconds),
-            "transcribe",
+            self._task,
             self._language,
             seconds,
             whole_segment(text, seconds, self._tokens, self._logprobs, self._temperature),

@@ -20,13 +20,14 @@ from antiphon_gateway.endpoints.openai.transcribe.answer import (
     FORMATS,
     TranscriptEvents,
     WholeTranscript,
+    checked_format,
 )
 from antiphon_gateway.endpoints.openai.transcribe.schema import Transcription, TranscriptionForm
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.orders.transcribing import transcription_order
 
-_STREAMED = ("json", "text")
+_DIARIZED = "diarized_json"
 _NO_SPEAKERS = "the model does not tell speakers apart"
 _GRANULARITIES = ("segment", "word")
 UNSUPPORTED: Mapping[str, Unsupported] = {
@@ -40,8 +41,8 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "known_speaker_names": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
     "known_speaker_references": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
     # vLLM's and other servers'.
-    "to_language": Unsupported(remedy="ask a chat to translate"),
-    "task": Unsupported(("transcribe",), "ask a chat to translate"),
+    "to_language": Unsupported(remedy="ask /v1/audio/translations, or a chat, to translate"),
+    "task": Unsupported(("transcribe",), "ask /v1/audio/translations to translate"),
     "frequency_penalty": Unsupported(("0", "0.0")),
     "presence_penalty": Unsupported(("0", "0.0")),
     "min_p": Unsupported(("0", "0.0")),
@@ -58,19 +59,14 @@ def read_transcription(
     if not form.model:
         raise invalid("model", "is empty")
     check_unsupported(form, UNSUPPORTED)
-    wanted = form.response_format.strip().lower()
     language = form.language if form.language and form.language.lower() != "auto" else ""
-    if wanted == "diarized_json":
+    if form.response_format.strip().lower() == _DIARIZED:
         raise NotImplementedYet(
-            f"response_format: {wanted!r} is not supported; {_NO_SPEAKERS}; "
+            f"response_format: {_DIARIZED!r} is not supported; {_NO_SPEAKERS}; "
             f"use one of: {', '.join(FORMATS)}",
             field="response_format",
         )
-    if wanted not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise invalid("response_format", f"no format {wanted!r}; there are: {known}")
-    if form.stream and wanted not in _STREAMED:
-        raise invalid("response_format", f"{wanted} does not go with stream: true")
+    wanted = checked_format(form.response_format, streamed=bool(form.stream))
     _check_granularities(form.timestamp_granularities)
     order = transcription_order(
         Recording("file", form.file),

@@ -1,0 +1,96 @@
+"""`/v1/audio/translations`: a transcript in English, by an instruction to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from antiphon.values.sampling import SamplingRequest
+from antiphon_gateway.endpoints.http.fields import Unsupported, or_all, or_unset
+from antiphon_gateway.endpoints.http.form_body import FORM, FormFile
+from antiphon_gateway.endpoints.http.json_body import invalid
+from antiphon_gateway.endpoints.openai.endpoint import (
+    EVENTS,
+    JSON,
+    EndpointMessages,
+    FormEndpoint,
+    RequestContext,
+)
+from antiphon_gateway.endpoints.openai.transcribe.answer import (
+    TranscriptEvents,
+    WholeTranscript,
+    checked_format,
+)
+from antiphon_gateway.endpoints.openai.transcribe.schema import Transcription
+from antiphon_gateway.media.audio_in import Recording
+from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.transcribing import transcription_order
+
+INSTRUCTION = "Translate what the audio says into English. Answer with the translation alone."
+LANGUAGE = "english"
+"""OpenAI's name of the language of every translation."""
+UNSUPPORTED: Mapping[str, Unsupported] = {
+    # vLLM's.
+    "language": Unsupported(remedy="the model hears it; name it in the prompt"),
+    "to_language": Unsupported(("en",), "only English is supported; ask a chat to translate"),
+}
+"""Fields that are known and not supported."""
+
+
+class TranslationForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A request. `prompt` is what is known of the recording."""
+
+    file: FormFile
+    model: str
+    prompt: str | None = None
+    response_format: str = "json"
+    temperature: float | None = None
+    # vLLM's.
+    stream: bool | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    max_completion_tokens: int | None = None
+
+
+def read_translation(
+    form: TranslationForm, visit: RequestContext
+) -> tuple[Order, WholeTranscript | TranscriptEvents]:
+    """Read a form. Raises `InvalidArgument` with the field."""
+    if not form.model:
+        raise invalid("model", "is empty")
+    wanted = checked_format(form.response_format, streamed=bool(form.stream))
+    order = transcription_order(
+        Recording("file", form.file),
+        INSTRUCTION,
+        model=form.model,
+        prompt=form.prompt or "",
+        sampling=SamplingRequest(
+            temperature=form.temperature,
+            top_k=or_all(form.top_k),
+            top_p=form.top_p,
+            repetition_penalty=form.repetition_penalty,
+            seed=or_unset(form.seed),
+            max_tokens=or_unset(form.max_completion_tokens),
+            top_logprobs=0 if wanted == "verbose_json" else None,
+        ),
+    )
+    if form.stream:
+        return order, TranscriptEvents()
+    return order, WholeTranscript(wanted, LANGUAGE, form.temperature, task="translate")
+
+
+TRANSLATIONS = FormEndpoint(
+    "/v1/audio/translations",
+    TranslationForm,
+    read_translation,
+    EndpointMessages(
+        "Translates what a recording says into English.",
+        TranslationForm,
+        {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
+        FORM,
+    ),
+    UNSUPPORTED,
+)
