@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -52,6 +53,37 @@ SHARED = (
     "tools/antiphon_tools/vllm_cpu",
 )
 """Where no family and no stage may be named; what is a family's own within is left out."""
+SHARED_NAMES = {
+    # The two ends of a link, a value with its form on the wire, tables by name, and a stage as its
+    # client and its server have it.
+    "antiphon": {
+        *("agreement", "connection", "link", "links"),
+        *("conversation", "history", "logprobs", "options"),
+        *("registry", "stage"),
+    },
+    # The parts of an endpoint, and what a conversation has inside and at its endpoints.
+    "gateway": {
+        *("answer", "endpoint", "request", "schema"),
+        *("errors", "events", "items", "settings"),
+    },
+    # The parts of a stage, which each family and each engine has.
+    "services": {
+        *("architectures", "audio", "blocks", "checkpoint", "decoder", "engine", "fields", "flow"),
+        *("front_end", "generation", "kernels", "layer", "load", "loading", "model", "module"),
+        *("modules", "prompt", "reference", "rows", "talker", "tokenizer", "towers", "vocoder"),
+        *("voice_options", "voices", "warm_up"),
+    },
+    # The parts of a tiny checkpoint, which each family has.
+    "testkit": {
+        *("margins", "reference", "tensor_shapes", "tiny_checkpoint", "tiny_config", "tiny_shape"),
+        *("tiny_tokenizer", "tiny_weights"),
+    },
+    # The parts of a tool.
+    "tools": {
+        *("command_line", "fleet", "launcher", "measured", "plan", "report", "selection", "served"),
+    },
+}
+"""Names that several modules of a package have, as they stand for one idea in several places."""
 NAMES_WITHOUT_MEANING = {
     "base", "common", "core", "data", "handler", "handlers", "helper", "helpers",
     "info", "manager", "managers", "mixin", "mixins", "util", "utils",
@@ -339,6 +371,25 @@ def test_names_of_modules_say_what_is_inside() -> None:
         for path in paths
         if NAMES_WITHOUT_MEANING & {path.stem.removeprefix("_"), *path.parts[:-1]}
     ]
+
+
+def _repeated_names(root: Path, package: str) -> set[str]:
+    """Names that two or more modules of a package have."""
+    generated = root / GENERATED.relative_to(ROOT)
+    names = Counter(
+        path.stem for path in (root / package).rglob("*.py") if generated not in path.parents
+    )
+    return {name for name, count in names.items() if count > 1 and not name.startswith("__")}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_modules_of_one_name_stand_for_one_idea(tmp_path: Path, package: str) -> None:
+    """A stack trace or an open file is then known by its name."""
+    assert _repeated_names(ROOT, package) == SHARED_NAMES[package]
+    for folder in ("one", "other"):
+        (tmp_path / package / folder).mkdir(parents=True)
+        (tmp_path / package / folder / "segment.py").touch()
+    assert _repeated_names(tmp_path, package) == {"segment"}
 
 
 def _classes(root: Path) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from antiphon.v1 import demand_pb2, demand_pb2_grpc
 from antiphon_gateway.admission.admission import AdmissionRequest
 from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.changes import ChangeSignal
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.scaler.demand import Capacity
 from antiphon_gateway.scaler.scaler import Scaler

@@ -15,7 +15,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
 from antiphon.values.conversation import ConversationMessage, TextPart
 from antiphon_gateway.calls.calls import Calls
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.orders.order import Order

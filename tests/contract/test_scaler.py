@@ -9,7 +9,7 @@ import pytest
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import ResourceExhausted
 from antiphon_gateway.admission.reservation import Admission
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.scaler.demand import Capacity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from tests.contract.scaler_site import SPOKEN, Other, Site, meet
 
 GENEROUS_S = 3600.0

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.fleet.replica_watch import ReplicaWatch
 from antiphon_testkit.certificates import make_service_certificates

@@ -14,7 +14,7 @@ import pytest
 from antiphon.values.segment import FinishReason
 from antiphon_gateway.fleet import replica_watch
 from antiphon_gateway.fleet.cpu_pressure import CpuPressure
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.fleet.replica_watch import ReplicaWatch
 from tests.contract.fake_stages import (

@@ -22,8 +22,8 @@ from antiphon_gateway.changes import ChangeSignal
 from antiphon_gateway.fleet.accepted import Accepted
 from antiphon_gateway.fleet.assignment import Assignment
 from antiphon_gateway.fleet.discovery.chosen import discovery_of
-from antiphon_gateway.fleet.discovery.endpoint import Discovery, Endpoint
 from antiphon_gateway.fleet.discovery.following import follow
+from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery, Endpoint
 from antiphon_gateway.fleet.lineup import (
     Edges,
     Lineup,

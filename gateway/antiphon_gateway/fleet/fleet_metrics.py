@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from antiphon_gateway.fleet.discovery.endpoint import STATES as ENDPOINT_STATES
+from antiphon_gateway.fleet.discovery.replica_endpoint import STATES as ENDPOINT_STATES
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.picker import PickReason
 from antiphon_gateway.fleet.replica import STATES

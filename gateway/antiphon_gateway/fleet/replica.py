@@ -22,7 +22,7 @@ from antiphon.transport.mutual_tls import ServiceTls, open_channel
 from antiphon.v1 import stage_pb2
 from antiphon.wire.status import is_typed
 from antiphon.wire.stubs import stage_stub
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.picker import Location
 
 if TYPE_CHECKING:

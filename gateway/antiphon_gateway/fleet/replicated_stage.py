@@ -12,7 +12,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ErrorCode, Unavailable
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.outliers import Outliers
 from antiphon_gateway.fleet.picker import PickReason, Pool
 from antiphon_gateway.fleet.replica import Replica, ReplicaState

@@ -8,8 +8,8 @@ from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.fleet.discovery.chosen import GATEWAY
-from antiphon_gateway.fleet.discovery.endpoint import Discovery
 from antiphon_gateway.fleet.discovery.kubernetes import KubernetesEndpoints
+from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery
 from antiphon_gateway.fleet.discovery.static import StaticAddresses
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.replicated_stage import ReplicatedStage

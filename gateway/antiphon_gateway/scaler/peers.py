@@ -19,8 +19,8 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import demand_pb2
 from antiphon.wire.stubs import demand_stub
 from antiphon_gateway.changes import ChangeSignal
-from antiphon_gateway.fleet.discovery.endpoint import Discovery, Endpoint
 from antiphon_gateway.fleet.discovery.following import follow
+from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery, Endpoint
 from antiphon_gateway.scaler.demand import GatewayWants, RoleWants
 
 log = logging.getLogger("gateway.scaler")

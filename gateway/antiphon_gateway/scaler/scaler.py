@@ -18,7 +18,7 @@ from antiphon.transport.listening import listen_at
 from antiphon.v1 import demand_pb2, demand_pb2_grpc
 from antiphon_gateway.admission.reservation import Admission
 from antiphon_gateway.changes import ChangeSignal
-from antiphon_gateway.fleet.discovery.endpoint import Discovery
+from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery
 from antiphon_gateway.scaler.demand import Capacity, demand_of, target_of
 from antiphon_gateway.scaler.external_scaler import ExternalScaler
 from antiphon_gateway.scaler.own_demand import LONGEST_INTERVAL_S, SHORTEST_INTERVAL_S, OwnDemand

@@ -161,7 +161,7 @@ class Planner:
         raise FailedPrecondition(
             f"no fleet keeps the goal: with {LARGEST_GROWTH} times what the work needs it is "
             "missed still. One call alone may take longer (see `simulate` with a small --rate), or "
-            "the gateways are too few (--gateways, gateway.queue.max_calls of --measured)"
+            "the gateways are too few (--gateways, gateway.max_calls of --measured)"
         )
 
 

@@ -11,7 +11,7 @@ from antiphon.errors import InvalidArgument, Unauthenticated
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.endpoints.http.authorization import credentials_of
 from antiphon_gateway.endpoints.http.json_response import json_response
-from antiphon_gateway.fleet.health import health_report
+from antiphon_gateway.fleet.health_report import health_report
 from antiphon_gateway.keys.identities import Identities
 
 

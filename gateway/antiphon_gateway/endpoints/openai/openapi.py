@@ -19,7 +19,7 @@ from antiphon_gateway.endpoints.http.stage_sampling import body_type
 from antiphon_gateway.endpoints.openai.endpoint import JSON, EndpointMessages, HttpEndpoint
 from antiphon_gateway.endpoints.openai.listings import ModelCard, ModelList, VersionCard, VoiceList
 from antiphon_gateway.fleet.fleet import Fleet
-from antiphon_gateway.fleet.health import HealthReport
+from antiphon_gateway.fleet.health_report import HealthReport
 from antiphon_gateway.outputs import OUTPUTS
 
 REFERENCE = "#/components/schemas/{name}"

@@ -6,8 +6,8 @@ import msgspec
 
 from antiphon.deployment.schema import Deployment, DiscoveryConfig
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.fleet.discovery.endpoint import Discovery
 from antiphon_gateway.fleet.discovery.kubernetes import KubernetesEndpoints
+from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery
 from antiphon_gateway.fleet.discovery.static import StaticAddresses
 
 GATEWAY = "gateway"

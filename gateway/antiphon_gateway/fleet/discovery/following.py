@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 
-from antiphon_gateway.fleet.discovery.endpoint import Discovery, Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery, Endpoint
 
 log = logging.getLogger("gateway")
 

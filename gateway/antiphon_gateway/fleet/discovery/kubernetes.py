@@ -19,8 +19,8 @@ import msgspec
 
 from antiphon.deployment.schema import DiscoveryConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.discovery.reflector import Reflector
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.discovery.slices import EndpointSlice, WatchEvent
 
 log = logging.getLogger("gateway")

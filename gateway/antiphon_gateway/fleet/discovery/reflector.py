@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from antiphon.deployment.address import joined
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.discovery.slices import SERVICE_LABEL, EndpointSlice, SliceEndpoint
 
 _FAMILIES = ("IPv4", "IPv6")

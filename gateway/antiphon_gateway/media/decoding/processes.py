@@ -32,7 +32,7 @@ from antiphon.errors import Unavailable
 from antiphon.values.chunk import Tensor
 from antiphon_gateway.admission.fair_slots import FairSlots
 from antiphon_gateway.media.decoding.bounds import SPARE_S, RecordingTooLong, RejectedRecording
-from antiphon_gateway.media.decoding.messages import (
+from antiphon_gateway.media.decoding.decode_messages import (
     COSTLY,
     FAILED,
     MAX_PACKET_BYTES,
@@ -75,7 +75,7 @@ MEMORY_BYTES = 768 << 20
 """Address space of a child, its libraries included."""
 _SAMPLE_BYTES = 4
 _PIECE_BYTES = 1 << 20
-_MODULE = "antiphon_gateway.media.decoding.server"
+_MODULE = "antiphon_gateway.media.decoding.decode_server"
 _ROOTS = (Path(__file__).parents[3], Path(antiphon.__file__).parents[1])
 """The directories that this package and the library are imported from."""
 # What a child needs of the environment; not the gateway's secrets.

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.discovery.reflector import Reflector
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.discovery.slices import EndpointSlice
 from antiphon_testkit.fake_kubernetes import endpoint
 

@@ -19,8 +19,8 @@ import yaml
 from antiphon.deployment.schema import DiscoveryConfig
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.fleet.discovery import kubernetes_api
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
 from antiphon_gateway.fleet.discovery.kubernetes import KubernetesEndpoints
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_testkit.fake_kubernetes import FakeApi, endpoint, serve_api
 from tests.own_records import records_of
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from antiphon_gateway.fleet.discovery.endpoint import Discovery, Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery, Endpoint
 from antiphon_gateway.fleet.discovery.static import StaticAddresses
 
 

@@ -7,7 +7,7 @@ import itertools
 from dataclasses import replace
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon_gateway.fleet.discovery.endpoint import Endpoint
+from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.replicated_stage import AT_ONCE, ReplicatedStage
 
 MANY = [

@@ -29,7 +29,7 @@ from antiphon_gateway.media.decoding.bounds import (
     RecordingTooLong,
     RejectedRecording,
 )
-from antiphon_gateway.media.decoding.messages import (
+from antiphon_gateway.media.decoding.decode_messages import (
     COSTLY,
     FAILED,
     MAX_PACKET_BYTES,
