@@ -84,6 +84,6 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "antiphon --version prints the version. antiphon COMMAND --help lists its options.",
+            "`antiphon --version`: the version. `antiphon COMMAND --help`: its options.",
         )
     )

@@ -106,18 +106,21 @@ def main(load: Load, argv: Sequence[str] | None = None, *, prog: str | None = No
 
 
 def _parser(prog: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=prog, description="Serves one stage over gRPC.")
-    parser.add_argument("role", help="which of the pipeline's stages")
-    parser.add_argument("--config", type=Path, help="deployment file (YAML)")
-    parser.add_argument("--model", type=Path, help="checkpoint directory; overrides the file's")
-    parser.add_argument("--listen", help="address to listen on, host:port; port 0 picks one")
-    parser.add_argument("--metrics-listen", help="address of the metrics endpoint, host:port")
-    parser.add_argument("--health-listen", help="address of the port for probes, host:port")
-    parser.add_argument("--name", help="what others call this process in series; else its host's")
-    parser.add_argument(
-        "--announce-fd", type=int, help="file descriptor to write `listening` and `ready` lines to"
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        usage="%(prog)s ROLE [OPTION ...]",
+        description="Serves one stage of a model over gRPC.",
     )
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning"))
+    parser.add_argument("role", metavar="ROLE", help="stage of the pipeline")
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
+    add("--model", type=Path, metavar="DIR", help="checkpoint directory (the deployment file's)")
+    add("--listen", metavar="ADDRESS", help="gRPC, host:port; port 0 takes a free one")
+    add("--metrics-listen", metavar="ADDRESS", help="metrics over HTTP, host:port")
+    add("--health-listen", metavar="ADDRESS", help="probes over gRPC, host:port")
+    add("--name", help="name of this process in metrics (the host's)")
+    add("--announce-fd", type=int, metavar="FD", help="writes `listening` and `ready` to this file")
+    add("--log-level", default="info", choices=("debug", "info", "warning"), help="(info)")
     return parser
 
 

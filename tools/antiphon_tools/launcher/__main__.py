@@ -41,14 +41,14 @@ def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve
     """`up`, with the checkpoint as the first argument. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog=prog,
+        usage=f"{prog} [MODEL] [OPTION ...]",
         description="Serves a model: each stage and the gateway as a process on this machine.",
     )
     parser.add_argument(
         "model",
         nargs="?",
         metavar="MODEL",
-        help="checkpoint directory, or id of the Hugging Face hub (the small one that comes with "
-        "antiphon)",
+        help="directory, or ORG/NAME of the hub (the demo model)",
     )
     _add_up(parser)
     parser.set_defaults(command="up")
@@ -170,41 +170,39 @@ def command_line() -> argparse.ArgumentParser:
 
 def _add_up(up: argparse.ArgumentParser) -> None:
     """Add the options of `up`, except the model."""
-    up.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
-    up.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        help="address on which the gateway listens (localhost; :: for all addresses)",
-    )
-    up.add_argument("--port", type=int, help="port of its HTTP endpoint (8000); 0: a free port")
-    up.add_argument(
+    add = up.add_argument
+    add("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
+    add("--host", metavar="ADDRESS", help="where the gateway listens (localhost; :: is all)")
+    add("--port", type=int, help="HTTP port of the gateway (8000); 0 takes a free one")
+    add(
         "--grpc-port",
         type=int,
         metavar="PORT",
-        help="port of its gRPC endpoint (50050; a free port if --config sets none)",
+        help="gRPC port of the gateway (50050; with --config, free)",
     )
-    up.add_argument(
+    add(
         "--on-exit",
         choices=("restart", "stop"),
         default="restart",
-        help="reaction to an exit after all were ready: restart the process, with growing delays "
-        "(restart), or stop everything with status 1 (stop)",
+        metavar="ACTION",
+        help="if a process ends: restart it (default), or stop all",
     )
-    up.add_argument(
+    # Values end at the next option, so a model comes before them.
+    add(
         "--stage",
         action="extend",
         nargs="+",
         default=[],
-        metavar="ROLE.KEY=VALUE",
-        help="a stage's setting, overriding the deployment file: --stage ROLE.device=cuda:1",
+        metavar="SETTING",
+        help="setting of a stage, such as ROLE.device=cuda:1",
     )
-    up.add_argument(
+    add(
         "--replicas",
         action="extend",
         nargs="+",
         default=[],
-        metavar="ROLE=NUMBER",
-        help="number of processes of a stage: --replicas ROLE=2 (1)",
+        metavar="COUNT",
+        help="processes of a stage, such as ROLE=2",
     )
     add_hub_options(up)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from antiphon_tools.sizing.offered import KINDS
 
 DESCRIPTION = """\
-How many replicas, GPUs and how much money a load takes, by a simulation of measured stages.
-docs/sizing.md goes through an example."""
+Replicas, GPUs and costs of a load, by a simulation of measured stages.
+docs/sizing.md has an example."""
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
