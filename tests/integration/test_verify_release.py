@@ -19,6 +19,8 @@ from antiphon.runtime.engine import InputChunk, LoadedStage
 from antiphon.values.history import History
 from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.drive_engine import SegmentOutput
+from antiphon_testkit.mimo_audio.tiny_checkpoint import LANGUAGE_MODEL, build_tiny_mimo
+from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3
@@ -48,6 +50,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_omni3(folder / "omni3", SMALL)
     build_omni25(folder / "omni25")
     build_tiny_tts(folder / "tts")
+    build_tiny_mimo(folder / "mimo")
+    build_tiny_ming(folder / "ming")
     return folder
 
 
@@ -119,6 +123,67 @@ def test_tts_equals_float32_and_says_that_it_hears_nothing(
     assert "text" not in report
     assert "--transcriber DIR" in report["hearing"]["not_measured"]
     assert report["speed"]["answers"] == 1
+
+
+def test_mimo_equals_float32_in_text_and_frames_and_hears_itself(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    """Its talker makes both."""
+    model = checkpoints / "mimo" / LANGUAGE_MODEL
+    status, report = verify(model, tmp_path, "--frames", "24", "--spoken-frames", "64")
+    assert status == 0
+    assert report["doubts"] == []
+    assert report["text"]["agreement"] == 1.0
+    assert report["text"]["places"] == report["reference"]["tokens"] > 0
+    assert report["codes"] == {
+        "frames": report["reference"]["frames"],
+        "first_code_agreement": 1.0,
+        "equal_codes": 1.0,
+    }
+    assert report["codes"]["frames"] > 0
+    assert report["audio"]["largest_error"] < 1e-4
+    assert report["speed"]["answers"] == 1
+    assert report["hearing"]["transcriber"] == LANGUAGE_MODEL
+
+
+def test_frames_that_differ_from_the_references_are_counted(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = command.ask_reference
+
+    def another(*given: Any) -> list[Any]:
+        [answer] = ask(*given)
+        codes = answer.codes.copy()
+        codes[0, 0] += 1
+        return [replace(answer, codes=codes)]
+
+    monkeypatch.setattr(command, "ask_reference", another)
+    for model, frames in (("ming", "3"), (f"mimo/{LANGUAGE_MODEL}", "24")):
+        *_, report = verify(
+            checkpoints / model,
+            tmp_path / model,
+            *("--compared-only", "--frames", frames, "--context", "1024"),
+        )
+        figures = report["codes"]
+        if model == "ming":
+            assert figures["largest_error"] >= 0.99
+            assert figures["frames_made"] == figures["frames"]
+        else:
+            assert figures["first_code_agreement"] < 1.0
+            assert figures["equal_codes"] < 1.0
+
+
+def test_latents_equal_float32(checkpoints: Path, tmp_path: Path) -> None:
+    status, report = verify(
+        checkpoints / "ming", tmp_path, "--spoken-frames", "3", "--context", "1024"
+    )
+    assert status == 0
+    frames = report["reference"]["frames"]
+    assert report["codes"]["frames_made"] == report["codes"]["frames"] == frames > 0
+    assert report["codes"]["largest_error"] < 1e-4
+    assert report["audio"]["largest_error"] < 1e-4
+    assert report["speed"]["audio_s"] > 0
+    assert "--transcriber DIR" in report["hearing"]["not_measured"]
 
 
 def test_another_checkpoint_transcribes(checkpoints: Path, tmp_path: Path) -> None:

@@ -26,9 +26,6 @@ from transformers.utils import logging
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import Pipeline
-from antiphon.pipelines.qwen2_5_omni import PIPELINE as OMNI25
-from antiphon.pipelines.qwen3_omni import PIPELINE as OMNI3
-from antiphon.pipelines.qwen3_tts import PIPELINE as TTS
 from antiphon.pipelines.registry import pipeline_of
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
@@ -36,11 +33,14 @@ from antiphon_tools.device import NoDevice, facts, require
 from antiphon_tools.load.machine import machine
 from antiphon_tools.verify_release import stages
 from antiphon_tools.verify_release.answers import Truth
+from antiphon_tools.verify_release.families import FAMILIES, Family, family_of
 from antiphon_tools.verify_release.forced import (
     AUDIO,
     Inputs,
     as_inputs,
     code_figures,
+    group_figures,
+    latent_figures,
     question_input,
     sample_figures,
     text_figures,
@@ -63,15 +63,6 @@ from antiphon_tools.verify_release.truth import (
     reference_name,
 )
 
-ROLES = {
-    OMNI3.name: ("thinker", "talker", "code2wav"),
-    OMNI25.name: ("thinker", "talker", "token2wav"),
-    TTS.name: ("", "talker", "code2wav"),
-}
-"""Of each family, which makes text (if one does), which codes, and which audio."""
-PIPELINES = {each.name: each for each in (OMNI3, OMNI25, TTS)}
-HEARING = (OMNI3.name, OMNI25.name)
-"""Families that transcribe recordings."""
 IN_DOUBT, NOTHING = 1, 2
 CLEAR_GAP = 1.0
 """Between the reference's two highest logits: bfloat16 rounds logits of 30 by 0.1, and sums of many
@@ -90,13 +81,14 @@ def main(
     try:
         require(_device("--device", options.device))
         pipeline = pipeline_of(options.model)
+        family = family_of(pipeline, options.model)
         _check(options, pipeline)
         options.out.mkdir(parents=True, exist_ok=True)
         known = machine() | facts(torch.device(options.device))
         report = VerificationReport(
             options.out / "report.json", known | {"model": options.model.name}
         )
-        _verify(options, pipeline, report, show)
+        _verify(options, family, report, show)
     except (AntiphonError, NoDevice, OSError) as error:
         print(f"verify_release: {error}", file=sys.stderr)
         return NOTHING
@@ -109,12 +101,6 @@ def main(
 def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
     """Raise `InvalidArgument`, `NotFound` or `FailedPrecondition` for options that a later section
     could not use."""
-    if pipeline.name not in PIPELINES:
-        raise InvalidArgument(
-            f"{options.model}: verification knows {', '.join(PIPELINES)}, and this is a "
-            f"checkpoint of {pipeline.name}",
-            field="model",
-        )
     if AUDIO not in {edge.name for edge in pipeline.edges}:
         raise InvalidArgument(
             f"{options.model}: verification compares speech, and this checkpoint answers in "
@@ -128,11 +114,14 @@ def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
                 f"--stage-device: no stage {role}, only {', '.join(pipeline.roles)}"
             )
         _require("--stage-device", device)
-    if options.transcriber is not None and pipeline_of(options.transcriber).name not in HEARING:
-        raise InvalidArgument(
-            f"--transcriber: {options.transcriber} cannot transcribe; "
-            f"take a checkpoint of {' or '.join(HEARING)}"
-        )
+    if options.transcriber is not None:
+        transcriber = FAMILIES.get(pipeline_of(options.transcriber).name)
+        if transcriber is None or not transcriber.hears:
+            hearing = [name for name, each in FAMILIES.items() if each.hears]
+            raise InvalidArgument(
+                f"--transcriber: {options.transcriber} cannot transcribe; "
+                f"take a checkpoint of {' or '.join(hearing)}"
+            )
 
 
 def _require(option: str, name: str) -> None:
@@ -153,20 +142,20 @@ def _device(option: str, name: str) -> torch.device:
 
 
 def _verify(
-    options: argparse.Namespace, pipeline: Pipeline, report: VerificationReport, show: Show
+    options: argparse.Namespace, family: Family, report: VerificationReport, show: Show
 ) -> None:
     asked = Amounts(options.questions, options.tokens, options.frames)
-    report.add("checkpoint", _checkpoint(options.model, pipeline))
+    report.add("checkpoint", _checkpoint(options.model, family.pipeline))
     torch.set_num_threads(options.threads)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with _section(report, "stages", show):
-        report.add("stages", _stages(options, pipeline, show))
+        report.add("stages", _stages(options, family, show))
     if not options.served_only:
-        _compare(options, pipeline, asked, report, show)
+        _compare(options, family, asked, report, show)
     if not options.compared_only:
         with _section(report, "speed", show):
-            _serve(options, pipeline, asked, report, show)
+            _serve(options, family, asked, report, show)
 
 
 def _checkpoint(model: Path, pipeline: Pipeline) -> dict[str, Any]:
@@ -181,12 +170,12 @@ def _checkpoint(model: Path, pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _stages(options: argparse.Namespace, pipeline: Pipeline, show: Show) -> dict[str, Any]:
+def _stages(options: argparse.Namespace, family: Family, show: Show) -> dict[str, Any]:
     """Load each stage and free it: an error that names a tensor comes before the long parts."""
     dtype, seconds = _dtype(options), {}
-    for role in filter(None, ROLES[pipeline.name]):
+    for role in family.roles:
         started = time.monotonic()
-        _load(options, pipeline, show, role, dtype)
+        _load(options, family.pipeline, show, role, dtype)
         seconds[f"{role}, seconds to load"] = round(time.monotonic() - started, 1)
         stages.give_memory_back()
     return seconds
@@ -200,43 +189,58 @@ def _dtype(options: argparse.Namespace) -> str:
 
 def _compare(
     options: argparse.Namespace,
-    pipeline: Pipeline,
+    family: Family,
     asked: Amounts,
     report: VerificationReport,
     show: Show,
 ) -> None:
     """Text, codes and audio, one stage at a time: each has the device for itself."""
-    dtype = _dtype(options)
+    dtype, pipeline = _dtype(options), family.pipeline
     truths: list[Truth] = []
     with _section(report, "reference", show):
-        truths = _ask(options, pipeline, asked, dtype, report, show)
+        truths = _ask(options, family, asked, dtype, report, show)
     if not truths:
         return
-    text_role, code_role, audio_role = ROLES[pipeline.name]
     load = partial(_load, options, pipeline, show)
     inputs: list[Inputs | None] = [question_input(each.question) for each in truths]
-    if text_role:
+    if family.text:
         inputs = [None] * len(truths)
         with _section(report, "text", show):
-            inputs = _compare_text(load(text_role, dtype), pipeline, truths, report, show)
-    answers = [(each.codes, given) for each, given in zip(truths, inputs, strict=True) if given]
+            inputs = _compare_text(load(family.text, dtype), family, truths, report, show)
     with _section(report, "codes", show):
-        stage = load(code_role, dtype)
-        show(f"{code_role}: {sum(len(codes) for codes, _ in answers)} frames")
-        report.add("codes", code_figures(stage, pipeline, code_role, answers, SLOTS))
-        del stage
+        report.add(
+            "codes", _compare_frames(load(family.codes, dtype), family, truths, inputs, show)
+        )
     with _section(report, "audio", show):
-        show(f"{audio_role}: {len(truths)} answers")
-        figures = sample_figures(load(audio_role, "float32"), pipeline, audio_role, truths)
+        show(f"{family.audio}: {len(truths)} answers")
+        decoder = load(family.audio, "float32")
+        figures = sample_figures(decoder, pipeline, family.audio, truths, family.frames)
         report.add("audio", figures)
         snr = figures["least_snr_db"]
         if isinstance(snr, float) and snr < LEAST_SNR_DB:
-            report.doubt(f"{audio_role}: samples differ from the reference's (SNR {snr} dB)")
+            report.doubt(f"{family.audio}: samples differ from the reference's (SNR {snr} dB)")
+
+
+def _compare_frames(
+    stage: LoadedStage,
+    family: Family,
+    truths: Sequence[Truth],
+    inputs: Sequence[Inputs | None],
+    show: Show,
+) -> dict[str, Any]:
+    """The figures of the stage that makes frames, given the reference's before each."""
+    show(f"{family.codes}: {sum(len(each.codes) for each in truths)} frames")
+    if family.mixes:
+        return group_figures(stage, family, truths, SLOTS)
+    if family.draws_floats:
+        return latent_figures(stage, family, truths, SLOTS)
+    answers = [(each.codes, given) for each, given in zip(truths, inputs, strict=True) if given]
+    return code_figures(stage, family.pipeline, family.codes, answers, SLOTS)
 
 
 def _ask(
     options: argparse.Namespace,
-    pipeline: Pipeline,
+    family: Family,
     asked: Amounts,
     dtype: str,
     report: VerificationReport,
@@ -244,9 +248,9 @@ def _ask(
 ) -> list[Truth]:
     """The reference's answers. Raises `FailedPrecondition` without any, or without memory."""
     started, device = time.monotonic(), options.reference_device
-    show(f"reference: loading {reference_name(pipeline)} on {device}")
+    show(f"reference: loading {reference_name(family)} on {device}")
     try:
-        truths = ask_reference(pipeline, options.model, asked, device, dtype, show)
+        truths = ask_reference(family, options.model, asked, device, dtype, show)
     except torch.OutOfMemoryError as error:
         raise FailedPrecondition(
             f"the reference does not fit on {device}: give it the host's memory with "
@@ -255,8 +259,8 @@ def _ask(
     if not truths:
         raise FailedPrecondition("the reference gave no answer that can be compared")
     figures = {
-        "reference": reference_name(pipeline),
-        "dtype": "float32" if pipeline is TTS else dtype,
+        "reference": reference_name(family),
+        "dtype": "float32" if family.reads_aloud else dtype,
         "device": device,
         "answers": len(truths),
         "tokens": sum(len(each.ids) for each in truths),
@@ -269,16 +273,16 @@ def _ask(
 
 def _compare_text(
     stage: LoadedStage,
-    pipeline: Pipeline,
+    family: Family,
     truths: Sequence[Truth],
     report: VerificationReport,
     show: Show,
 ) -> list[Inputs | None]:
     """Write the figures down; what the next stage gets of each answer, or None where it ends
     otherwise than the reference's."""
-    text_role, code_role, _ = ROLES[pipeline.name]
+    pipeline, text_role = family.pipeline, family.text
     show(f"{text_role}: {sum(len(each.ids) for each in truths)} places")
-    figures = text_figures(stage, pipeline, text_role, truths, SLOTS)
+    figures = text_figures(stage, pipeline, text_role, truths, SLOTS, family.speaking)
     report.add("text", figures)
     clear = [gap for gap in figures["gaps_where_not_equal"] if gap > CLEAR_GAP]
     if clear:
@@ -286,7 +290,9 @@ def _compare_text(
             f"{text_role}: at {len(clear)} places another word was chosen although the "
             f"reference's choice was clear (a gap of up to {max(clear):.2f} between logits)"
         )
-    return [as_inputs(pipeline, text_role, code_role, stage, each) for each in truths]
+    if family.mixes:
+        return [question_input(each.question) for each in truths]
+    return [as_inputs(pipeline, text_role, family.codes, stage, each) for each in truths]
 
 
 def _load(
@@ -298,7 +304,7 @@ def _load(
         dtype=dtype,  # type: ignore[arg-type]  # one of the choices
         engine="torch",
         slots=SLOTS,
-        context_limit=options.context,
+        context_limit=family_of(pipeline, options.model).context_of(role, options.context),
         threads=options.threads,
     )
     return stages.load(pipeline, role, options.model, config)
@@ -306,25 +312,34 @@ def _load(
 
 def _serve(
     options: argparse.Namespace,
-    pipeline: Pipeline,
+    family: Family,
     asked: Amounts,
     report: VerificationReport,
     show: Show,
 ) -> None:
-    roles = [each.role for each in pipeline.stages]
+    roles = [each.role for each in family.pipeline.stages]
     devices = dict.fromkeys(roles, options.device) | options.stage_device
-    texts = SENTENCES if pipeline is TTS else QUESTIONS
-    deployment = deployment_of(options.model, roles, devices, 2, options.context)
-    hears = pipeline is not TTS and options.transcriber is None
-    limits = AnswerLimits(0 if pipeline is TTS else asked.tokens, options.spoken_frames)
-    spoken = speak_all(deployment, texts[: asked.questions], limits, hears=hears, show=show)
+    texts = SENTENCES if family.reads_aloud else QUESTIONS
+    deployment = deployment_of(options.model, family, devices, 2, options.context)
+    hears = family.hears and options.transcriber is None
+    tokens = 0 if family.reads_aloud else asked.tokens
+    limits = AnswerLimits(tokens, options.spoken_frames // family.step, family.speaking)
+    spoken = speak_all(
+        deployment,
+        texts[: asked.questions],
+        limits,
+        family=family,
+        tokens=asked.tokens,
+        hears=hears,
+        show=show,
+    )
     answers, heard = asyncio.run(spoken)
     report.add("speed", speed_figures(answers))
     if hears:
         report.add("hearing", hearing_figures(answers, heard, options.model.name))
     elif options.transcriber is None:
         remedy = "name a checkpoint that hears, such as one of Qwen3-Omni, with --transcriber DIR"
-        report.add("hearing", {NOT_MEASURED: f"{pipeline.name} hears nothing; {remedy}"})
+        report.add("hearing", {NOT_MEASURED: f"{family.pipeline.name} hears nothing; {remedy}"})
     else:
         with _section(report, "hearing", show):
             _transcribe(options, answers, report, show)
@@ -339,11 +354,14 @@ def _transcribe(
     """By another checkpoint, once the first has left the devices."""
     name = options.transcriber.name
     show(f"starting {name}")
-    roles = [each.role for each in pipeline_of(options.transcriber).stages]
+    pipeline = pipeline_of(options.transcriber)
+    roles = [each.role for each in pipeline.stages]
     devices = dict.fromkeys(roles, options.device)
-    deployment = deployment_of(options.transcriber, roles, devices, 2, options.context)
+    family = family_of(pipeline, options.transcriber)
+    deployment = deployment_of(options.transcriber, family, devices, 2, options.context)
     recordings = [each.wav for each in answers]
-    heard = asyncio.run(transcribe_all(deployment, recordings, tokens=options.tokens, show=show))
+    transcribing = transcribe_all(deployment, family, recordings, tokens=options.tokens, show=show)
+    heard = asyncio.run(transcribing)
     report.add("hearing", hearing_figures(answers, heard, name))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +19,10 @@ from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments
-from antiphon_tools.verify_release.answers import Truth
+from antiphon_tools.verify_release.answers import Frames, Truth
+from antiphon_tools.verify_release.families import CODES, Family
 
-TEXT, CODES, AUDIO = "text", "codes", "audio"
+TEXT, AUDIO = "text", "audio"
 SEED = 0
 
 Inputs = Sequence[InputChunk]
@@ -67,19 +68,24 @@ def greedy(
     voice: str = "",
     history: History | None = None,
     top_logprobs: int | None = None,
+    options: Mapping[str, str | float] | None = None,
 ) -> SegmentSettings:
     """Settings of a segment that draws at most `most` times, and chooses the likeliest."""
     edges = frozenset(edge.name for edge in pipeline.outputs(role)) - {"tool_calls"}
     wanted = SamplingRequest(temperature=0.0, max_tokens=most, top_logprobs=top_logprobs)
     sampling = stage.facts.default_sampling.with_request(wanted)
     return SegmentSettings(
-        voice or next(iter(stage.facts.voices), ""), sampling, edges, history=history
+        voice or next(iter(stage.facts.voices), ""),
+        sampling,
+        edges,
+        options={} if options is None else dict(options),
+        history=history,
     )
 
 
-def made_codes(output: SegmentOutput) -> npt.NDArray[np.uint16]:
-    """The frames of a segment, uint16 [T, groups]."""
-    frames = [each.tensors[CODES] for each in output.emitted if CODES in each.tensors]
+def made_codes(output: SegmentOutput, edge: str = CODES) -> Frames:
+    """The frames of a segment, uint16 or float32 [T, groups]."""
+    frames = [each.tensors[edge] for each in output.emitted if edge in each.tensors]
     return np.concatenate(frames) if frames else np.empty((0, 0), np.uint16)
 
 
@@ -87,8 +93,9 @@ def hear(
     stage: LoadedStage,
     pipeline: Pipeline,
     role: str,
-    codes: npt.NDArray[np.uint16],
+    codes: Frames,
     voice: str = "",
+    edge: str = CODES,
 ) -> npt.NDArray[np.float32]:
     """The samples that a decoder makes of all codes at once."""
     edges = frozenset(edge.name for edge in pipeline.outputs(role))
@@ -96,13 +103,18 @@ def hear(
     # A decoder that begins with noise draws it from the request's seed.
     sampling = replace(stage.facts.default_sampling, seed=stream_key(SEED, role))
     settings = SegmentSettings(chosen, sampling, edges)
-    inputs = [InputChunk(CODES, 0, {CODES: codes}, True, FinishReason.STOP)]
+    inputs = [InputChunk(edge, 0, {edge: codes}, True, FinishReason.STOP)]
     samples = answer(stage.engine, settings, inputs).tensors(AUDIO)["samples"]
     return np.asarray(samples, np.float32)
 
 
 def text_figures(
-    stage: LoadedStage, pipeline: Pipeline, role: str, truths: Sequence[Truth], slots: int
+    stage: LoadedStage,
+    pipeline: Pipeline,
+    role: str,
+    truths: Sequence[Truth],
+    slots: int,
+    options: Mapping[str, str | float] | None = None,
 ) -> dict[str, Any]:
     """How a stage that makes text agrees with the reference, at every place of its answers.
 
@@ -116,7 +128,17 @@ def text_figures(
         inputs = question_input(truth.question)
         count = len(truth.ids)
         asked = [
-            (greedy(stage, pipeline, role, place + 1, history=_ids(truth.ids[: place + 1])), inputs)
+            (
+                greedy(
+                    stage,
+                    pipeline,
+                    role,
+                    place + 1,
+                    history=truth.before(place),
+                    options=options,
+                ),
+                inputs,
+            )
             for place in range(count)
         ]
         outputs = answer_all(stage.engine, asked, slots)
@@ -124,9 +146,10 @@ def text_figures(
             ids = output.tensors(TEXT)["ids"]
             same = len(ids) > place and ids[place] == truth.ids[place]
             chosen, equal = chosen + 1, equal + bool(same)
-            if not same:
+            if not same and not np.isnan(truth.gaps[place]):
                 missed.append(float(truth.gaps[place]))
-        free = greedy(stage, pipeline, role, count, top_logprobs=truth.top_ids.shape[1])
+        wanted = truth.top_ids.shape[1]
+        free = greedy(stage, pipeline, role, count, top_logprobs=wanted, options=options)
         output = answer(stage.engine, free, inputs)
         differences += _logprob_differences(output, truth)
     return {
@@ -161,7 +184,7 @@ def code_figures(
     stage: LoadedStage,
     pipeline: Pipeline,
     role: str,
-    answers: Sequence[tuple[npt.NDArray[np.uint16], Inputs]],
+    answers: Sequence[tuple[Frames, Inputs]],
     slots: int,
 ) -> dict[str, Any]:
     """How a stage that makes codes agrees with the reference, at every frame of its answers.
@@ -176,7 +199,11 @@ def code_figures(
         for known in range(len(codes)):
             # The last draw of a limit has no frame.
             settings = greedy(
-                stage, pipeline, role, known + 2, history=History(frames=codes[:known])
+                stage,
+                pipeline,
+                role,
+                known + 2,
+                history=History(frames=codes[:known].astype(np.uint16)),
             )
             asked.append((settings, inputs))
         for known, output in enumerate(answer_all(stage.engine, asked, slots)):
@@ -186,41 +213,124 @@ def code_figures(
                 continue
             same = made[known] == codes[known]
             first += bool(same[0])
-            leading += groups if same.all() else int(same.argmin())
+            leading += _leading(same)
+    return _agreement(frames, first, leading, total)
+
+
+def group_figures(
+    stage: LoadedStage, family: Family, truths: Sequence[Truth], slots: int
+) -> dict[str, Any]:
+    """How a stage that makes text and frames agrees with the reference, at every group of frames
+    that is drawn at once. The codes of a group are drawn one after the other, as those of a
+    frame."""
+    pipeline, role, step = family.pipeline, family.codes, family.step
+    groups = first = leading = total = 0
+    for truth in truths:
+        assert truth.frames_before is not None
+        known = range(0, len(truth.codes), step)
+        # A group's id is the last one before which so many frames are known.
+        places = [int(np.flatnonzero(truth.frames_before == each)[-1]) for each in known]
+        asked = [
+            (
+                greedy(
+                    stage,
+                    pipeline,
+                    role,
+                    # The last draw of a limit has no frames.
+                    place + 2,
+                    history=truth.before(place),
+                    options=family.speaking,
+                ),
+                question_input(truth.question),
+            )
+            for place in places
+        ]
+        outputs = answer_all(stage.engine, asked, slots)
+        for start, output in zip(known, outputs, strict=True):
+            wanted = truth.codes[start : start + step].reshape(-1)
+            made = made_codes(output)[start : start + step].reshape(-1)
+            groups, total = groups + 1, total + len(wanted)
+            if len(made) == len(wanted):
+                same = made == wanted
+                first += bool(same[0])
+                leading += _leading(same)
+    return _agreement(step * groups, first, leading, total, groups)
+
+
+def latent_figures(
+    stage: LoadedStage, family: Family, truths: Sequence[Truth], slots: int
+) -> dict[str, Any]:
+    """How far frames of floats are from the reference's, each after the reference's frames before
+    it. The noise that both begin with is the same."""
+    pipeline, role, edge = family.pipeline, family.codes, family.frames
+    ours: list[Frames] = []
+    theirs: list[Frames] = []
+    for truth in truths:
+        asked = []
+        for known in range(len(truth.codes)):
+            history = History(latents=truth.codes[:known].astype(np.float32))
+            settings = greedy(
+                stage, pipeline, role, known + 1, history=history, options=family.speaking
+            )
+            asked.append((settings, question_input(truth.question)))
+        for known, output in enumerate(answer_all(stage.engine, asked, slots)):
+            made = made_codes(output, edge)
+            if len(made) > known:
+                ours.append(made[known])
+                theirs.append(truth.codes[known])
+    largest, least = _distance(ours, theirs)
+    frames = sum(len(each.codes) for each in truths)
     return {
         "frames": frames,
-        "first_code_agreement": round(first / max(frames, 1), 4),
-        "equal_codes": round(leading / max(total, 1), 4),
-    }
-
-
-def sample_figures(
-    stage: LoadedStage, pipeline: Pipeline, role: str, truths: Sequence[Truth]
-) -> dict[str, Any]:
-    """How far a decoder's samples are from the reference's, of the same codes."""
-    errors: list[float] = []
-    snrs: list[float] = []
-    for truth in truths:
-        if not len(truth.codes):
-            continue
-        ours, theirs = hear(stage, pipeline, role, truth.codes), truth.samples
-        if len(ours) < len(theirs):
-            raise Internal(f"{role}: {len(ours)} samples of {len(theirs)}")
-        noise = ours[: len(theirs)].astype(np.float64) - theirs
-        errors.append(float(np.abs(noise).max(initial=0.0)))
-        power = float(np.square(theirs.astype(np.float64)).sum())
-        if noise.any():
-            snrs.append(float(10 * np.log10(power / np.square(noise).sum())))
-    least: float | str = round(min(snrs), 1) if snrs else "equal"
-    return {
-        "answers": len(errors),
-        "largest_error": max(errors, default=0.0),
+        "frames_made": len(ours),
+        "largest_error": largest,
         "least_snr_db": least,
     }
 
 
-def _ids(ids: npt.NDArray[np.int32]) -> History:
-    return History(ids=np.ascontiguousarray(ids))
+def _leading(same: npt.NDArray[np.bool_]) -> int:
+    return len(same) if same.all() else int(same.argmin())
+
+
+def _agreement(
+    frames: int, first: int, leading: int, total: int, draws: int | None = None
+) -> dict[str, Any]:
+    return {
+        "frames": frames,
+        "first_code_agreement": round(first / max(frames if draws is None else draws, 1), 4),
+        "equal_codes": round(leading / max(total, 1), 4),
+    }
+
+
+def _distance(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float | str]:
+    """The largest error of all, and the least SNR in dB, or "equal"."""
+    errors: list[float] = []
+    snrs: list[float] = []
+    for own, other in zip(ours, theirs, strict=True):
+        noise = own.astype(np.float64) - other
+        errors.append(float(np.abs(noise).max(initial=0.0)))
+        power = float(np.square(other.astype(np.float64)).sum())
+        if noise.any():
+            snrs.append(float(10 * np.log10(power / np.square(noise).sum())))
+    return max(errors, default=0.0), round(min(snrs), 1) if snrs else "equal"
+
+
+def sample_figures(
+    stage: LoadedStage,
+    pipeline: Pipeline,
+    role: str,
+    truths: Sequence[Truth],
+    edge: str = CODES,
+) -> dict[str, Any]:
+    """How far a decoder's samples are from the reference's, of the same codes."""
+    spoken = [each for each in truths if len(each.codes)]
+    made = [hear(stage, pipeline, role, each.codes, edge=edge) for each in spoken]
+    for ours, truth in zip(made, spoken, strict=True):
+        if len(ours) < len(truth.samples):
+            raise Internal(f"{role}: {len(ours)} samples of {len(truth.samples)}")
+    cut = [ours[: len(truth.samples)] for ours, truth in zip(made, spoken, strict=True)]
+    largest, least = _distance(cut, [each.samples for each in spoken])
+    return {"answers": len(spoken), "largest_error": largest, "least_snr_db": least}
 
 
 def as_inputs(
@@ -228,7 +338,8 @@ def as_inputs(
 ) -> list[InputChunk] | None:
     """What the stage of codes gets of the reference's whole text; None if the stage of text ends it
     otherwise."""
-    settings = greedy(stage, pipeline, text_role, len(truth.ids), history=_ids(truth.ids))
+    count = len(truth.ids)
+    settings = greedy(stage, pipeline, text_role, count, history=truth.before(count))
     output = answer(stage.engine, settings, question_input(truth.question))
     if output.tensors(TEXT)["ids"].tolist() != truth.ids.tolist():
         return None

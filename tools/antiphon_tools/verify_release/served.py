@@ -7,7 +7,7 @@ import statistics
 import time
 import wave
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from antiphon.client.request import GenerateOptions, Message
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.values.sampling import SamplingRequest
 from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.verify_release.families import Family
 from antiphon_tools.verify_release.questions import TRANSCRIBE, word_error_rate
 from antiphon_tools.verify_release.truth import Show
 
@@ -27,16 +28,19 @@ SAMPLE_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """Of an answer: tokens of text, and codec frames. A model that only speaks has no `tokens`."""
+    """Of an answer: tokens of text, and codec frames. A model that only speaks has no `tokens`, and
+    takes the options `speaking`."""
 
     tokens: int
     frames: int
+    speaking: Mapping[str, str | float] = field(default_factory=dict)
 
     @property
     def options(self) -> GenerateOptions:
         """Of `generate`, which chooses the likeliest. The last draw of a limit has no frame."""
         if not self.tokens:
-            return {"temperature": 0.0, "max_tokens": self.frames + 1}
+            most = self.frames + 1
+            return {"temperature": 0.0, "max_tokens": most, "options": self.speaking}
         talker = SamplingRequest(max_tokens=self.frames + 1)
         return {"temperature": 0.0, "max_tokens": self.tokens, "sampling": {"talker": talker}}
 
@@ -53,12 +57,14 @@ class ServedAnswer:
 
 
 def deployment_of(
-    model: Path, roles: Sequence[str], devices: Mapping[str, str], slots: int, context: int
+    model: Path, family: Family, devices: Mapping[str, str], slots: int, context: int
 ) -> Deployment:
     """All stages with the settings of their family, and a gateway, at free ports of this host."""
     stages = {
-        role: StageConfig(device=devices[role], slots=slots, context_limit=context)
-        for role in roles
+        role: StageConfig(
+            device=devices[role], slots=slots, context_limit=family.context_of(role, context)
+        )
+        for role in family.pipeline.roles
     }
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
     return Deployment(model=str(model), stages=stages, gateway=gateway)
@@ -69,11 +75,13 @@ async def speak_all(
     questions: Sequence[str],
     limits: AnswerLimits,
     *,
+    family: Family,
+    tokens: int,
     hears: bool,
     show: Show,
 ) -> tuple[list[ServedAnswer], list[str]]:
     """Ask one question after another, after a warm-up question. If the deployment `hears`, it also
-    transcribes its answers."""
+    transcribes its answers, in at most `tokens` tokens each."""
     show("starting the deployment")
     async with (
         Launcher(deployment, startup_timeout_s=STARTUP_TIMEOUT_S) as running,
@@ -85,18 +93,23 @@ async def speak_all(
             show(f"spoken answer {number} of {len(questions)}")
             answers.append(await _speak(client, question, limits))
         recordings = [each.wav for each in answers[1:]] if hears else []
-        return answers[1:], await _transcribe(client, recordings, limits.tokens, show)
+        return answers[1:], await _transcribe(client, family, recordings, tokens, show)
 
 
 async def transcribe_all(
-    deployment: Deployment, recordings: Sequence[bytes], *, tokens: int, show: Show
+    deployment: Deployment,
+    family: Family,
+    recordings: Sequence[bytes],
+    *,
+    tokens: int,
+    show: Show,
 ) -> list[str]:
     """Return another deployment's transcript of each recording."""
     async with (
         Launcher(deployment, startup_timeout_s=STARTUP_TIMEOUT_S) as running,
         AsyncClient(running.grpc_address) as client,
     ):
-        return await _transcribe(client, recordings, tokens, show)
+        return await _transcribe(client, family, recordings, tokens, show)
 
 
 def speed_figures(answers: Sequence[ServedAnswer]) -> dict[str, Any]:
@@ -133,14 +146,18 @@ def hearing_figures(
 
 
 async def _transcribe(
-    client: AsyncClient, recordings: Sequence[bytes], tokens: int, show: Show
+    client: AsyncClient, family: Family, recordings: Sequence[bytes], tokens: int, show: Show
 ) -> list[str]:
     heard = []
+    asked_for = () if family.transcribing else (TRANSCRIBE,)
     for number, recording in enumerate(recordings, 1):
         show(f"transcript {number} of {len(recordings)}")
-        asked = [Message.user(recording, TRANSCRIBE)]
         reply = await client.generate(
-            asked, modalities=("text",), temperature=0.0, max_tokens=tokens
+            [Message.user(recording, *asked_for)],
+            modalities=("text",),
+            temperature=0.0,
+            max_tokens=tokens,
+            options=family.transcribing,
         ).collect()
         heard.append(reply.text)
     return heard

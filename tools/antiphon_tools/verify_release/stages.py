@@ -12,14 +12,22 @@ from pathlib import Path
 import torch
 
 from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.files import read_config
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
+from antiphon_services.mimo_audio.talker.tokenizer import PromptTokenizer
 from antiphon_services.stage.loading import load_stage
 
 
 def load(pipeline: Pipeline, role: str, model: Path, config: StageConfig) -> LoadedStage:
     """The stage, warmed up. Raises `AntiphonError` with a remedy."""
     return load_stage(pipeline, role, model, config)
+
+
+def frames_id(model: Path) -> int:
+    """The id that stands for a group of frames in the text of MiMo-Audio."""
+    tokenizer, _ = PromptTokenizer.load(model, int(read_config(model)["vocab_size"]))
+    return tokenizer.ids.group
 
 
 def give_memory_back() -> None:

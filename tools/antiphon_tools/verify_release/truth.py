@@ -7,7 +7,7 @@ make the rest of the answer incomparable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ import numpy.typing as npt
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.qwen3_omni import PIPELINE as OMNI3
-from antiphon.pipelines.qwen3_tts import PIPELINE as TTS
 from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_testkit.conversations import conversation
+from antiphon_testkit.drive_engine import SegmentOutput
 from antiphon_tools.verify_release import stages
 from antiphon_tools.verify_release.answers import KEPT_LOGPROBS, Truth
+from antiphon_tools.verify_release.families import Family
 from antiphon_tools.verify_release.forced import (
+    TEXT,
     answer,
     greedy,
     hear,
@@ -62,24 +64,24 @@ class ScoreKeeper:
         return scores
 
 
-def reference_name(pipeline: Pipeline) -> str:
+def reference_name(family: Family) -> str:
     """What the answers come from."""
-    if pipeline is TTS:
-        return "antiphon in float32 (transformers has no class for Qwen3-TTS)"
-    return f"transformers, {pipeline.architectures[-1]}"
+    if family.reads_aloud:
+        return f"antiphon in float32 (transformers has no class for {family.pipeline.name})"
+    return f"transformers, {family.pipeline.architectures[-1]}"
 
 
 def ask_reference(
-    pipeline: Pipeline, model: Path, asked: Amounts, device: str, dtype: str, show: Show
+    family: Family, model: Path, asked: Amounts, device: str, dtype: str, show: Show
 ) -> list[Truth]:
     """Its answers, greedily. Its memory is free again when they are returned.
 
     What the reference cannot answer, such as an answer of one token, is left out and shown.
     """
-    if pipeline is TTS:
-        return _speak(model, asked, device, show)
+    if family.reads_aloud:
+        return _speak(family, model, asked, device, show)
     given = getattr(torch, dtype)
-    make = _omni3 if pipeline is OMNI3 else _omni25
+    make = _omni3 if family.pipeline is OMNI3 else _omni25
     ask = make(model, asked, device, given)
     truths = []
     for number, question in enumerate(QUESTIONS[: asked.questions], 1):
@@ -168,26 +170,66 @@ def _truth(
     )
 
 
-def _speak(model: Path, asked: Amounts, device: str, show: Show) -> list[Truth]:
-    """Qwen3-TTS: the two stages in float32, which equal the vendor's recorded answers on a CPU."""
+def _speak(family: Family, model: Path, asked: Amounts, device: str, show: Show) -> list[Truth]:
+    """Sentences that antiphon reads aloud in float32, which equals the vendor's recorded answers on
+    a CPU."""
     config = StageConfig(device=device, dtype="float32", engine="torch", slots=1)
-    sentences = SENTENCES[: asked.questions]
-    stage = stages.load(TTS, "talker", model, config)
-    spoken = []
+    pipeline, sentences = family.pipeline, SENTENCES[: asked.questions]
+    stage = stages.load(pipeline, family.codes, model, config)
+    most = asked.frames if family.draws_floats else asked.frames + 1
+    truths = []
     for number, sentence in enumerate(sentences, 1):
         show(f"reference: codes {number} of {len(sentences)}")
-        settings = greedy(stage, TTS, "talker", asked.frames + 1)
-        spoken.append(made_codes(answer(stage.engine, settings, question_input(sentence))))
+        settings = greedy(
+            stage,
+            pipeline,
+            family.codes,
+            most,
+            top_logprobs=KEPT_LOGPROBS if family.mixes else None,
+            options=family.speaking,
+        )
+        output = answer(stage.engine, settings, question_input(sentence))
+        truths.append(_spoken(family, model, sentence, output))
     del stage
     stages.give_memory_back()
     show("reference: audio")
-    decoder = stages.load(TTS, "code2wav", model, config)
-    samples = [hear(decoder, TTS, "code2wav", codes) for codes in spoken]
+    decoder = stages.load(pipeline, family.audio, model, config)
+    heard = [
+        replace(each, samples=hear(decoder, pipeline, family.audio, each.codes, edge=family.frames))
+        for each in truths
+        if len(each.codes)
+    ]
     del decoder
     stages.give_memory_back()
-    none = np.empty((0, KEPT_LOGPROBS))
-    ids, floats = none.astype(np.int32), none.astype(np.float32)
-    return [
-        Truth(sentence, ids[:, 0], ids, floats, floats[:, 0], codes, heard)
-        for sentence, codes, heard in zip(sentences, spoken, samples, strict=True)
-    ]
+    return heard
+
+
+def _spoken(family: Family, model: Path, sentence: str, output: SegmentOutput) -> Truth:
+    """An answer without its samples."""
+    codes, unheard = made_codes(output, family.frames), np.empty(0, np.float32)
+    if not family.mixes:
+        none = np.empty((0, KEPT_LOGPROBS), np.float32)
+        ids = none.astype(np.int32)
+        return Truth(sentence, ids[:, 0], ids, none, none[:, 0], codes, unheard)
+    drawn = output.tensors(TEXT)["ids"].astype(np.int32)
+    spoken = drawn == stages.frames_id(model)
+    before = family.step * (np.cumsum(spoken) - spoken).astype(np.int32)
+    # Frames behind the end of speech are not told, so nothing after them can be forced.
+    count = int(np.count_nonzero(before <= len(codes)))
+    top_ids = np.full((count, KEPT_LOGPROBS), -1, np.int32)
+    logprobs = np.full((count, KEPT_LOGPROBS), -np.inf, np.float32)
+    entries = [token for each in output.emitted for token in logprobs_from_tensors(each.tensors)]
+    place = 0
+    for token in entries:
+        # Ids without text have no entry.
+        while place < count and drawn[place] != token.token_id:
+            place += 1
+        if place == count:
+            break
+        top = token.top[:KEPT_LOGPROBS]
+        top_ids[place, : len(top)] = [each.token_id for each in top]
+        logprobs[place, : len(top)] = [each.logprob for each in top]
+        place += 1
+    with np.errstate(invalid="ignore"):
+        gaps = logprobs[:, 0] - logprobs[:, 1]
+    return Truth(sentence, drawn[:count], top_ids, logprobs, gaps, codes, unheard, before[:count])
