@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.errors import ResourceExhausted
 from antiphon.values.chunk import Tensor
-from antiphon.values.conversation import ConversationMessage, from_tensors
+from antiphon.values.conversation import ConversationMessage, TextPart, from_tensors
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
@@ -93,11 +93,16 @@ async def test_a_recording_is_decoded_once_though_its_answer_is_continued(
     assert heard[0][0].tobytes() == heard[1][0].tobytes() == decoded[0].tobytes()
 
 
-async def test_an_image_is_in_each_session_of_an_answer_that_is_continued() -> None:
+async def test_the_whole_order_is_in_each_session_of_an_answer_that_is_continued() -> None:
     script, attachments = Failing(THINKER), Attachments()
     part = attachments.add_image(File("image", PNG))
     seen = replace(
-        order(), messages=(ConversationMessage("user", (part,)),), attachments=attachments
+        order(),
+        messages=(
+            ConversationMessage("system", (TextPart("Be brief."),)),
+            ConversationMessage("user", (part,)),
+        ),
+        attachments=attachments,
     )
     async with open_replicas(thinker=2, prepare=failing(THINKER, script)) as replicas:
         for replica in replicas.gateway.fleet[THINKER]:
@@ -109,8 +114,9 @@ async def test_an_image_is_in_each_session_of_an_answer_that_is_continued() -> N
             script.now.set()
             assert [event async for event in segment]
         sessions = [each for fake in replicas.fakes[THINKER] for each in fake.sessions]
-        images = [from_tensors(each.input.tensors).images for each in sessions if each.input]
-    assert [[each.tobytes() for each in given] for given in images] == [[PNG], [PNG]]
+        brought = [from_tensors(each.input.tensors) for each in sessions if each.input]
+    assert [[each.tobytes() for each in given.images] for given in brought] == [[PNG], [PNG]]
+    assert [given.messages for given in brought] == [seen.messages, seen.messages]
 
 
 async def test_decoding_takes_of_the_time_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
