@@ -44,6 +44,122 @@ OPTION_KIND_AUDIO: OptionKind.ValueType  # 3
 global___OptionKind = OptionKind
 
 @typing.final
+class LineRequest(google.protobuf.message.Message):
+    """A message of one line. Those of lines that have ended are ignored."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LINE_FIELD_NUMBER: builtins.int
+    REQUEST_FIELD_NUMBER: builtins.int
+    DONE_FIELD_NUMBER: builtins.int
+    CANCEL_FIELD_NUMBER: builtins.int
+    PROCESSED_BYTES_FIELD_NUMBER: builtins.int
+    line: builtins.int
+    processed_bytes: builtins.int
+    """Bytes of the line's responses that the client has processed in all. At most 1 MiB is sent ahead of it,
+    or one response.
+    """
+    @property
+    def request(self) -> antiphon.v1.session_pb2.SessionRequest:
+        """The first of a line is `open`."""
+
+    @property
+    def done(self) -> global___LineDone:
+        """No more requests follow; the stage ends the line when its session is over."""
+
+    @property
+    def cancel(self) -> global___LineCancel:
+        """End the session at once."""
+
+    def __init__(
+        self,
+        *,
+        line: builtins.int = ...,
+        request: antiphon.v1.session_pb2.SessionRequest | None = ...,
+        done: global___LineDone | None = ...,
+        cancel: global___LineCancel | None = ...,
+        processed_bytes: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "done", b"done", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "done", b"done", "line", b"line", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["request", "done", "cancel", "processed_bytes"] | None: ...
+
+global___LineRequest = LineRequest
+
+@typing.final
+class LineDone(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___LineDone = LineDone
+
+@typing.final
+class LineCancel(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___LineCancel = LineCancel
+
+@typing.final
+class LineResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: builtins.int
+    @property
+    def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LineMessage]: ...
+    def __init__(
+        self,
+        *,
+        messages: collections.abc.Iterable[global___LineMessage] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["messages", b"messages"]) -> None: ...
+
+global___LineResponse = LineResponse
+
+@typing.final
+class LineMessage(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LINE_FIELD_NUMBER: builtins.int
+    RESPONSE_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    line: builtins.int
+    @property
+    def response(self) -> antiphon.v1.session_pb2.SessionResponse: ...
+    @property
+    def end(self) -> global___LineEnd:
+        """The session is over and holds nothing on this stage. The last message of a line."""
+
+    def __init__(
+        self,
+        *,
+        line: builtins.int = ...,
+        response: antiphon.v1.session_pb2.SessionResponse | None = ...,
+        end: global___LineEnd | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["end", b"end", "message", b"message", "response", b"response"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "line", b"line", "message", b"message", "response", b"response"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["response", "end"] | None: ...
+
+global___LineMessage = LineMessage
+
+@typing.final
+class LineEnd(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___LineEnd = LineEnd
+
+@typing.final
 class WatchLoadRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -164,6 +280,7 @@ class DescribeResponse(google.protobuf.message.Message):
     KEEPS_RECORDINGS_FIELD_NUMBER: builtins.int
     GOES_ON_FROM_FIELD_NUMBER: builtins.int
     FRAME_DTYPE_FIELD_NUMBER: builtins.int
+    RUNS_LINES_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for: that of the checkpoint's directory."""
     checkpoint_fingerprint: builtins.str
@@ -226,6 +343,8 @@ class DescribeResponse(google.protobuf.message.Message):
     codes below `code_entries`, or "float32". Empty: the stage has no frames, or is older than this field
     and has codes.
     """
+    runs_lines: builtins.bool
+    """Whether the stage has `RunSessions`."""
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -308,8 +427,9 @@ class DescribeResponse(google.protobuf.message.Message):
         keeps_recordings: builtins.bool = ...,
         goes_on_from: collections.abc.Iterable[builtins.str] | None = ...,
         frame_dtype: builtins.str = ...,
+        runs_lines: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "constrains_text", b"constrains_text", "context_limit", b"context_limit", "engine", b"engine", "frame_dtype", b"frame_dtype", "goes_on_from", b"goes_on_from", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "keeps_recordings", b"keeps_recordings", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "constrains_text", b"constrains_text", "context_limit", b"context_limit", "engine", b"engine", "frame_dtype", b"frame_dtype", "goes_on_from", b"goes_on_from", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "keeps_recordings", b"keeps_recordings", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "runs_lines", b"runs_lines", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 

@@ -46,6 +46,11 @@ class StageServiceStub(object):
                 request_serializer=antiphon_dot_v1_dot_session__pb2.SessionRequest.SerializeToString,
                 response_deserializer=antiphon_dot_v1_dot_session__pb2.SessionResponse.FromString,
                 _registered_method=True)
+        self.RunSessions = channel.stream_stream(
+                '/antiphon.v1.StageService/RunSessions',
+                request_serializer=antiphon_dot_v1_dot_stage__pb2.LineRequest.SerializeToString,
+                response_deserializer=antiphon_dot_v1_dot_stage__pb2.LineResponse.FromString,
+                _registered_method=True)
         self.Link = channel.stream_stream(
                 '/antiphon.v1.StageService/Link',
                 request_serializer=antiphon_dot_v1_dot_stage__pb2.LinkRequest.SerializeToString,
@@ -72,6 +77,15 @@ class StageServiceServicer(object):
     def RunSession(self, request_iterator, context):
         """One stream is one session on this stage: when it ends, for whatever
         reason, everything that the session held is freed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunSessions(self, request_iterator, context):
+        """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
+        number that the client chooses and uses once. What the stage has for several lines at a time comes in one
+        response. When the stream ends, for whatever reason, everything that its sessions held is freed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,6 +120,11 @@ def add_StageServiceServicer_to_server(servicer, server):
                     servicer.RunSession,
                     request_deserializer=antiphon_dot_v1_dot_session__pb2.SessionRequest.FromString,
                     response_serializer=antiphon_dot_v1_dot_session__pb2.SessionResponse.SerializeToString,
+            ),
+            'RunSessions': grpc.stream_stream_rpc_method_handler(
+                    servicer.RunSessions,
+                    request_deserializer=antiphon_dot_v1_dot_stage__pb2.LineRequest.FromString,
+                    response_serializer=antiphon_dot_v1_dot_stage__pb2.LineResponse.SerializeToString,
             ),
             'Link': grpc.stream_stream_rpc_method_handler(
                     servicer.Link,
@@ -173,6 +192,33 @@ class StageService(object):
             '/antiphon.v1.StageService/RunSession',
             antiphon_dot_v1_dot_session__pb2.SessionRequest.SerializeToString,
             antiphon_dot_v1_dot_session__pb2.SessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunSessions(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/antiphon.v1.StageService/RunSessions',
+            antiphon_dot_v1_dot_stage__pb2.LineRequest.SerializeToString,
+            antiphon_dot_v1_dot_stage__pb2.LineResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,6 +36,15 @@ class StageServiceStub:
     reason, everything that the session held is freed.
     """
 
+    RunSessions: grpc.StreamStreamMultiCallable[
+        antiphon.v1.stage_pb2.LineRequest,
+        antiphon.v1.stage_pb2.LineResponse,
+    ]
+    """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
+    number that the client chooses and uses once. What the stage has for several lines at a time comes in one
+    response. When the stream ends, for whatever reason, everything that its sessions held is freed.
+    """
+
     Link: grpc.StreamStreamMultiCallable[
         antiphon.v1.stage_pb2.LinkRequest,
         antiphon.v1.stage_pb2.LinkResponse,
@@ -68,6 +77,15 @@ class StageServiceAsyncStub:
     ]
     """One stream is one session on this stage: when it ends, for whatever
     reason, everything that the session held is freed.
+    """
+
+    RunSessions: grpc.aio.StreamStreamMultiCallable[
+        antiphon.v1.stage_pb2.LineRequest,
+        antiphon.v1.stage_pb2.LineResponse,
+    ]
+    """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
+    number that the client chooses and uses once. What the stage has for several lines at a time comes in one
+    response. When the stream ends, for whatever reason, everything that its sessions held is freed.
     """
 
     Link: grpc.aio.StreamStreamMultiCallable[
@@ -106,6 +124,17 @@ class StageServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[antiphon.v1.session_pb2.SessionResponse], collections.abc.AsyncIterator[antiphon.v1.session_pb2.SessionResponse]]:
         """One stream is one session on this stage: when it ends, for whatever
         reason, everything that the session held is freed.
+        """
+
+    @abc.abstractmethod
+    def RunSessions(
+        self,
+        request_iterator: _MaybeAsyncIterator[antiphon.v1.stage_pb2.LineRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[antiphon.v1.stage_pb2.LineResponse], collections.abc.AsyncIterator[antiphon.v1.stage_pb2.LineResponse]]:
+        """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
+        number that the client chooses and uses once. What the stage has for several lines at a time comes in one
+        response. When the stream ends, for whatever reason, everything that its sessions held is freed.
         """
 
     @abc.abstractmethod

@@ -120,6 +120,11 @@ def add_stage_service(
             request_deserializer=checksum.tolerant_reader(session_pb2.SessionRequest),
             response_serializer=checksum.to_field,
         ),
+        "RunSessions": grpc.stream_stream_rpc_method_handler(
+            servicer.RunSessions,
+            request_deserializer=checksum.field_reader(stage_pb2.LineRequest),
+            response_serializer=checksum.to_field,
+        ),
         "WatchLoad": grpc.unary_stream_rpc_method_handler(
             servicer.WatchLoad,
             request_deserializer=stage_pb2.WatchLoadRequest.FromString,

@@ -22,6 +22,7 @@ def stage_stub(channel: grpc.aio.Channel) -> StageServiceAsyncStub:
     stub: Any = stage_pb2_grpc.StageServiceStub(channel)
     for name, connect, kind in (
         ("RunSession", channel.stream_stream, session_pb2.SessionResponse),
+        ("RunSessions", channel.stream_stream, stage_pb2.LineResponse),
         ("WatchLoad", channel.unary_stream, stage_pb2.StageLoad),
         ("Describe", channel.unary_unary, stage_pb2.DescribeResponse),
     ):

@@ -144,6 +144,10 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
         """Unimplemented: the rig has no stage."""
         await abort(context, NotImplementedYet("a link's end only"))
 
+    async def RunSessions(self, requests: object, context: AnyContext) -> NoReturn:  # type: ignore[override]
+        """Reject the call: this is the end of a link only."""
+        await abort(context, NotImplementedYet("a link's end only"))
+
     async def WatchLoad(self, request: object, context: AnyContext) -> NoReturn:  # type: ignore[override]
         """Unimplemented: the rig has no stage."""
         await abort(context, NotImplementedYet("a link's end only"))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.server.servicer import segment_request
+from antiphon.runtime.server.served_session import segment_request
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.values.sampling import Sampling
 from antiphon_services.lm.sampler import uniform_each

@@ -12,6 +12,7 @@ from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from antiphon_testkit.stage_harness import RunningStage
+from tests.integration.stage_session import Session, line_of_one, own_stream
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +44,9 @@ async def served(engine: FakeEngine) -> AsyncIterator[RunningStage]:
     """A code2wav stage that runs it."""
     async with running_stage(LoadedStage(engine, FACTS), "code2wav") as running:
         yield running
+
+
+@pytest.fixture(params=[own_stream, line_of_one], ids=["stream", "line"])
+def each_carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions are RunSession streams, and lines of RunSessions streams."""
+    monkeypatch.setattr(Session, "carrier", staticmethod(request.param))

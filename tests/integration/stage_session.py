@@ -1,9 +1,13 @@
-"""Talks to a served stage by hand: as the gateway on RunSession, as a neighbour on Link."""
+"""Talks to a served stage by hand: as the gateway on RunSession or a line of RunSessions, as a
+neighbour on Link."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import numpy as np
@@ -43,12 +47,83 @@ def opening(session_id: str, **fields: object) -> list[Request]:
     ]
 
 
+class StandingStream:
+    """A RunSessions stream, by hand. `batches` are the lines of each response."""
+
+    def __init__(self, running: RunningStage) -> None:
+        self.rpc = stage_stub(running.channel).RunSessions()
+        self.batches: list[list[int]] = []
+        self._numbers = itertools.count(1)
+        self._lines: dict[int, asyncio.Queue[Any]] = {}
+        self._reading = asyncio.create_task(self._read())
+
+    def line(self) -> Line:
+        number = next(self._numbers)
+        self._lines[number] = responses = asyncio.Queue()
+        return Line(self.rpc, number, responses)
+
+    async def _read(self) -> None:
+        try:
+            async for response in self.rpc:
+                assert isinstance(response, stage_pb2.LineResponse)
+                self.batches.append([each.line for each in response.messages])
+                for message in response.messages:
+                    over = message.HasField("end")
+                    self._lines[message.line].put_nowait(grpc.aio.EOF if over else message.response)
+        except (asyncio.CancelledError, grpc.aio.AioRpcError):
+            for each in self._lines.values():
+                each.put_nowait(grpc.aio.EOF)
+
+
+class Line:
+    """A line of a standing stream, with the methods of a RunSession call."""
+
+    def __init__(self, rpc: Any, number: int, responses: asyncio.Queue[Any]) -> None:
+        self.number = number
+        self._rpc = rpc
+        self._responses = responses
+        self._cancelling: asyncio.Task[None] | None = None
+
+    async def send(self, **message: Any) -> None:
+        await self._rpc.write(stage_pb2.LineRequest(line=self.number, **message))
+
+    async def write(self, request: Request) -> None:
+        await self.send(request=request)
+
+    async def done_writing(self) -> None:
+        await self.send(done=stage_pb2.LineDone())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no response waits to be read."""
+        return self._responses.empty()
+
+    async def read(self) -> Any:
+        return await self._responses.get()
+
+    def cancel(self) -> None:
+        self._cancelling = asyncio.create_task(self.send(cancel=stage_pb2.LineCancel()))
+
+
+def own_stream(running: RunningStage) -> Any:
+    """A RunSession call."""
+    return stage_stub(running.channel).RunSession()
+
+
+def line_of_one(running: RunningStage) -> Line:
+    """A line of a standing stream that has no other."""
+    return StandingStream(running).line()
+
+
 class Session:
-    """A RunSession stream, by hand."""
+    """A session of a stage, by hand."""
+
+    carrier: Callable[[RunningStage], Any] = staticmethod(own_stream)
+    """What carries all sessions; see the fixture `each_carrier`."""
 
     def __init__(self, running: RunningStage, session_id: str) -> None:
         self.id = session_id
-        self.call = stage_stub(running.channel).RunSession()
+        self.call = type(self).carrier(running)
 
     async def send(self, *requests: Request) -> None:
         for request in requests:

@@ -21,6 +21,8 @@ from antiphon_testkit.qwen3_omni.fake_talker import FakeTalker
 from antiphon_testkit.stage_harness import RunningStage
 from tests.integration.stage_session import Request, Session
 
+pytestmark = pytest.mark.usefixtures("each_carrier")
+
 FRAMES = 500
 WINDOWS = {"codes": 8, "audio": 10 * SAMPLES_PER_FRAME}
 POLICY = session_pb2.ChunkPolicy(first=1, ramp=[2, 4], steady=5)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FakeEngine
 from antiphon_testkit.stage_harness import RunningStage
 from tests.integration.stage_session import Request, Session, codes_chunk, opening
+
+pytestmark = pytest.mark.usefixtures("each_carrier")
 
 
 async def test_cancelled_segment_is_reported_when_the_engine_holds_nothing_of_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 
 from antiphon.runtime.engine import LoadedStage
 from antiphon.v1 import session_pb2
@@ -13,6 +14,8 @@ from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
 from tests.integration.stage_session import Request, Session, codes_chunk, opening
+
+pytestmark = pytest.mark.usefixtures("each_carrier")
 
 
 async def test_first_segment_and_its_input_come_with_the_session(served: RunningStage) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Collection, Sequence
 
+import pytest
+
 from antiphon.runtime.engine import EngineEvent, LoadedStage
 from antiphon.v1 import session_pb2
 from antiphon.values.segment import SegmentKey
@@ -13,6 +15,8 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from tests.integration.stage_session import Request, Session, codes_chunk, opening
+
+pytestmark = pytest.mark.usefixtures("each_carrier")
 
 GENEROUS_S = 120.0
 

@@ -33,7 +33,17 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
-from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
+from tests.integration.stage_session import (
+    Request,
+    Session,
+    batch,
+    codes_chunk,
+    linked,
+    opening,
+    own_stream,
+)
+
+pytestmark = pytest.mark.usefixtures("each_carrier")
 
 ErrorCode = session_pb2.ErrorCode
 UNSENDABLE = 77
@@ -266,6 +276,7 @@ async def test_whole_answer_above_the_outbox_is_sent_and_its_stream_ends(
         assert await session.call.read() is grpc.aio.EOF
 
 
+@pytest.mark.parametrize("each_carrier", [own_stream], indirect=True)
 async def test_stream_that_says_nothing_is_refused_in_time(engine: FakeEngine) -> None:
     limits = replace(LIMITS, hold_timeout_s=0.05)
     async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:

@@ -33,6 +33,8 @@ from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
 from tests.integration.stage_session import Request, Session, codes_chunk, opening
 
+pytestmark = pytest.mark.usefixtures("each_carrier")
+
 GENEROUS_S = 120.0
 
 

@@ -24,6 +24,8 @@ from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
 from tests.integration.stage_session import Request, Session, batch, codes_chunk, linked, opening
 
+pytestmark = pytest.mark.usefixtures("each_carrier")
+
 ErrorCode = session_pb2.ErrorCode
 GENEROUS_S = 120.0
 

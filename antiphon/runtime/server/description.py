@@ -76,6 +76,7 @@ def describe(
         transports=identity.transports,
         host_id=identity.host_id,
         boot_id=identity.boot_id,
+        runs_lines=True,
         version=VERSION,
         code_groups=facts.code_groups,
         code_entries=facts.code_entries,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from antiphon.errors import ResourceExhausted
@@ -20,10 +21,13 @@ class Outbox(Generic[Item]):
     succeeds, and the reader first receives what was put before it. Items without bytes are bounded
     by number alone. An item larger than the bound is accepted if no other bytes wait; otherwise it
     could never be sent. Cancelling the reader loses no item.
+
+    A reader of many outboxes takes items with `take_nowait` after `on_item` was called.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, on_item: Callable[[], None] | None = None) -> None:
         self._limit_bytes = limit_bytes
+        self._on_item = on_item
         self._items: deque[tuple[Item, int]] = deque()
         self._bytes = 0
         self._ended = False
@@ -56,6 +60,8 @@ class Outbox(Generic[Item]):
     def _append(self, item: Item, size_bytes: int) -> None:
         self._items.append((item, size_bytes))
         self._bytes += size_bytes
+        if self._on_item is not None:
+            self._on_item()
         if self._reading is not None and not self._reading.done():
             self._reading.set_result(None)
 
@@ -68,6 +74,15 @@ class Outbox(Generic[Item]):
                 raise StopAsyncIteration
             self._reading = asyncio.get_running_loop().create_future()
             await self._reading
+        return self.take_nowait()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last item has been taken."""
+        return self._ended and not self._items
+
+    def take_nowait(self) -> Item:
+        """The next item. Raises `IndexError` if there is none."""
         item, size_bytes = self._items.popleft()
         self._bytes -= size_bytes
         return item

@@ -82,7 +82,8 @@ class Stage:
     """Runs one engine for many sessions. Construct it on the event loop.
 
     `faults` receives the engine's results and decides whether they prevent sessions. `failed` is
-    set when the engine has given up; the process must then exit. `record` receives everything that
+    set when the engine has given up; the process must then exit. `closed` is set by
+    `close`. `record` receives everything that
     the table decides, for replay.
     """
 
@@ -121,6 +122,7 @@ class Stage:
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self._faults = faults
         self.failed = asyncio.Event()
+        self.closed = asyncio.Event()
         self._watchdog = Watchdog(
             step_timeout_s, self._engine_changed, lambda: self._engine.has_work
         )
@@ -138,7 +140,7 @@ class Stage:
         self._wakes_at = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._accepting, self._closed = True, False
+        self._accepting = True
         self.load_watch = LoadWatch(self._load)
 
     @property
@@ -177,7 +179,7 @@ class Stage:
 
     async def close(self) -> None:
         """End every session with an error, close the links and stop the engine."""
-        self._closed = True
+        self.closed.set()
         self.load_watch.close()
         ended = Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
         self.handle(EngineLost(ended))
@@ -197,8 +199,10 @@ class Stage:
         `open`."""
         self._apply([each for fact in facts for each in self._decide(fact)])
 
-    def open(self, request: SessionRequest) -> Outbox[Reply]:
-        """Register a session and return the outbox of its stream.
+    def open(
+        self, request: SessionRequest, on_reply: Callable[[], None] | None = None
+    ) -> Outbox[Reply]:
+        """Register a session and return the outbox of its stream, which calls `on_reply`.
 
         Raises `AntiphonError` when it is refused.
         """
@@ -208,7 +212,7 @@ class Stage:
             )
         if (fault := self._faults.fault) is not None:
             raise Unavailable(fault.message, retry_after_s=fault.retry_after_s)
-        outbox: Outbox[Reply] = Outbox(self._outbox_bytes)
+        outbox: Outbox[Reply] = Outbox(self._outbox_bytes, on_reply)
         opened = self._decide(SessionRequested(request))
         self._replies[request.session_id] = outbox
         self._idle.clear()
@@ -385,7 +389,7 @@ class Stage:
         if self._timer is not None:
             self._timer.cancel()
         # Streams that end after `close` need no timer.
-        if not self._closed:
+        if not self.closed.is_set():
             self._timer = self._loop.call_at(deadline, self._tick)
             self._wakes_at = deadline
 

@@ -55,6 +55,7 @@ from antiphon_gateway.outputs import AUDIO
 from antiphon_gateway.sessions.call_segment import CallSegment
 from antiphon_gateway.sessions.session import FIRST_ATTEMPT, Session
 from antiphon_gateway.sessions.session_lines import CLOSE_WAIT_S
+from antiphon_gateway.sessions.standing_stream import StandingStreams
 
 AskTurn = Callable[[PreparedRequest, AnswerAttempt], Awaitable[CallSegment]]
 """Makes an attempt at a turn."""
@@ -86,6 +87,7 @@ class Calls:
         self.uploads = uploads_of(config)
         self.media = MediaInput.of(config, self.uploads, metrics.refuse)
         self._preparer = RequestPreparer(fleet, config, self.media)
+        self._standing = StandingStreams()
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)
@@ -377,7 +379,13 @@ class Calls:
         with assignment:
             model = self.fleet.model_name()
             session = Session(
-                lineup, assignment, model, self._config, self.delivery, self._preparer
+                lineup,
+                assignment,
+                model,
+                self._config,
+                self.delivery,
+                self._preparer,
+                self._standing.open_line,
             )
             self._live.add(session)
             try:
@@ -414,6 +422,7 @@ class Calls:
         for session in self._live:
             session.end_with(shutting_down())
         await _wait_first((self.admission.idle,), CLOSE_WAIT_S)
+        await self._standing.close()
         await self.media.close()
 
 

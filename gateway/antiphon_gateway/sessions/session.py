@@ -28,6 +28,7 @@ from antiphon_gateway.sessions.events import SegmentStarted
 from antiphon_gateway.sessions.opening import input_chunk, segment_openings
 from antiphon_gateway.sessions.progress import SegmentProgress
 from antiphon_gateway.sessions.session_lines import OpenSegment, SessionLines
+from antiphon_gateway.sessions.stage_line import OpenLine
 
 FIRST_ATTEMPT = AnswerAttempt()
 
@@ -47,6 +48,7 @@ class Session:
         config: GatewayConfig,
         deployed_delivery: Mapping[str, Delivery],
         preparer: RequestPreparer,
+        open_line: OpenLine,
     ) -> None:
         self.session_id = str(uuid.uuid4())
         self.sent = SentRecordings()
@@ -58,7 +60,7 @@ class Session:
         self._preparer = preparer
         windows = lineup.windows(config)
         self._window = windows.get(AUDIO, 0)
-        self._lines = SessionLines(self.session_id, lineup, assignment, windows)
+        self._lines = SessionLines(self.session_id, lineup, assignment, windows, open_line)
         self._segment: CallSegment | None = None
         self._segments = 0
         self._sequences: dict[str, int] = {}

@@ -23,7 +23,6 @@ from antiphon_gateway.sessions.mailbox import EventMailbox
 from antiphon_gateway.sessions.opening import sample_chunk, session_open
 from antiphon_gateway.sessions.root_cause import ECHO_CODES, RootCause
 from antiphon_gateway.sessions.stage_line import OpenLine, StageLine
-from antiphon_gateway.sessions.stage_stream import StageStream
 
 log = logging.getLogger("gateway.session")
 
@@ -64,7 +63,7 @@ class SessionLines:
         lineup: Lineup,
         assignment: Assignment,
         windows: Mapping[str, int],
-        open_line: OpenLine = StageStream,
+        open_line: OpenLine,
     ) -> None:
         self.assignment = assignment
         self.left = ""

@@ -1,20 +1,17 @@
-"""One RunSession stream to a stage."""
+"""The state of a session's line to a stage, whatever carries its messages."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable
 
 import grpc
 
-from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable
+from antiphon.errors import AntiphonError, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2
-from antiphon.wire.checksum import undamaged
 from antiphon.wire.status import error_from_rpc, is_typed
 from antiphon_gateway.fleet.replica import Replica
-
-Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
+from antiphon_gateway.sessions.line_connection import Connect, ConnectionCancelled, OwnStream
+from antiphon_gateway.sessions.line_requests import LineRequests
 
 # What gRPC says by itself of a connection that broke, or on which came what nobody has sent: what
 # a stage says has its typed form with it.
@@ -28,73 +25,50 @@ _LOST = frozenset(
     }
 )
 
-MAX_WAITING_BYTES = 8 << 20
-"""Of a live segment's samples, two minutes, that wait to be sent to a stage that takes none."""
-FRESH_S = 0.1
-"""A message counts as a sign of life if its reader has waited for it for so long, or has been away
-for less: what waits in a buffer may have been sent long ago."""
-
 
 class StageStream:
-    """A `StageLine` that is a RunSession stream of its own."""
+    """A `StageLine` over a connection: by default a RunSession stream of its own."""
 
-    def __init__(self, stage: Replica, opening: session_pb2.SessionOpen) -> None:
+    def __init__(
+        self, stage: Replica, opening: session_pb2.SessionOpen, connect: Connect = OwnStream
+    ) -> None:
         self.role = stage.role
         self.address = stage.address
-        # At most one segment's beginning and its end, and what comes between them of a live one's
-        # input: the next is opened when that is over.
-        self._waiting_bytes = 0
-        self._pending: list[session_pb2.SessionRequest] = [session_pb2.SessionRequest(open=opening)]
-        self._credits: dict[str, session_pb2.SessionRequest] = {}
-        self._progress: session_pb2.SessionRequest | None = None
-        self._half_closed = False
-        self._changed = asyncio.Event()
-        self._changed.set()
+        self._requests = LineRequests(stage.role, opening)
         self._stage = stage
         self._has_slot = self._has_reported = self.gone = False
         self._take_slot()
         self._loss: Unavailable | None = None
         self._channel = stage.channel
-        self._rpc: Rpc = stage.stub.RunSession(self._requests())
+        self._connection = connect(stage, self._requests)
         stage.hold(self._stage_lost)
 
     def open_segment(
         self, opening: session_pb2.SegmentOpen, chunks: Iterable[chunk_pb2.Chunk]
     ) -> None:
         """Open another segment, once all stages are done with the one before it."""
-        self._credits.clear()
         self._has_reported = False
         self._take_slot()
-        self._pending.append(session_pb2.SessionRequest(segment_open=opening))
-        self._pending += [session_pb2.SessionRequest(chunk=chunk) for chunk in chunks]
-        self._changed.set()
+        self._requests.begin_segment(opening, chunks)
+        self._connection.changed()
 
     def send(self, request: session_pb2.SessionRequest) -> None:
         """Send a message about the open segment; see `StageLine.send`."""
-        match request.WhichOneof("message"):
-            case "credit":
-                self._credits[request.credit.edge] = request
-            case "progress":
-                self._progress = request
-            case "gone" if self._has_reported:
-                return
-            case message:
-                if message == "chunk":
-                    self._hold(request.chunk.payload.size_bytes)
-                self._pending.append(request)
-        self._changed.set()
+        if request.HasField("gone") and self._has_reported:
+            return
+        self._requests.add(request)
+        self._connection.changed()
 
     def half_close(self) -> None:
         """End what is sent; the stage then ends the stream. May be repeated."""
-        self._half_closed = True
-        self._changed.set()
+        self._requests.done = True
+        self._connection.changed()
 
     def cancel(self) -> None:
         """End the stream at once; the stage frees everything. May be repeated."""
         self._stage.let_go(self._stage_lost)
         self._give_slot_back()
-        self._rpc.cancel()
-        self.half_close()  # an RPC that is over already leaves its request iterator waiting
+        self._connection.cancel()
 
     def _take_slot(self) -> None:
         if not self._has_slot:
@@ -107,28 +81,12 @@ class StageStream:
             self._has_slot = False
             self._stage.segment_ended()
 
-    def _hold(self, size_bytes: int) -> None:
-        """Count a chunk that waits to be sent."""
-        self._waiting_bytes += size_bytes
-        if self._waiting_bytes > MAX_WAITING_BYTES:
-            raise ResourceExhausted(
-                f"the stage {self.role} does not take the input that comes while it is recorded; "
-                f"{MAX_WAITING_BYTES} bytes of it wait",
-                stage=self.role,
-            )
-
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
         """What the stage sends; see `StageLine.responses`."""
         try:
-            asked_at, away_s = time.monotonic(), 0.0
-            async for response in undamaged(self._rpc):
-                came_at = time.monotonic()
-                if away_s < FRESH_S or came_at - asked_at > FRESH_S:
-                    self._stage.outputs += 1
+            async for response in self._connection.responses():
                 self._note(response)
                 yield response
-                asked_at = time.monotonic()
-                away_s = asked_at - came_at
         except Unavailable as damage:
             raise self._lost(damage.message) from damage
         except grpc.aio.AioRpcError as failure:
@@ -136,11 +94,7 @@ class StageStream:
             if not (self._has_reported and isinstance(error, Unavailable)):
                 raise error from failure
             self.gone = True
-        except asyncio.CancelledError:
-            # gRPC raises it for a call that was cancelled here, and so is this task at its end.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
+        except ConnectionCancelled:
             if not self._has_reported:
                 raise self._loss or self._lost("its channel was closed") from None
             self.gone = True
@@ -154,24 +108,6 @@ class StageStream:
                 self._give_slot_back()
             case "segment_refused":
                 self._give_slot_back()
-
-    async def _requests(self) -> AsyncIterator[session_pb2.SessionRequest]:
-        while not self._half_closed:
-            await self._changed.wait()
-            self._changed.clear()
-            while self._pending:
-                request = self._pending.pop(0)
-                if request.HasField("chunk"):
-                    self._waiting_bytes -= min(
-                        self._waiting_bytes, request.chunk.payload.size_bytes
-                    )
-                yield request
-            while self._credits:
-                _, credit = self._credits.popitem()
-                yield credit
-            progress, self._progress = self._progress, None
-            if progress is not None:
-                yield progress
 
     def _stage_lost(self, loss: Unavailable) -> None:
         """The stage has stopped answering: the stream is broken, whatever gRPC knows."""

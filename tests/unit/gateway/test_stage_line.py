@@ -10,8 +10,9 @@ import pytest
 
 from antiphon.errors import ResourceExhausted
 from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon_gateway.sessions.line_requests import MAX_WAITING_BYTES
 from antiphon_gateway.sessions.stage_line import StageLine
-from antiphon_gateway.sessions.stage_stream import MAX_WAITING_BYTES, StageStream
+from antiphon_gateway.sessions.stage_stream import StageStream
 
 
 class Replica:

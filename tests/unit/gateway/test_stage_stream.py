@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from antiphon.v1 import session_pb2
-from antiphon_gateway.sessions import stage_stream
-from antiphon_gateway.sessions.stage_stream import FRESH_S, StageStream
+from antiphon_gateway.sessions import line_connection
+from antiphon_gateway.sessions.line_connection import FRESH_S
+from antiphon_gateway.sessions.stage_stream import StageStream
 
 LONG_S = 10 * FRESH_S
 
@@ -24,7 +25,7 @@ class Clock:
         self.outputs = 0
         self.role, self.address = "thinker", "nowhere"
         self.stub = SimpleNamespace(RunSession=self._run_session)
-        monkeypatch.setattr(stage_stream, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(line_connection, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     async def _run_session(self, requests: object) -> AsyncIterator[session_pb2.SessionResponse]:
         for wait_s in self._waits_s:

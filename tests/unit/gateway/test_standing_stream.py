@@ -1,0 +1,214 @@
+"""Lines of a standing stream at the gateway: which sessions take one, their window, their ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from antiphon.errors import Unavailable
+from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon_gateway.sessions import standing_stream
+from antiphon_gateway.sessions.stage_line import StageLine
+from antiphon_gateway.sessions.standing_stream import SMALL_BYTES, StandingStreams
+
+Request = stage_pb2.LineRequest
+END = stage_pb2.LineEnd()
+
+
+class Replica:
+    """A stage whose standing streams are at hand: what was sent, and what it sends."""
+
+    def __init__(self, *, runs_lines: bool = True) -> None:
+        self.role, self.address, self.channel = "talker", "nowhere", object()
+        self.outputs = self.slots = self.own_streams = 0
+        self.description = stage_pb2.DescribeResponse(runs_lines=runs_lines)
+        self.stub = SimpleNamespace(RunSessions=self._run_sessions, RunSession=self._run_session)
+        self.streams: list[Rpc] = []
+
+    def _run_sessions(self, requests: AsyncIterator[Request]) -> Rpc:
+        self.streams.append(Rpc(requests))
+        return self.streams[-1]
+
+    def _run_session(self, requests: object) -> SimpleNamespace:
+        self.own_streams += 1
+        return SimpleNamespace(cancel=lambda: None)
+
+    def segment_began(self) -> None:
+        self.slots += 1
+
+    def segment_ended(self) -> None:
+        self.slots -= 1
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class Rpc:
+    """A RunSessions call."""
+
+    def __init__(self, requests: AsyncIterator[Request]) -> None:
+        self._requests = requests
+        self._responses: asyncio.Queue[stage_pb2.LineResponse | Exception | None] = asyncio.Queue()
+        self.cancelled = False
+
+    async def sent(self) -> Request:
+        return await anext(self._requests)
+
+    def send(self, *messages: stage_pb2.LineMessage) -> None:
+        self._responses.put_nowait(stage_pb2.LineResponse(messages=messages))
+
+    def end(self, error: Exception | None = None) -> None:
+        self._responses.put_nowait(error)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    async def __aiter__(self) -> AsyncIterator[stage_pb2.LineResponse]:
+        while isinstance(response := await self._responses.get(), stage_pb2.LineResponse):
+            yield response
+        if response is not None:
+            raise response
+
+
+def opening(name: str = "s", *, last: bool = True, **fields: Any) -> session_pb2.SessionOpen:
+    segment = session_pb2.SegmentOpen(last=last, **fields)
+    return session_pb2.SessionOpen(session_id=name, first_segment=segment)
+
+
+def message(line: int, text: str = "") -> stage_pb2.LineMessage:
+    chunk = chunk_pb2.Chunk(edge=text)
+    return stage_pb2.LineMessage(line=line, response=session_pb2.SessionResponse(chunk=chunk))
+
+
+def end(line: int) -> stage_pb2.LineMessage:
+    return stage_pb2.LineMessage(line=line, end=END)
+
+
+async def edges(line: StageLine) -> list[str]:
+    return [each.chunk.edge async for each in line.responses()]
+
+
+async def test_sessions_with_one_small_segment_share_a_stream() -> None:
+    streams, replica = StandingStreams(), Replica()
+    first, second = (streams.open_line(replica, opening(name)) for name in "ab")  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    sent = [await rpc.sent(), await rpc.sent()]
+    assert [(each.line, each.request.open.session_id) for each in sent] == [(1, "a"), (2, "b")]
+    rpc.send(message(2, "x"), message(1, "y"), message(2, "z"))
+    rpc.send(end(1), end(2))
+    assert await edges(first) == ["y"]
+    assert await edges(second) == ["x", "z"]
+    assert replica.outputs == 2
+    await ended(streams, rpc)
+
+
+async def ended(streams: StandingStreams, rpc: Rpc) -> None:
+    rpc.end()
+    await streams.close()
+
+
+@pytest.mark.parametrize(
+    ("replica", "begins"),
+    [
+        (Replica(runs_lines=False), opening()),
+        (Replica(), opening(last=False)),
+        (Replica(), opening(live=True)),
+        (Replica(), opening("x" * SMALL_BYTES)),
+    ],
+    ids=["an older stage", "a conversation", "live input", "a large input"],
+)
+async def test_other_sessions_have_a_stream_of_their_own(
+    replica: Replica, begins: session_pb2.SessionOpen
+) -> None:
+    StandingStreams().open_line(replica, begins)  # type: ignore[arg-type]
+    assert (replica.own_streams, replica.streams) == (1, [])
+
+
+async def test_cancelled_line_is_cancelled_at_the_stage_and_gets_nothing_more() -> None:
+    streams, replica = StandingStreams(), Replica()
+    gone, stays = (streams.open_line(replica, opening(name)) for name in "ab")  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    for _ in range(2):
+        await rpc.sent()
+    gone.cancel()
+    gone.cancel()
+    assert (await rpc.sent()).HasField("cancel")
+    assert replica.slots == 1
+    rpc.send(message(1, "late"), end(1), message(2, "x"), end(2))
+    with pytest.raises(Unavailable):
+        await edges(gone)
+    assert await edges(stays) == ["x"]
+    await ended(streams, rpc)
+
+
+async def test_line_that_is_cancelled_before_it_was_sent_leaves_no_trace() -> None:
+    streams, replica = StandingStreams(), Replica()
+    first, second = (streams.open_line(replica, opening(name)) for name in "ab")  # type: ignore[arg-type]
+    first.cancel()
+    second.half_close()
+    (rpc,) = replica.streams
+    sent = [await rpc.sent(), await rpc.sent()]
+    assert [each.line for each in sent] == [2, 2]
+    assert sent[1].HasField("done")
+    rpc.send(end(2))
+    assert await edges(second) == []
+    await ended(streams, rpc)
+
+
+async def test_reader_states_what_it_has_processed(monkeypatch: pytest.MonkeyPatch) -> None:
+    size_bytes = message(1, "0123").response.ByteSize()
+    monkeypatch.setattr(standing_stream, "WINDOW_BYTES", 8 * size_bytes)
+    streams, replica = StandingStreams(), Replica()
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    await rpc.sent()
+    rpc.send(*[message(1, "0123")] * 3)
+    responses = line.responses()
+    for _ in range(3):
+        await anext(responses)
+    # Each is processed when the next is asked for.
+    assert (await rpc.sent()).processed_bytes == 2 * size_bytes
+    rpc.send(end(1))
+    assert [each async for each in responses] == []
+    await ended(streams, rpc)
+
+
+async def test_stage_that_exceeds_the_window_loses_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standing_stream, "WINDOW_BYTES", 1)
+    streams, replica = StandingStreams(), Replica()
+    flooded, other = (streams.open_line(replica, opening(name)) for name in "ab")  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    for _ in range(2):
+        await rpc.sent()
+    rpc.send(message(1), message(1), message(2, "x"), end(2))
+    assert await edges(other) == ["x"]
+    with pytest.raises(Unavailable, match="more than the window of its line"):
+        await edges(flooded)
+    assert (await rpc.sent()).HasField("cancel")
+    await ended(streams, rpc)
+
+
+async def test_end_of_the_stream_is_the_loss_of_its_lines_and_the_next_line_opens_another() -> None:
+    streams, replica = StandingStreams(), Replica()
+    line = streams.open_line(replica, opening("a"))  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    await rpc.sent()
+    rpc.send(message(1, "x"))
+    rpc.end(Unavailable("a message came damaged"))
+    responses = line.responses()
+    assert (await anext(responses)).chunk.edge == "x"
+    with pytest.raises(Unavailable, match="the stage talker at nowhere was lost"):
+        await anext(responses)
+    assert rpc.cancelled
+    again = streams.open_line(replica, opening("b"))  # type: ignore[arg-type]
+    assert len(replica.streams) == 2
+    assert (await replica.streams[1].sent()).line == 1
+    replica.streams[1].send(end(1))
+    assert await edges(again) == []
+    await ended(streams, replica.streams[1])
