@@ -161,7 +161,7 @@ class Gateway:
 
     @property
     def metrics_address(self) -> str:
-        """Where the series are: "host:port"."""
+        """The address of the metrics: "host:port"."""
         return self._metrics_endpoint.address or self.http_address
 
     def force_stop(self) -> None:
@@ -173,7 +173,7 @@ class Gateway:
         await self.fleet.wait_ready()
 
     async def wait_closed(self) -> None:
-        """Return when the gRPC endpoint has closed although nobody has stopped the gateway."""
+        """Return if the gRPC endpoint closes without a stop of the gateway."""
         await self._grpc.wait_closed()
 
     def _grpc_server(self) -> GrpcServer:

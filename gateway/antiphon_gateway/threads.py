@@ -33,8 +33,8 @@ class Threads:
 
 
 class SizedThreads:
-    """A thread for small pieces of one kind of work and another for large ones, so that the small
-    do not wait behind the large."""
+    """A thread for small tasks of one kind and another for large ones, so that small tasks do not
+    wait for large ones."""
 
     def __init__(self, name: str) -> None:
         self._small = Threads(f"{name}-small")

@@ -1,4 +1,4 @@
-"""One log line and one set of metrics per request, without what was said in it."""
+"""One log line and one set of metrics per request, without the content of the request."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class AccessLog:
 
 
 def _told(entry: RequestLog) -> dict[str, Attribute]:
-    """What a trace says of a request."""
+    """Return the attributes of a request in its trace."""
     return {
         "api": entry.api,
         "request_id": entry.request_id,
@@ -182,7 +182,7 @@ def _told(entry: RequestLog) -> dict[str, Attribute]:
 
 
 def _line(entry: RequestLog) -> dict[str, object]:
-    """What the log says of a request."""
+    """Return the log line of a request."""
     line: dict[str, object] = {
         "api": entry.api,
         "request": entry.name,

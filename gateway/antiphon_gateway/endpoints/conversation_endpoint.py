@@ -50,7 +50,7 @@ class ConversationEndpoint:
     metrics: Metrics
 
     def watch(self) -> ConversationMetrics:
-        """Counts what one conversation tells."""
+        """Count the events of one conversation."""
         return ConversationMetrics(self.metrics, self.api)
 
     def begin(

@@ -11,9 +11,9 @@ from antiphon_gateway.metrics import Metrics
 
 
 class ConversationMetrics:
-    """Takes note of one conversation's events as they are told.
+    """Measures one conversation from its events as they are sent.
 
-    A turn's first audio is that which comes next after its recording was complete.
+    The first audio of a turn is the next audio after its recording was complete.
     """
 
     def __init__(

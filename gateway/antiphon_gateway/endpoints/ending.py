@@ -1,8 +1,7 @@
-"""What every request goes through, whatever its endpoint: an id, a line in the access log, one end.
+"""The parts that all endpoints share for a request: an id, a line in the access log, and one end.
 
-An endpoint says how it tells its client of an event and of an error, and nothing else. When the
-client goes, the task that answers it is cancelled, which frees every stage; the line is
-written nevertheless.
+An endpoint only determines how events and errors are sent to its client. If the client disconnects,
+the task of the request is canceled, which frees every stage; the line is logged nevertheless.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ async def tell(
     tell_event: Callable[[Told], Awaitable[None]],
     tell_error: Refuse,
 ) -> None:
-    """Tell the client of every event, and of an error after the first of them.
+    """Send every event to the client, and an error that follows the first event.
 
-    An error before that, when nothing has been sent, is raised.
+    An error before the first event is raised.
     """
     try:
         async for event in events:

@@ -13,11 +13,11 @@ from antiphon_gateway.conversations.conversation import LiveConversation
 
 @asynccontextmanager
 async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
-    """Cut the block short when the conversation is over because the gateway stops, or when it has
-    to end (`LiveConversation.forced_end`).
+    """Cancel the block when the conversation is idle during shutdown, or when it must end
+    (`LiveConversation.forced_end`).
 
-    Raises `Unavailable` for the former, and the error of the latter; the client is to be told last
-    of all.
+    Raises `Unavailable` in the first case, and the error of the forced end in the second. The error
+    must be the last message to the client.
     """
     limit = asyncio.timeout(None)
 

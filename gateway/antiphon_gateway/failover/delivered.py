@@ -31,7 +31,8 @@ ROUNDED = 1e-3
 
 
 class DeliveredOutput:
-    """Of one segment, over all attempts. Give it every event, and tell it of each new attempt."""
+    """The delivered output of one segment over all attempts. Add every event and every new
+    attempt."""
 
     def __init__(self) -> None:
         self._started = False

@@ -1,9 +1,10 @@
-"""A segment that goes on when a replica which makes it is lost.
+"""A segment that continues after the loss of a replica.
 
-The whole session is opened again, on another replica in the place of the lost one and on the
-same ones elsewhere, and the same is asked of it with the same seeds. Stages that go on from what
-the client has get it with the opening; others make it anew, and so do all when one refuses it. All
-of them send it again, and it is dropped, so the client hears and reads one answer.
+The whole session is opened again, with another replica in place of the lost one and the same
+replicas elsewhere. The same request is sent with the same seeds. Stages that can continue from the
+client's output receive it with the opening; the others compute it again, and so do all stages if
+one refuses it. The stages send the output again, and the part that the client has is dropped, so
+that the client receives one answer.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ class FailoverSegment:
             detours.forget()
 
     def _wait_s(self, error: AntiphonError) -> float:
-        """How long to wait when all replicas of a stage have said that."""
+        """Return the wait before another attempt, if all replicas of a stage have refused."""
         if error.code is ErrorCode.RESOURCE_EXHAUSTED:
             return self._failover.wait_s
         return self._failover.return_s if error.code in _LOSSES and error.stage else 0.0
@@ -206,7 +207,7 @@ class FailoverSegment:
         return True
 
     def _refuses_history(self, error: AntiphonError) -> bool:
-        """Whether a stage does not go on from what the client has; all is made anew then."""
+        """Return whether a stage refuses the client's output; all stages then compute it again."""
         named = error.field.partition(".")[0] == "history"
         if not (self._from_history and named and isinstance(error, InvalidArgument)):
             return False

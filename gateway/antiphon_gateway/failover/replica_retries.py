@@ -1,4 +1,4 @@
-"""Where a request goes when a replica has refused it."""
+"""Retries on another replica after a refusal."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a client lacks of an answer that it had begun to hear from another gateway. Pure.
+"""The remaining part of an answer that a client has begun to receive from another gateway. Pure.
 
-Nothing of the answer is known here but how much of it the client has. The same order with the
-same seed makes the same answer, so as much is dropped of its beginning; of the text a digest tells
-whether it is the same.
+This gateway only knows how much of the answer the client has. The same order with the same seed has
+the same answer, so that this much is dropped from its beginning. A digest verifies that the text is
+the same.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class ResumedOutput:
         self._digest = hashlib.sha256()
 
     def take(self, event: Event) -> Event | None:
-        """What the client lacks of an event; None if it has all of it.
+        """Return the part of an event that the client lacks, or None.
 
-        Raises `DataLoss` when the answer is not the one that it has begun to hear.
+        Raises `DataLoss` if the answer differs from the one that the client has begun to receive.
         """
         match event:
             case TextProduced():

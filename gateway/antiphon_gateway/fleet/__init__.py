@@ -1,1 +1,2 @@
-"""The stages behind the gateway: which there are, whether they serve, who answers a request."""
+"""The stages upstream of the gateway: discovery, health, and the choice of replicas for
+requests."""

@@ -1,6 +1,6 @@
-"""What requests may say of sampling and options, as the stages tell it. Pure.
+"""The sampling and options that requests may set, as reported by the stages. Pure.
 
-Stages that do not take part in a request, or are down, count as they last told.
+Stages that are not part of a request, or are down, count with their last report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon_gateway.fleet.lineup import Edges, Lineup
 
 @dataclass(frozen=True)
 class Accepted:
-    """`told` is what the stages that were ever reached tell, by role."""
+    """`told` has the last report of each stage that was ever reached, by role."""
 
     edges: Edges
     told: Mapping[str, stage_pb2.DescribeResponse]
@@ -48,7 +48,7 @@ class Accepted:
 
     @property
     def sampling_fields(self) -> tuple[str, ...]:
-        """Those, and the stages of which nobody knows yet."""
+        """The fields, and the stages without a report so far."""
         return tuple(filter(self._may_be_given, self.roles))
 
     @property
@@ -57,9 +57,9 @@ class Accepted:
         return tuple(next(iter(each.values())) for each in self._options.values())
 
     def instructing_option(self) -> str:
-        """The name of the option that says in words how to speak.
+        """Return the name of the option that describes the speech in words.
 
-        Raises `NotImplementedYet` when there is none, `Unavailable` if there may be one.
+        Raises `NotImplementedYet` if there is none, and `Unavailable` if it is not known yet.
         """
         for option in self.options:
             if option.instructs:

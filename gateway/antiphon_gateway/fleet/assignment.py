@@ -14,9 +14,9 @@ from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
 
 
 class Assignment:
-    """The replica of each role, from the pick to the session's end: the context of the session.
+    """The replica of each role, from the choice to the session's end: the context of the session.
 
-    What becomes of the session there tells whether others should follow.
+    The result of the session is evidence for the choice of later sessions.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Assignment:
                 replica.on_leaving.discard(leaving)
 
     def reported(self, role: str, finish_reason: int) -> None:
-        """A stage has done its part of a segment. One that was cancelled does not tell whether
-        it would have answered."""
+        """Record that a stage has completed its part of a segment. A canceled segment is no
+        evidence."""
         if finish_reason == chunk_pb2.FINISH_REASON_CANCELLED:
             self._undecided(role)
         else:

@@ -9,10 +9,10 @@ _CPU = Path("/proc/pressure/cpu")
 
 
 class CpuPressure:
-    """The share of time in which some thread of the machine was ready and had no core.
+    """The share of time in which a thread of the host was ready and had no core.
 
-    PSI counts the whole machine, in a container too. Where the kernel has none the share is 0. A
-    look costs about 30 µs, so it is for waits that are long already.
+    PSI covers the whole host, also in a container. Without PSI in the kernel the share is 0. A read
+    takes about 30 µs, so that it is only used for waits that are already long.
     """
 
     def __init__(self, path: Path = _CPU) -> None:

@@ -1,15 +1,14 @@
-"""When a stage counts as lost: the rule, without a clock.
+"""The rule that decides when a stage counts as lost, without a clock.
 
-The gateway probes each stage. What a stage sends by itself is as good a sign of life as an answer:
-its output and its reports of progress, and its load. A hung event loop, a hung interpreter and a
-stopped process send none of these. So only silence counts against a stage, and only as much of it
-as this process was awake to see (`antiphon.deadlines.awake_deadline`). While threads of this
-machine wait for its cores nearly all the time, stages on it may get none for seconds: that time
-counts for a fifth.
+The gateway probes each stage. Messages that a stage sends by itself (output, progress reports and
+load reports) are as good a sign of life as an answer: a blocked event loop, a blocked interpreter
+or a stopped process send none. Only silence counts against a stage, and only while this process was
+scheduled (`antiphon.deadlines.awake_deadline`). If threads of this host wait for cores almost all
+of the time, stages on the host may not be scheduled for seconds; such time counts for a fifth.
 
-Load reports are sent on a stream of their own, so they say nothing of a connection that loses what
-is sent to the stage. They excuse a missing answer for `REPORTS_EXCUSE` times the probe's timeout.
-Output excuses it for as long as it comes, since the gateway grants its credit on that connection.
+Load reports have a separate stream, and do not show that messages to the stage arrive. They excuse
+a missing answer for `REPORTS_EXCUSE` times the timeout of the probe. Output excuses it while it
+continues, because the gateway grants its credit on the same connection.
 """
 
 from __future__ import annotations
@@ -73,10 +72,10 @@ class FailureDetector:
     def waited(
         self, slice_s: float, late_s: float, *, pressure: float, output: bool, reported: bool
     ) -> Liveness:
-        """A slice of the wait for an answer has ended, `late_s` after it was due.
+        """Record the end of a part of the wait for an answer, `late_s` after it was due.
 
-        `pressure` is the share of it in which a thread of this machine waited for a core.
-        `output` and `reported` say what the stage has sent in it: of a session, and of its load.
+        `pressure` is the share of it in which a thread of this host waited for a core. `output` and
+        `reported` are whether the stage has sent output of a session, or its load, during it.
         """
         weight = STARVED_WEIGHT if pressure >= STARVED_PRESSURE else 1.0
         self._unanswered.waited(slice_s, late_s, weight)

@@ -1,8 +1,8 @@
-"""All replicas of all stages that the gateway knows, and who of them gets a session.
+"""All known replicas of all stages, and the choice of replicas for a session.
 
-Discovery says which replicas there are, each replica itself whether it serves. A request finds
-out at once: nobody waits for a stage of which no replica may get sessions. The stages of one
-session are of one build (pipeline and checkpoint), so an upgrade may hold two.
+Discovery reports which replicas exist, and each replica reports whether it is serving. A request
+fails at once if no replica of a stage may get sessions. The stages of a session have the same build
+(pipeline and checkpoint), so that two builds may exist during an upgrade.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Fleet:
 
     @property
     def descriptions(self) -> Mapping[str, stage_pb2.DescribeResponse]:
-        """What the stages tell that are up, by role; of one build, if all have it."""
+        """The descriptions of running stages, by role; of one build, if all stages have it."""
         if self._derived.descriptions is None:
             build = self._build()
             told = {stage.role: stage.require(build) for stage in self if stage.ready}
@@ -131,11 +131,12 @@ class Fleet:
 
     @property
     def slots(self) -> Mapping[str, int]:
-        """Of all replicas that may get sessions, by role; 0 where one does not tell."""
+        """The slots of all replicas that may get sessions, by role; 0 if a replica does not report
+        its slots."""
         return self._slots
 
     def on_resize(self, resized: Callable[[Mapping[str, int]], None]) -> None:
-        """Have this told of `slots` whenever they have changed."""
+        """Register a callback for changes of `slots`."""
         self._resized = resized
 
     async def wait_ready(self) -> None:
@@ -167,19 +168,19 @@ class Fleet:
         return None
 
     def model_name(self) -> str:
-        """What clients ask for. Raises `Unavailable` while nobody has told."""
+        """The name of the model for clients. Raises `Unavailable` until a stage has reported it."""
         if self._deployment.model_name:
             return self._deployment.model_name
         return next(iter(self._described().values())).model
 
     def edges(self) -> Edges:
-        """The pipeline's graph. Raises `Unavailable` while nobody has told."""
+        """The edges of the pipeline. Raises `Unavailable` until a stage has reported them."""
         return next(iter(self._described().values())).pipeline_edges
 
     def accepted(self) -> Accepted:
-        """What requests may say besides messages, as the stages last told.
+        """The sampling and options that requests may set, as last reported by the stages.
 
-        Raises `Unavailable` while none ever has.
+        Raises `Unavailable` until a stage has reported.
         """
         if self._derived.accepted is None:
             self._derived.accepted = self._accepted()
@@ -353,7 +354,7 @@ class Fleet:
             self._by_role[role].keep(found)
 
     def _on_change(self) -> None:
-        """Wake who waits for a change, and tell how many slots there are."""
+        """Wake waiting tasks, and report the number of slots."""
         self._derived = _Derived()
         self.changes.tell()
         slots = {**self._slots, **{s.role: n for s in self if (n := s.slots) is not None}}
@@ -396,5 +397,5 @@ def _lineup(chosen: _Chosen, names: Names, *, tool_calls: bool) -> Lineup:
 
 
 def _size(pool: Pool[Replica]) -> int:
-    """Slots, or replicas where one does not tell its slots."""
+    """Return the number of slots, or of replicas if a replica does not report its slots."""
     return len(pool) if pool.unbounded else pool.slots

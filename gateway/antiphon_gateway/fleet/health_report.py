@@ -11,9 +11,9 @@ from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
 
 
 class StageHealth(msgspec.Struct, frozen=True):
-    """One stage: where it is, whether it is ready, and why not.
+    """The health of one stage: its address, whether it is ready, and the reason if not.
 
-    Of several replicas `address` is that of one, and `replicas` and `serving` count them.
+    With several replicas, `address` is that of one, and `replicas` and `serving` count them.
     """
 
     address: str | msgspec.UnsetType
@@ -24,10 +24,10 @@ class StageHealth(msgspec.Struct, frozen=True):
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """All stages; `reason` says why the whole is not ready.
+    """The health of all stages; `reason` explains why the deployment is not ready.
 
-    `outputs` says which of the model's outputs requests get nevertheless; it is empty
-    until a stage has told the graph.
+    `outputs` are the outputs of the model that requests get nevertheless. It is empty until a stage
+    has reported the graph.
     """
 
     ready: bool

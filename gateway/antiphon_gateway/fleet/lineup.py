@@ -95,7 +95,7 @@ class Lineup:
         return self.producer(AUDIO).description.sample_rate_hz if AUDIO in self.outputs else 0
 
     def check_rate(self) -> None:
-        """Raise `FailedPrecondition` when the stage that makes wanted audio tells no rate."""
+        """Raise `FailedPrecondition` if a stage generates wanted audio and reports no rate."""
         if AUDIO in self.outputs and not self.sample_rate_hz:
             role = self.makers[AUDIO]
             raise FailedPrecondition(
@@ -127,7 +127,7 @@ class Lineup:
         return name.lower()
 
     def routes(self, role: str) -> tuple[session_pb2.Route, ...]:
-        """Where each output edge of a stage goes in this session."""
+        """Return the consumers of each output edge of a stage in this session."""
         return self._routes[role]
 
     @cached_property
@@ -148,11 +148,11 @@ class Lineup:
             yield session_pb2.Route(edge=name, destinations=destinations)
 
     def windows(self, config: GatewayConfig) -> dict[str, int]:
-        """Positions that may be on their way before they are taken, by governed edge.
+        """Return the credit windows in positions, by governed edge.
 
-        Of audio to the client so many seconds; to a stage so many seconds by the rate of the
-        stage's codec frames or the edge's, or positions when neither is told. Nothing else that
-        goes to the client has credit.
+        The window of audio to the client has a fixed duration. The window to a stage has a duration
+        by the rate of the stage's codec frames or of the edge, or a number of positions if neither
+        is reported. Other output to the client has no credit.
         """
         without = {e.name for e in self.edges if e.consumer == CLIENT} & self.outputs - {AUDIO}
         found: dict[str, int] = {}

@@ -81,10 +81,10 @@ class Names:
         return name in OPENAI_MODELS and name in self.models
 
     def voice_aliases(self, voices: Sequence[str]) -> dict[str, str]:
-        """The names, in lower case, that stand for one of a checkpoint's voices.
+        """The aliases, in lower case, of the checkpoint's voices.
 
-        A checkpoint's own voice of such a name goes before it; where there are no voices, names of
-        OpenAI's stand for none ("").
+        A checkpoint's own voice takes precedence over an alias with its name. Without voices,
+        OpenAI's names are aliases of no voice ("").
         """
         aliases: dict[str, str] = {}
         if self.openai_voices:

@@ -1,10 +1,10 @@
-"""Which replicas of a role get no sessions because those that they had have failed. Pure.
+"""Eject replicas of a role from new sessions after failures. Pure.
 
-A replica that fails at once has free slots, so it would look better than all others. One that has
-failed several times in a row is ejected, longer each time; then it may get one session, and with
-that one's success it is back. Never are more than half of a role's replicas out: when most fail,
-the cause is elsewhere, and those that are left would be overrun. Sessions that it got before do
-not tell how it is now.
+A replica that fails at once has free slots, so that it would seem better than the others. A replica
+with several consecutive failures is ejected, longer each time. Then it gets one trial session, and
+returns if this session succeeds. At most half of a role's replicas are ejected: if most of them
+fail, the cause is elsewhere, and the others would be overloaded. Sessions from before an ejection
+are no evidence.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class _Record:
 
 
 class Outliers(Generic[Key]):
-    """Of one role. `failures` in a row eject a replica for `first_s`, and for twice as long each
-    time, up to `longest_s`. Every fact tells whether it has changed what the replica may get."""
+    """The outliers of one role. `failures` consecutive failures eject a replica for `first_s`,
+    doubled each time up to `longest_s`. Every fact returns whether the replica's eligibility has
+    changed."""
 
     def __init__(self, *, failures: int, first_s: float, longest_s: float) -> None:
         self._failures = failures
@@ -52,8 +53,11 @@ class Outliers(Generic[Key]):
         return record is not None and record.until is not None
 
     def picked(self, key: Key) -> int | None:
-        """It gets a session: on trial it gets no other until that one has told, with the number
-        that this returns."""
+        """Record that a replica gets a session.
+
+        A replica on trial gets no other session until this one, with the returned number, has a
+        result.
+        """
         record = self._records.get(key)
         if record is None or not record.on_trial or record.until is not None:
             return None
@@ -87,7 +91,7 @@ class Outliers(Generic[Key]):
         return was_out
 
     def undecided(self, key: Key, trial: int | None) -> bool:
-        """The session that tried it has ended without telling: another one may."""
+        """Record that the trial session has ended without a result; another session may follow."""
         record = self._records.get(key)
         if record is None or trial is None or record.trial != trial:
             return False
@@ -95,8 +99,11 @@ class Outliers(Generic[Key]):
         return True
 
     def let_back(self, known: Collection[Key]) -> list[Key]:
-        """Only these serve, fewer perhaps than before: those that are not out any more, so that
-        at most half are. One more failure ejects them again, where it may."""
+        """Return replicas to service so that at most half of the serving ones are ejected.
+
+        Replicas whose time has passed return first. One more failure ejects them again, if the
+        limit allows.
+        """
         out = [key for key in known if self._is_known_bad(key)]
         out.sort(key=lambda key: self._records[key].until or 0.0)
         back = out[: max(0, len(out) - len(known) // 2)]
@@ -110,7 +117,7 @@ class Outliers(Generic[Key]):
         return record is not None and (record.until is not None or record.on_trial)
 
     def forget(self, key: Key) -> None:
-        """The replica is gone, or has started anew."""
+        """Remove a replica that is gone or was restarted."""
         self._records.pop(key, None)
 
     def pass_time(self, now: float) -> list[Key]:

@@ -1,8 +1,8 @@
-"""Which replica gets a session: power of two choices, the nearer of two that are close. Pure.
+"""Choose the replica of a session: power of two choices, with a preference for proximity. Pure.
 
-Of two random candidates the less loaded is taken. Where some are nearer to the stages that the
-session has already, one of the two is drawn from these, and is taken unless it is more loaded by
-`CLOSE`. Nothing here costs time with the number of replicas.
+The less loaded of two random candidates is chosen. If some candidates are close to the stages that
+the session already has, one of the two is drawn from these, and is chosen unless its load is higher
+by `CLOSE`. The time does not depend on the number of replicas.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ CLOSE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a replica runs, as far as it is known: processes of one host share memory, if allowed;
-    those of a pod or a node have the shortest way, and those of a zone the cheapest."""
+    """The location of a replica, as far as it is known.
+
+    Processes of one host share memory, if allowed. Processes of a pod or a node have the shortest
+    path, and those of a zone the cheapest.
+    """
 
     host: str = ""
     pod: str = ""
@@ -95,9 +98,9 @@ class IndexedSet(Generic[Key]):
 
 
 class Pool(Generic[Key]):
-    """Replicas that may get a session, all of one role and checkpoint.
+    """The replicas of one role and checkpoint that may get a session.
 
-    `load` tells the share of a replica's slots that is taken, at the moment of a pick.
+    `load` returns the used share of a replica's slots at the time of the choice.
     """
 
     def __init__(self, load: Callable[[Key], float]) -> None:
@@ -117,7 +120,7 @@ class Pool(Generic[Key]):
 
     @property
     def unbounded(self) -> bool:
-        """Whether one of them does not tell its slots."""
+        """Whether a replica does not report its slots."""
         return self._untold > 0
 
     def first(self) -> Key:
@@ -125,7 +128,7 @@ class Pool(Generic[Key]):
         return self._all[0]
 
     def add(self, key: Key, location: Location, slots: int) -> None:
-        """A replica may get sessions; `slots` are 0 where it does not tell."""
+        """Add a replica; `slots` is 0 if it does not report its slots."""
         self.discard(key)
         self._all.add(key)
         self._locations[key], self._slots[key] = location, slots

@@ -1,8 +1,8 @@
-"""One stage process as the gateway sees it: a channel, whether it serves, and how loaded it is.
+"""The gateway's state of one stage process: a channel, its health, and its load.
 
-`antiphon_gateway.fleet.replica_watch` keeps it true. A stage that says NOT_SERVING keeps its
-running requests: it may be draining. A stream of its own tells the load; a stage without that
-stream has the sessions of this gateway alone.
+`antiphon_gateway.fleet.replica_watch` updates it. A stage that reports NOT_SERVING keeps its
+running requests, because it may be draining. A separate stream reports the load. Without that
+stream, only the sessions of this gateway count.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ STATES: tuple[ReplicaState, ...] = get_args(ReplicaState)
 
 
 class Replica:
-    """One stage process and what is known of it. `changed` is called on every change of what it
-    may get, or has.
+    """The state of one stage process. `changed` is called on every change of its eligibility or
+    sessions.
 
-    Its place is told by discovery (`endpoint`) and may be another's later, at the same address;
-    a process that was started anew in it has another `boot_id`.
+    Discovery reports its `endpoint`. The same address may belong to another replica later; a
+    process that was restarted has another `boot_id`.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Replica:
 
     @cached_property
     def channel(self) -> grpc.aio.Channel:
-        """To its process. Made when it is first used, since that takes a while and discovery may
-        tell of a thousand at once."""
+        """The channel to the process. It is created on first use, because this takes time and
+        discovery may report a thousand replicas at once."""
         options = _channel_options(self._config.health.reconnect_s)
         return open_channel(self._tls, self.address, self.role, options)
 
@@ -119,12 +119,12 @@ class Replica:
 
     @property
     def busy(self) -> bool:
-        """Whether it says that a slot is taken, by whichever gateway."""
+        """Whether the process reports a used slot, of any gateway."""
         return self.reported is not None and self.reported.open_segments > 0
 
     @property
     def takes_sessions(self) -> bool:
-        """Whether new ones may go there, as far as it and discovery tell."""
+        """Whether the process and discovery allow new sessions."""
         return self.ready and not self.leaving
 
     @property
@@ -157,13 +157,13 @@ class Replica:
 
     @property
     def location(self) -> Location:
-        """Where it runs."""
+        """The location of the process."""
         host = self.told.host_id if self.told is not None else ""
         place = self.endpoint
         return Location(host, place.uid, place.node, place.zone)
 
     def moved(self, endpoint: Endpoint) -> None:
-        """Discovery says something new of it."""
+        """Apply a new report of discovery."""
         self.endpoint = endpoint
         self._tell()
 
@@ -209,10 +209,10 @@ class Replica:
             self.__dict__.pop(made_with_it, None)
 
     def misread(self, channel: grpc.aio.Channel, failure: grpc.aio.AioRpcError) -> None:
-        """Give up the connection of a call whose method is said not to exist.
+        """Close the connection of a call that failed because its method is unknown.
 
-        A byte of its name may have been changed on the way. HTTP/2 keeps header values for a
-        connection's life, so every later call of that method would fail on it, too.
+        A byte of the method's name may have been corrupted on the way. HTTP/2 caches header values
+        for the lifetime of a connection, so that every later call of the method would also fail.
         """
         unknown = failure.code() is grpc.StatusCode.UNIMPLEMENTED and not is_typed(failure)
         # Another call may have given it up already.
@@ -227,7 +227,7 @@ class Replica:
         await asyncio.gather(self.channel.close(), *self._closing)
 
     def take_load(self, load: stage_pb2.StageLoad | None) -> None:
-        """It has said this of its load, or cannot be asked for it."""
+        """Apply a report of the load, or note that there are no reports."""
         drained, busy = self.draining, self.busy
         self.reported = load
         self.reports += load is not None

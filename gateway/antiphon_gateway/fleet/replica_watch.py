@@ -1,16 +1,16 @@
-"""What the gateway knows of one stage process, kept true.
+"""Monitor one stage process, and update its state in the gateway.
 
-Three signs tell whether it serves:
+Three signals determine whether the process is serving:
 
-* its health stream: SERVING, or not, as the stage itself says;
-* the connection: gRPC's pings notice a process that is stopped or gone
+* the health stream: SERVING or not, as reported by the stage;
+* the connection: gRPC's keepalive pings detect a stopped or lost process
   (`antiphon.transport.channel`), and end its streams;
-* a probe, a unary health check every `probe_interval_s`: pings are also answered by a
-  process whose event loop or interpreter hangs, the probe is not. A stage that neither answers
-  one nor sends anything else for `probe_timeout_s` gets no new requests. After as long
-  again its running ones end, and the connection, which may be what is at fault. The rule is in
-  `antiphon_gateway.fleet.failure_detector`. A health stream that is silent, or says otherwise than
-  two probes in a row, is opened anew.
+* a probe, a unary health check every `probe_interval_s`. A process with a blocked event loop or
+  interpreter answers pings, but not the probe. A stage that neither answers a probe nor sends
+  anything else for `probe_timeout_s` gets no new requests. After the same time again, its running
+  requests end, and the connection is closed, because it may be the cause. The rule is in
+  `antiphon_gateway.fleet.failure_detector`. A health stream that is silent, or contradicts two
+  consecutive probes, is opened again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Serving = health_pb2.HealthCheckResponse.ServingStatus
 
 
 class ReplicaWatch:
-    """Follows one replica, and tells it what is so."""
+    """Monitors one replica, and updates its state."""
 
     def __init__(
         self, replica: Replica, config: GatewayConfig, tls: ServiceTls | None = None
@@ -86,7 +86,8 @@ class ReplicaWatch:
                 self._replica.open_anew()
 
     async def _follow_health(self, *, wait_for_ready: bool) -> None:
-        """Follow the health stream until it ends, probing meanwhile. Raises what breaks it."""
+        """Follow the health stream until it ends, with concurrent probes. Raises the error that
+        ends it."""
         follow = asyncio.create_task(self._follow_stream(wait_for_ready=wait_for_ready))
         either = (follow, asyncio.create_task(self._probe()))
         try:
@@ -148,9 +149,9 @@ class ReplicaWatch:
             await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _probe(self) -> None:
-        """Ask at intervals whether it still answers, and says what its health stream says.
+        """Probe at intervals, and compare the answers with the health stream.
 
-        Raises `Unavailable` when it is lost, or says otherwise.
+        Raises `Unavailable` if the stage is lost, or contradicts its stream.
         """
         detector = FailureDetector(self._config.health.probe_timeout_s)
         contradictions = 0
@@ -169,10 +170,11 @@ class ReplicaWatch:
                 raise Unavailable("its health stream says otherwise than its probes")
 
     async def _ask(self, detector: FailureDetector) -> bool | None:
-        """Probe until an answer comes: whether it says that it serves. None if a probe failed.
+        """Probe until an answer arrives, and return whether it is SERVING, or None if a probe
+        failed.
 
-        After a silence another probe is sent, which shows whether the first was lost; an answer to
-        either counts. Raises `Unavailable` when the stage is lost.
+        After silence, a second probe shows whether the first was lost; an answer to either counts.
+        Raises `Unavailable` if the stage is lost.
         """
         probes: deque[asyncio.Task[bool | str]] = deque(maxlen=MISSES_TO_LOSE)
         try:
@@ -233,8 +235,10 @@ class ReplicaWatch:
             raise Unavailable(reason)
 
     async def _answer(self) -> bool | str:
-        """Whether it says to a probe that it serves, which makes it ready again; why, where it
-        does not answer."""
+        """Probe once. Return whether the answer is SERVING, or the reason if there is no answer.
+
+        An answer makes the replica ready again if its health stream reports SERVING.
+        """
         check = self._replica.channel.unary_unary(
             "/grpc.health.v1.Health/Check",
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

@@ -33,8 +33,11 @@ class Build(NamedTuple):
 
 
 class ReplicatedStage:
-    """The replicas of `role`, each watched from when discovery tells of it until it is gone and
-    nothing runs on it any more. `changed` is called when what they may get has changed."""
+    """The replicas of `role`, each monitored from its discovery until it is gone and has no
+    requests.
+
+    `changed` is called when their eligibility has changed.
+    """
 
     def __init__(
         self,
@@ -117,9 +120,10 @@ class ReplicatedStage:
 
     @property
     def slots(self) -> int | None:
-        """Of all that may get sessions, and those that this gateway still holds elsewhere.
+        """The slots of all eligible replicas, and those that this gateway still holds on other
+        replicas.
 
-        0 where one does not tell its slots; None while none may get sessions.
+        0 if a replica does not report its slots; None if no replica is eligible.
         """
         if not self._pools:
             return None
@@ -135,7 +139,7 @@ class ReplicatedStage:
         return pool.first() if pool is not None else None
 
     def require(self, build: Build | None = None) -> stage_pb2.DescribeResponse:
-        """What a replica that may get sessions tells. Raises `Unavailable` when there is none."""
+        """Return the description of an eligible replica. Raises `Unavailable` if there is none."""
         replica = self.representative(build)
         if replica is not None and replica.description is not None:
             return replica.description
@@ -149,16 +153,18 @@ class ReplicatedStage:
 
     @property
     def reported(self) -> tuple[stage_pb2.StageLoad, ...]:
-        """What its replicas say of their load, also those that finish what they have."""
+        """The reported loads of the replicas, including draining ones."""
         told = (each.reported for each in (*self._leaving, *self))
         # A process that discovery told of anew is watched twice.
         return tuple({load.boot_id or id(load): load for load in told if load is not None}.values())
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Addresses of replicas that cannot be asked from here for their load, and that discovery
-        has among the ready: other gateways may use them. One that is not ready has just begun, or
-        is down for everybody."""
+        """The addresses of ready replicas whose load this gateway cannot read.
+
+        Other gateways may use them. A replica that is not ready has just started, or is down for
+        all.
+        """
         places = (each.endpoint for each in self if each.reported is None)
         return tuple(each.address for each in places if each.state == "ready")
 
@@ -211,7 +217,7 @@ class ReplicatedStage:
             ending.add_done_callback(self._endings.discard)
 
     async def close(self) -> None:
-        """Watch nobody any more, and close all channels."""
+        """Stop monitoring, and close all channels."""
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*(self._end(replica) for replica in tuple(self._watches)))
@@ -231,7 +237,7 @@ class ReplicatedStage:
     # -- what becomes of sessions ----------------------------------------------------------
 
     def picked(self, replica: Replica, reason: PickReason) -> int | None:
-        """It gets a session: the number of that, where it tries the replica."""
+        """Record a session of a replica, and return its number if it is a trial."""
         self.picks[reason] += 1
         trial = self.outliers.picked(replica)
         if trial is not None:
@@ -253,7 +259,7 @@ class ReplicatedStage:
             self._update(replica)
 
     def undecided(self, replica: Replica, trial: int | None) -> None:
-        """A session has left it, or has told nothing of it."""
+        """Record that a session has ended on the replica without a result."""
         if self.outliers.undecided(replica, trial):
             self._update(replica)
 

@@ -34,7 +34,7 @@ class ServedModel:
 
 
 def served_model(fleet: Fleet) -> ServedModel:
-    """The only model. Raises `Unavailable` while no stage has told of it."""
+    """Return the only model. Raises `Unavailable` until a stage has reported it."""
     name, accepted = fleet.model_name(), fleet.accepted()
     lineup = _largest_lineup(fleet)
     reader = lineup.input_member.description if lineup else None

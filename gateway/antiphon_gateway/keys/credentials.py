@@ -1,4 +1,4 @@
-"""What a request says of its caller, the same for HTTP, WebSockets and gRPC."""
+"""The caller's credentials of a request, the same for HTTP, WebSockets and gRPC."""
 
 from __future__ import annotations
 

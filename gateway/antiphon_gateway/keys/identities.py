@@ -140,17 +140,17 @@ class Identities:
 
 
 class _TrustedProxy:
-    """What a proxy says of callers, where it is the proxy that says it."""
+    """Reads the caller's name from the header of a trusted proxy."""
 
     def __init__(self, config: TrustedProxyConfig) -> None:
         self._header = config.header.lower()
         self._networks = [ip_network(each) for each in config.networks]
 
     def caller(self, credentials: Credentials) -> str | None:
-        """The name in the header; None where there is none.
+        """Return the name in the header; None without one.
 
-        Raises `Unauthenticated` for a header that comes from elsewhere: whoever sends it wants to
-        be taken for another.
+        Raises `Unauthenticated` for a header from another address, which would be an attempt at
+        impersonation.
         """
         given = credentials.values(self._header)
         if not given:

@@ -1,8 +1,8 @@
-"""The file with the keys: hashes, names and limits. Pure, but for reading it.
+"""The file with the API keys: hashes, names and limits. Pure, except for reading the file.
 
-A key has 256 random bits, which nobody can guess. So a plain SHA-256 of it is as safe in a file as
-a slow hash would be, whose purpose is to make guessing of passwords expensive; and a slow one would
-cost a request tens of milliseconds, and let anybody who sends wrong keys keep the processor busy.
+A key has 256 random bits, which cannot be guessed. A plain SHA-256 of it is therefore as safe in a
+file as a slow hash, which exists to make guessing of passwords expensive. A slow hash would cost
+tens of milliseconds per request, and requests with wrong keys could exhaust the processor.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def digest_of(key: str) -> str:
 
 
 def new_key() -> str:
-    """A key that nobody has."""
+    """Return a new random key."""
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 

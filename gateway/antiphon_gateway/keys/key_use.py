@@ -27,9 +27,10 @@ class KeyLimitReached(ResourceExhausted):
 
 
 class KeyUse:
-    """One key. `limits` may change while it is in use; `refused` is told of every limit hit.
+    """The use of one key. `limits` may change at any time; `refused` is called for each reached
+    limit.
 
-    Without a name it is that of everybody, where no keys are needed.
+    A key without a name stands for all requests if no keys are required.
     """
 
     def __init__(
@@ -58,8 +59,11 @@ class KeyUse:
             yield
 
     def count(self) -> None:
-        """One request of those in a minute that takes none of `concurrency`: it runs beside another
-        one, which must not be refused for it. Raises `KeyLimitReached`."""
+        """Count a request towards the requests per minute, but not towards `concurrency`.
+
+        It runs concurrently with another request, which must not be refused because of it. Raises
+        `KeyLimitReached`.
+        """
         limits, now = self.limits, self._clock()
         self._check_minute("requests_per_minute", limits.requests_per_minute, self._requests)
         self._check_minute("audio_seconds_per_minute", limits.audio_seconds_per_minute, self._audio)

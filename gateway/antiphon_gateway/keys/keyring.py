@@ -27,10 +27,10 @@ EndConversation = Callable[[AntiphonError], None]
 
 
 class Keyring:
-    """Finds the key of a request. Without a file everybody may ask.
+    """Finds the key of a request. Without a file, every request is allowed.
 
-    Raises `InvalidArgument` for a file that will not do. When one that holds already becomes
-    so, what held before goes on holding, and the log says why.
+    Raises `InvalidArgument` for an invalid file. If the file becomes invalid later, its last valid
+    content stays in effect, and an error is logged.
     """
 
     def __init__(

@@ -162,7 +162,8 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
 
 
 def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
-    """What a token says, once it is shown to be the issuer's. Raises `Unauthenticated`."""
+    """Return the claims of a token after verifying the issuer's signature. Raises
+    `Unauthenticated`."""
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARS} characters")
     try:

@@ -80,7 +80,7 @@ FORMATS: Mapping[str, AudioFormat] = {
 
 
 class PcmEncoder:
-    """16-bit samples, behind a WAV header if wanted."""
+    """Encodes 16-bit samples, after a WAV header if wanted."""
 
     def __init__(self, rate_hz: int, *, header: bool, whole: bool) -> None:
         self._rate_hz = rate_hz
@@ -173,13 +173,13 @@ class ForwardSink:
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Where the next bytes go."""
+        """Return the position of the next bytes."""
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
         self._position = origin + offset
         return self._position
 
     def tell(self) -> int:
-        """Where the next bytes go."""
+        """Return the position of the next bytes."""
         return self._position
 
     def take(self) -> bytes:

@@ -53,9 +53,9 @@ def read_audio_url(url: str, field: str) -> Recording:
 
 @dataclass(frozen=True, slots=True)
 class AudioLimits:
-    """How many recordings a request may have, and the seconds of each and of all together.
+    """The maximum number of recordings of a request, and the seconds of each and of all together.
 
-    A file's seconds say what becomes of it: 1 kB of a low rate can be 60 kB for the model.
+    Seconds limit the decoded size: 1 kB at a low rate can become 60 kB for the model.
     """
 
     recordings: int
@@ -64,8 +64,8 @@ class AudioLimits:
 
 
 def check_recordings(fields: Sequence[str], *, rate_hz: int, limits: AudioLimits) -> None:
-    """Raise with the field for recordings, one at each of these, where none are taken or so many
-    are not."""
+    """Raise with the field if recordings at these fields are not supported, or there are too
+    many."""
     if fields and (not rate_hz or not limits.all_s):
         raise NotImplementedYet("this model takes no audio input", field=fields[0])
     if len(fields) > limits.recordings:

@@ -1,8 +1,8 @@
-"""Connections to addresses that were checked, and what a response may take on them.
+"""Connections to checked addresses, with limits for their responses.
 
-httpcore2 asks its network backend for every connection, so no request, whatever names, literal
-addresses and redirects say, reaches an address that `is_allowed` has not seen. A name is resolved
-once for each request and the connection goes to an address of that answer.
+httpcore2 requests every connection from its network backend. A request therefore cannot reach an
+address that `is_allowed` has not checked, regardless of names, literal addresses and redirects. A
+name is resolved once per request, and the connection uses an address of this result.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ _NOTHING = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class AudioEncoding:
-    """A format of `FORMATS`, and how much faster than it was made the speech is.
+    """A format of `FORMATS`, and the factor by which the speech is sped up.
 
-    Of a `whole` one nothing comes before the end, and its headers say how much there is.
+    The output of a `whole` format comes only at the end, and its headers contain the length.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Resampler:
         self._stream = soxr.ResampleStream(rate_hz, to_hz, 1, dtype="float32")
 
     def add(self, samples: Tensor) -> Tensor:
-        """As much as can be told already."""
+        """Return the samples that are final so far."""
         found: Tensor = self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32))
         return found
 

@@ -57,7 +57,8 @@ def jpeg_size(data: bytes) -> ImageSize | None:
 
 
 def jpeg_scans(data: bytes) -> int:
-    """How many scans a JPEG file has, at most: within one, the byte FF has a 0 behind it."""
+    """Return an upper limit of the scans of a JPEG file: within a scan, a 0 follows each byte
+    FF."""
     return data.count(bytes((_MARKER, _START_OF_SCAN)))
 
 

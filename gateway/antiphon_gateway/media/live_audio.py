@@ -43,10 +43,10 @@ LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
 
 
 def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
-    """The samples of audio that should come without a container.
+    """Return the samples of audio that should have no container.
 
-    Of a WAV file whose samples are in the format, its samples. Raises `InvalidArgument` for every
-    other file, which would be heard as noise.
+    For a WAV file in the same format, these are its samples. Raises `InvalidArgument` for any other
+    file, which would sound like noise.
     """
     found = unmistakable_container(data)
     if found is None:
@@ -120,10 +120,10 @@ def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:
 
 
 class LiveEncoder:
-    """Float32 samples of one utterance at `rate_hz` to a format, as they come.
+    """Encodes float32 samples of one utterance at `rate_hz` to a format, as they arrive.
 
-    The pieces join without a seam: together they are what the whole would be. Where the rate
-    changes, the resampler keeps the last tens of milliseconds until `finish`.
+    Concatenated pieces equal the encoded whole. If the rate changes, the resampler keeps the last
+    tens of milliseconds until `finish`.
     """
 
     def __init__(self, wanted: LiveFormat, rate_hz: int) -> None:

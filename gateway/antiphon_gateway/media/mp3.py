@@ -39,8 +39,11 @@ def frame_at(data: bytes | mmap, place: int) -> tuple[int, int]:
 
 
 def has_more_than(data: bytes | mmap, samples: int) -> bool:
-    """Whether the frames that follow each other from the beginning on, behind a tag, have more
-    samples than that. No more frames are looked at than that takes."""
+    """Return whether the consecutive frames from the beginning, after a tag, have more samples than
+    this.
+
+    Reads only as many frames as needed.
+    """
     place = tag_bytes(data)
     total = 0
     while total <= samples:
@@ -53,7 +56,7 @@ def has_more_than(data: bytes | mmap, samples: int) -> bool:
 
 
 def tag_bytes(data: bytes | mmap) -> int:
-    """The length of an ID3 tag at the beginning: four bytes of seven bits say it."""
+    """Return the length of an ID3 tag at the beginning, from four bytes of seven bits."""
     if data[:3] != b"ID3" or len(data) < 10:
         return 0
     size = 0

@@ -14,11 +14,11 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PcmRecording:
-    """16-bit little-endian mono samples, which nobody changes any more, at `rate_hz`.
+    """16-bit little-endian mono samples at `rate_hz`, which do not change any more.
 
-    It is equal to itself alone, and no other has its `number`: so nothing is compared or summed
-    up whose length is that of the recording. `turn` is the number of the turn, among those that a
-    conversation has heard, from whose beginning on it was recorded.
+    A recording is equal only to itself, and its `number` is unique, so that comparisons and hashes
+    do not depend on its length. `turn` is the number of the conversation's turn that it starts
+    with.
     """
 
     pcm16: bytes | bytearray

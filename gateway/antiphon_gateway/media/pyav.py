@@ -1,6 +1,6 @@
-"""What PyAV does, which is not there unless the extra `av` is installed: AAC, other speeds.
+"""Functions that need PyAV, the extra `av`: AAC and other speeds.
 
-Its wheels bundle GPL codecs, so it is nobody's dependency unasked.
+PyAV's wheels include GPL codecs, so that it is not a default dependency.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tempo:
         self._graph.configure()
 
     def add(self, samples: Tensor) -> Tensor:
-        """As much as can be said already."""
+        """Return the samples that are final so far."""
         if len(self._rest):
             samples = np.concatenate((self._rest, samples))
         if len(samples) < _LEAST_SAMPLES:

@@ -170,7 +170,7 @@ class Download:
         raise UrlFault(f"leads on more than {MAX_REDIRECTS} times")
 
     async def _ask(self, parts: SplitResult) -> bytes | RemoteUrl:
-        """The file, or where the response says that it is."""
+        """Return the file, or the location of a redirect."""
         fetcher = self._fetcher
         left = fetcher.config.fetch.max_fetch_bytes - self._fetched_bytes
         meter = ResponseMeter(lambda size: self.lease.moved(self._fetched_bytes + size))

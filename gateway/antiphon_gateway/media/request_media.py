@@ -65,11 +65,11 @@ class RequestRecording:
 
 
 class RequestMedia:
-    """See the head of this file.
+    """See the module's docstring.
 
     `rate_hz` and `limits` are those of the stage that reads recordings; `key` is the name of the
-    API key. Recordings that are `named` may be told to a stage by their keys, and are decoded when
-    a session needs their samples. With `alone` what is heard of each depends on none of the others.
+    API key. `named` recordings may be sent to a stage as keys, and are decoded only when a session
+    needs their samples. With `alone`, the encoding of each recording is independent of the others.
     """
 
     def __init__(
@@ -164,8 +164,11 @@ class RequestMedia:
     def conversation(
         self, messages: tuple[ConversationMessage, ...], sent: SentRecordings, *, keeps: bool
     ) -> Conversation:
-        """The conversation for a session that was `sent` recordings, which are told by their keys;
-        those that it is brought now are noted, if its stage `keeps` them."""
+        """Return the conversation for a session that already has the recordings in `sent`, sent as
+        keys.
+
+        Records the recordings that the session receives now, if its stage `keeps` them.
+        """
         recordings = tuple(self._brought(each, sent, keeps=keeps) for each in self._recordings)
         messages = with_recordings_alone(messages) if self._alone else messages
         images, videos = self._vision.get(IMAGE, ()), self._vision.get(VIDEO, ())

@@ -37,7 +37,7 @@ class SentRecordings:
         self._samples: dict[bytes, int] = {}
 
     def find(self, name: RecordingName) -> Tensor | None:
-        """What tells the recording to a stage that has it."""
+        """Return the reference to a recording that the stage already has."""
         if (key := self._sent.get(name)) is None:
             return None
         # What is in use is not what is forgotten next.

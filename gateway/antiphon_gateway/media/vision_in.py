@@ -1,7 +1,7 @@
-"""Images and videos from a client: files as they came, of which only the headers are read.
+"""Images and videos from a client: the files are unchanged, and only their headers are read.
 
-They go on as they are. Images that are too large are refused here, before any decoder opens them;
-the stage that reads them has bounds of its own, for videos too.
+Images that are too large are refused here, before a decoder opens them. The stage that decodes them
+has separate limits, also for videos.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _read(file: File, kind: str) -> bytes:
 
 
 def _check_size(data: bytes, name: str, field: str) -> None:
-    """Raise for an image whose header says that it is too large, or says nothing."""
+    """Raise for an image whose header declares too large a size, or none."""
     _check_pieces(data, name, field)
     size = _SIZES[name](data)
     if size is None:

@@ -27,21 +27,22 @@ def draw_seed() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One segment, or `choices` of them: what was said, what is wanted, and how to make it.
+    """One segment, or `choices` of them: the conversation, the wanted outputs, and the settings.
 
-    An empty `model` is the only one; empty `outputs` are all that it makes. One that `reads_aloud`
-    wants its message spoken as it is. `tools`, `tool_choice` and `template` are
+    An empty `model` means the only one; empty `outputs` mean all outputs of the model. An order
+    that `reads_aloud` has its message spoken unchanged. `tools`, `tool_choice` and `template` are
     those of `Conversation`.
-    `sampling` is by stage role, `INPUT_STAGE` for the one that
-    reads the messages. `delivery` goes for every edge; None leaves the deployment's. `options` are
-    by name; with `recordings_alone` what is heard of a recording depends on none of the others;
-    an `instruction` is the value of the one that instructs, whatever its name.
-    `timeout_s` is what the client still waits for all of it, `start_within_s` for the first of it.
-    `drawn_seed` is that of stages for which `sampling` has none: with it the same order is answered
-    alike when it is asked once more.
-    `field_names` are the client's names of what errors call otherwise: "audio.voice" for "voice",
-    for example.
-    `key` is the name of whoever asks, and `priority` is at most that key's, once it is known.
+
+    `sampling` is by stage role, with `INPUT_STAGE` for the stage that reads the messages.
+    `delivery` applies to every edge; None means that of the deployment. `options` are by name. With
+    `recordings_alone`, the encoding of each recording is independent of the others. An
+    `instruction` is the value of the option that describes the speech, whatever its name.
+
+    `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` for its
+    start. `drawn_seed` is the seed of stages without one in `sampling`; with it a repeated order
+    has the same answer. `field_names` map names in errors to the client's names: "audio.voice" for
+    "voice", for example. `key` is the name of the caller's API key, and `priority` is at most that
+    key's, once it is known.
     """
 
     messages: tuple[ConversationMessage, ...]

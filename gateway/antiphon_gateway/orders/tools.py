@@ -86,10 +86,10 @@ def choose_tools(
     parallel: bool | None,
     field: str = "tool_choice",
 ) -> tuple[tuple[str, ...], ToolChoice]:
-    """The functions that the reply may call, and how.
+    """Return the functions that the reply may call, and the choice.
 
-    `choice` is "none", "auto" (the default), "required" or "function", which goes with a `name`.
-    With "none" the model is told of no functions. Raises `InvalidArgument` with the `field`.
+    `choice` is "none", "auto" (the default), "required" or "function", which needs a `name`. With
+    "none" the prompt contains no functions. Raises `InvalidArgument` with the `field`.
     """
     together = parallel is not False
     if choice in (None, "auto"):

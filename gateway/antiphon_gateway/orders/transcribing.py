@@ -1,5 +1,5 @@
-"""Asking the model what a recording says: a user message with the recording and an instruction, or
-the task of a model that has one for it."""
+"""Ask the model for a transcript of a recording: by a user message with the recording and an
+instruction, or by the model's own option for the task."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def transcription_order(
     sampling: SamplingRequest | None = None,
     model_options: Iterable[Option] = (),
 ) -> Order:
-    """The order whose text is what the recording says, as far as the model hears it.
+    """Return the order whose text is the transcript of a recording.
 
-    `language` is that of the recording, `prompt` what else is known of it. A model whose
-    `model_options` have the task is given no `instruction`.
+    `language` is that of the recording, and `prompt` further context. A model whose `model_options`
+    include the task gets no `instruction`.
     """
     by_task = does_task(model_options, TRANSCRIPTION)
     asked = [] if by_task else [instruction]

@@ -1,1 +1,1 @@
-"""How many slots of each stage are wanted over all gateways, told to KEDA."""
+"""Report the wanted slots of each stage over all gateways to KEDA."""

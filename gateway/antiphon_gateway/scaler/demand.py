@@ -47,7 +47,10 @@ def demand_of(role: str, in_use: int, gateways: Iterable[GatewayWants]) -> float
 
 
 def target_of(share: float, slots: tuple[int, ...], configured: int) -> float:
-    """Slots in use that one replica should have: a share of its own, or of the configured ones
-    while no replica tells how many it has."""
+    """Return the target of used slots per replica.
+
+    It is a share of the replica's slots, or of the configured slots while no replica reports its
+    number.
+    """
     each = sum(slots) / len(slots) if slots else configured
     return round(share * each, DECIMALS)

@@ -43,7 +43,10 @@ def _capacity(fleet: Fleet) -> dict[str, Capacity]:
 
 
 def _unknown(stage: ReplicatedStage) -> str:
-    """Whose slots nobody has told this gateway, though others may use them."""
+    """Describe the replicas whose load this gateway cannot read, although others may use them.
+
+    Empty if there are none.
+    """
     silent = stage.silent
     if not silent:
         return ""

@@ -27,7 +27,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class DemandView(Protocol):
-    """What there is to tell. `changes` is told whenever a demand may be another."""
+    """The reported demand. `changes` is notified whenever a demand may have changed."""
 
     @property
     def changes(self) -> ChangeSignal:
@@ -131,7 +131,7 @@ class ExternalScaler:
 
 
 def _share_of(scaled: messages.ScaledObject) -> float | None:
-    """The share of slots that the trigger wants to be used, if it says one."""
+    """Return the target share of used slots in the trigger, if there is one."""
     given = scaled.metadata.get(TARGET, "")
     if not given:
         return None

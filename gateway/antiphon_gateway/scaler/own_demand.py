@@ -1,4 +1,4 @@
-"""What the requests of this gateway want, as it tells the others."""
+"""The demand of this gateway's requests, as reported to other gateways."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ LONGEST_INTERVAL_S = 1.0
 
 
 class OwnDemand:
-    """A snapshot, made anew at most every `SHORTEST_INTERVAL_S`. `changes` of it, and those of
-    all demand, are told when it differs from the last."""
+    """A snapshot, renewed at most every `SHORTEST_INTERVAL_S`.
+
+    `changes` of it, and those of the total demand, are notified when it differs from the last.
+    """
 
     def __init__(self, admission: Admission, all_changes: ChangeSignal) -> None:
         self.now: GatewayWants = {}

@@ -1,7 +1,7 @@
-"""What the other gateways want: one stream to each that discovery names.
+"""The demand of other gateways: one stream to each gateway that discovery reports.
 
-A gateway is known by its boot id: it may be found at two addresses, and this one finds itself.
-What a gateway wanted is forgotten when its stream breaks, or says nothing for too long.
+A gateway is identified by its boot id, because it may have two addresses, and this gateway finds
+itself. The demand of a gateway is dropped when its stream breaks, or is silent for too long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("gateway.scaler")
 
 
 class Peers:
-    """Follows all gateways within its context; `changes` is told whenever one wants otherwise."""
+    """Follows all gateways within its context; `changes` is notified whenever a demand changes."""
 
     def __init__(
         self, discovery: Discovery, boot_id: str, config: GatewayConfig, changes: ChangeSignal
@@ -58,7 +58,7 @@ class Peers:
 
     @property
     def told_by(self) -> frozenset[str]:
-        """Addresses of the gateways that have told what they want."""
+        """The addresses of the gateways that have reported their demand."""
         return frozenset(gateway.address for gateway in self._told)
 
     @property
@@ -67,7 +67,7 @@ class Peers:
         return dict(self._told.values()).values()
 
     def _take(self, endpoints: Iterable[Endpoint]) -> None:
-        """Follow who is named, and nobody else."""
+        """Follow the reported gateways, and no others."""
         places = {_place(each) for each in endpoints}
         for gone in self._following.keys() - places:
             self._following.pop(gone).cancel()
@@ -75,7 +75,7 @@ class Peers:
             self._following[new] = asyncio.create_task(self._follow(new))
 
     async def _follow(self, gateway: Endpoint) -> None:
-        """Keep what a gateway has told, until cancelled, or until it turns out to be this one."""
+        """Store a gateway's reports until canceled, or until it turns out to be this gateway."""
         address = gateway.address
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             while True:
@@ -96,7 +96,8 @@ class Peers:
                 await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _messages(self, channel: grpc.aio.Channel) -> AsyncIterator[demand_pb2.GatewayDemand]:
-        """What a gateway tells, until it ends. Raises `Unavailable` when it is silent."""
+        """Yield a gateway's reports until its stream ends. Raises `Unavailable` when it is
+        silent."""
         stream = demand_stub(channel).WatchDemand(demand_pb2.WatchDemandRequest())
         silence_s = self._config.scaler.silence_s
         try:

@@ -30,12 +30,11 @@ MAX_CALLS = 1024
 
 
 class Scaler(demand_pb2_grpc.DemandServiceServicer):
-    """Serves at `gateway.scaler.listen` within its context; `address` is "host:port", and `boot_id`
-    is what other gateways know this one by.
+    """Serves at `gateway.scaler.listen` within its context; `address` is "host:port".
 
-    `capacity` tells the slots of the stages by role, and `changes` is told when they are others,
-    as it is of all else that the demand depends on. Entering raises `InvalidArgument` for a wrong
-    address, `Unavailable` for one that is taken.
+    `boot_id` identifies this gateway to others. `capacity` returns the slots of the stages by role.
+    `changes` is notified when they change, and when other inputs of the demand change. Entering
+    raises `InvalidArgument` for an invalid address, and `Unavailable` for one in use.
     """
 
     def __init__(

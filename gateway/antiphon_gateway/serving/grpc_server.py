@@ -1,9 +1,9 @@
-"""The gRPC endpoint: a server behind `GrpcFront`, and at its end another one in its place.
+"""The gRPC endpoint: a server behind `GrpcFront`, and a second server during the drain.
 
-gRPC sends clients elsewhere (GOAWAY) only from a server that stops, and that one serves no new
-connection. A client that stays connected would ask a gateway that refuses it again and again, while
-others serve. So when the gateway drains, new connections go to a second server, whose services
-refuse by type, and the first one finishes the calls that it has.
+gRPC sends clients elsewhere (GOAWAY) only from a server that stops, and a stopping server accepts
+no connections. A client that stays connected would send requests to a gateway that refuses them
+again and again, while other gateways could serve them. During the drain, new connections therefore
+go to a second server, whose services refuse all calls, and the first server finishes its calls.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GrpcServer:
         return address
 
     async def wait_closed(self) -> None:
-        """Return when it serves no more although nobody has stopped it."""
+        """Return if the server stops serving without being stopped."""
         (first,) = self._servers
         await wait_closed(first)
 

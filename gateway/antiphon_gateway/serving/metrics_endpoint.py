@@ -1,4 +1,4 @@
-"""The series at an address of their own, where the deployment names one."""
+"""The metrics at a separate address, if the deployment has one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One segment of a session: stage messages in, events out.
 
-Pulled by whoever answers the client, so that a slow client slows the reading down.
+The consumer pulls the events, so that a slow client slows the reading down.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class CallSegment:
             self._idle.reschedule(None if wait_s is None else now + wait_s)
 
     def _credit_taken(self) -> None:
-        """Grant as much audio anew as the client has taken."""
+        """Grant as much new credit for audio as the client has consumed."""
         taken, self._given = self._given, None
         if self._window and isinstance(taken, AudioProduced):
             positions = taken.first_sample + len(taken.samples) + self._window
@@ -194,7 +194,7 @@ class CallSegment:
         return self._progress.finished()
 
     async def _in_time(self, told: Awaitable[Told]) -> Told:
-        """What stages tell. Raises `DeadlineExceeded` when nothing comes in time."""
+        """Await a message of the stages. Raises `DeadlineExceeded` if none arrives in time."""
         try:
             async with asyncio.timeout(self._wait_s()) as self._idle:
                 return await told
@@ -211,9 +211,11 @@ class CallSegment:
             self._idle = None
 
     def _wait_s(self) -> float | None:
-        """How long the next sign of life may take: until the stages' time is over, or all time.
+        """Return the maximum wait for the next sign of life: the stages' timeout, or the total
+        timeout.
 
-        None while somebody speaks: the stage that hears has a clock for that.
+        None while the user speaks, because the stage that receives the audio has a timeout for
+        this.
         """
         if self._listening:
             return None

@@ -42,7 +42,7 @@ class TextProduced:
 
 @dataclass(frozen=True, slots=True)
 class AudioProduced:
-    """Mono float32 samples, and the codec frames [frames, groups] behind them if they came along.
+    """Mono float32 samples, and their codec frames [frames, groups] if they are included.
 
     `first_sample` is the index of the first sample within the answer.
     """

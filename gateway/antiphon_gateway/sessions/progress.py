@@ -109,7 +109,8 @@ class SegmentProgress:
             ) from error
 
     def add_report(self, role: str, report: session_pb2.SegmentReport) -> None:
-        """A stage has finished its part. Raises `DataLoss` when it tells of another segment."""
+        """Record that a stage has completed its part. Raises `DataLoss` for a report of another
+        segment."""
         if report.segment != self._segment:
             raise DataLoss(f"the stage {role} reported segment {report.segment}", stage=role)
         self._reports[role] = report

@@ -1,4 +1,4 @@
-"""Which of a session's errors is told, when several stages fail of one cause."""
+"""Choose which error of a session to report, if several stages fail for one cause."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ECHO_CODES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.CA
 
 
 class RootCause:
-    """Calls `end` with an error: at once with a cause, after a moment with what may be an echo.
+    """Calls `end` with an error: at once with a cause, after a moment with a possible consequence.
 
-    A cause that comes meanwhile goes before the echo.
+    A cause that arrives during that moment replaces the consequence.
     """
 
     def __init__(self, end: Callable[[AntiphonError], None]) -> None:
@@ -29,13 +29,13 @@ class RootCause:
         self._end(error)
 
     def fail_or_echo(self, error: AntiphonError) -> None:
-        """An error of which another may be the cause; the first such one counts."""
+        """Add an error that another error may have caused; the first such error counts."""
         if self.echo is None:
             self.echo = error
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(ROOT_CAUSE_WAIT_S, self._end, error)
 
     def close(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel a pending error."""
         if self._timer is not None:
             self._timer.cancel()

@@ -134,8 +134,10 @@ class SessionLines:
             self._readers.append(asyncio.create_task(self._read(line)))
 
     async def wait_answered(self) -> bool:
-        """Return when all stages have given the segment a slot, or have said that they have none:
-        whether all have. Raises the session's failure."""
+        """Return when all stages have given the segment a slot, or have refused.
+
+        Returns whether all have given one. Raises the session's error.
+        """
         await self._all_opened.wait()
         if self.failure is not None:
             raise self.failure
@@ -159,7 +161,7 @@ class SessionLines:
             line.send(session_pb2.SessionRequest(chunk=chunk))
 
     def finish_input(self, on_freed: Callable[[str], None] | None) -> None:
-        """Tell all stages that a live segment's input is complete; for `on_freed` see
+        """Notify all stages that the input of a live segment is complete; for `on_freed` see
         `AnswerAttempt`."""
         self._segment.on_freed = on_freed or self._segment.on_freed
         finished = session_pb2.InputFinished(segment=self._segment.number)
@@ -178,7 +180,7 @@ class SessionLines:
         self._send_all(session_pb2.SessionRequest(cancel_segment=ending))
 
     def half_close(self) -> None:
-        """Say that no segment follows; the stages then end their streams."""
+        """Close the sending side: no segment follows, and the stages then end their streams."""
         for line in self._lines.values():
             line.half_close()
 
@@ -274,7 +276,10 @@ class SessionLines:
         return (self._lines[each] for each in roles[roles.index(role) + 1 :])
 
     def _fail_by_word(self, role: str, error: AntiphonError) -> None:
-        """A stage says that its part failed. Only the client can cancel: else it is a loss."""
+        """Process a stage's report that its part failed.
+
+        A report of a cancellation counts as a loss of the stage, because only the client cancels.
+        """
         name_field(error, self._segment.field_names)
         # Who has not opened yet refuses to: that is no echo of what happened to another.
         refuses = role in self._unopened and error.stage in ("", role)

@@ -61,7 +61,7 @@ class Endpointing:
         return SpeechEdge(begins=False, frame=self._heard)
 
     def forget(self) -> None:
-        """Nobody speaks: what was heard counts no more."""
+        """Reset: earlier speech counts no more."""
         self.speaking = False
         self._spoken = self._quiet = 0
 

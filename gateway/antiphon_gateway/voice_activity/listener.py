@@ -1,8 +1,8 @@
-"""One thread that hears all conversations, some frames of each at a time.
+"""One thread that detects voice activity in all conversations, some frames of each at a time.
 
-Its input is bounded: who gives it audio waits for what was heard in it, so a conversation has one
-piece here. A long piece does not keep short ones waiting, since every round takes as many frames of
-each, `MOST_FRAMES` in all.
+Its input is bounded: the caller waits until its audio has been processed, so that a conversation
+has at most one piece here. A long piece does not delay short ones, because every round processes an
+equal number of frames of each, `MOST_FRAMES` in total.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Piece:
 
     @property
     def whole(self) -> bool:
-        """Whether all has been heard, or nobody waits any more."""
+        """Whether all frames have been processed, or the caller has stopped waiting."""
         whole = self._frames is not None and self._next == len(self._frames)
         return whole or self.heard.cancelled()
 
@@ -56,7 +56,7 @@ class _Piece:
         self._edges += filter(None, map(self.ear.hear, probabilities))
 
     def tell(self) -> None:
-        """Tell who waits, on the event loop."""
+        """Notify the waiting caller, on the event loop."""
         if self.heard.done():
             return
         if self.error is None:
@@ -79,9 +79,9 @@ class VoiceListener:
         self._closed = False
 
     async def listen(self, ear: VadStream, pcm16: bytes) -> list[SpeechEdge]:
-        """Where speech begins and ends, as far as this audio shows. One call at a time for an ear.
+        """Return where speech begins and ends in this audio. One concurrent call per stream.
 
-        Cancelling leaves the ear with part of the audio heard. Raises `Unavailable` after `close`.
+        Cancellation may leave the audio partly processed. Raises `Unavailable` after `close`.
         """
         loop = asyncio.get_running_loop()
         piece = _Piece(ear, pcm16, loop.create_future())
@@ -119,7 +119,7 @@ class VoiceListener:
             loop.call_soon_threadsafe(_tell, pieces)
 
     def _take(self, pieces: deque[_Piece]) -> bool:
-        """Take all who have come, or, with nobody there, wait for somebody; false at the end."""
+        """Take all waiting pieces, or wait for one if there are none. Returns False at the end."""
         while not (pieces and self._waiting.empty()):
             piece = self._waiting.get()
             if piece is None:
@@ -128,7 +128,7 @@ class VoiceListener:
         return True
 
     def _hear(self, batch: list[_Piece]) -> list[_Piece]:
-        """Hear the next frames of each piece; those that are over with that."""
+        """Process the next frames of each piece, and return the pieces that are complete."""
         over: list[_Piece] = []
         going: list[tuple[_Piece, Tensor]] = []
         for piece in batch:

@@ -146,8 +146,11 @@ class VoiceNetwork:
 
 
 class _Room:
-    """The large arrays of so many frames, to be used again: malloc would give them back to the
-    system each time, and have them anew page by page, which takes as long as the transform."""
+    """Buffers for large arrays of a number of frames, for reuse.
+
+    malloc would return the memory to the system each time, and new page faults would take as long
+    as the transform.
+    """
 
     def __init__(self, frames: int) -> None:
         self.frames = frames

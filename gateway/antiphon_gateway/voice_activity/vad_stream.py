@@ -1,4 +1,5 @@
-"""What is heard of one conversation: its audio in frames, and where speech begins and ends."""
+"""The voice activity state of one conversation: its audio in frames, and where speech begins and
+ends."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class VadStream:
         return self._endpointing.speaking
 
     def forget(self) -> None:
-        """Nobody speaks: what was heard counts no more."""
+        """Reset: earlier speech counts no more."""
         self._endpointing.forget()
 
     def frames(self, pcm16: bytes) -> Tensor:
@@ -60,5 +61,5 @@ class VadStream:
         return self._endpointing.hear(probability)
 
     def samples_at(self, frame: int) -> int:
-        """Where a frame begins, in samples as they came in."""
+        """Return the start of a frame, in input samples."""
         return frame * FRAME_SAMPLES * self.rate_hz // RATE_HZ

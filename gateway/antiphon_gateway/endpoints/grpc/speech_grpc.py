@@ -107,7 +107,7 @@ class SpeechServicer:
     async def GetServerInfo(
         self, _: speech_pb2.GetServerInfoRequest, context: Context
     ) -> speech_pb2.GetServerInfoResponse:
-        """What is served now; no model while no stage has told of one."""
+        """Return what is served now, without a model until a stage has reported one."""
         try:
             await self._key_of(context)
         except (Unauthenticated, InvalidArgument) as error:
@@ -188,7 +188,7 @@ class SpeechServicer:
         return _Asked(self._calls.answer(entry.for_key(order)), message.include_ids, held)
 
     def _credentials_of(self, context: Context) -> Credentials:
-        """What the call says of its caller. Raises `InvalidArgument` for several keys."""
+        """Return the caller's credentials of a call. Raises `InvalidArgument` for several keys."""
         keys = _metadata_values(context, AUTHORIZATION_KEY)
         if len(keys) > 1:
             raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Where an HTTP request or a WebSocket's handshake has what names its caller."""
+"""Read the caller's credentials from an HTTP request or a WebSocket handshake."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def authorization_of(scope: Scope) -> str | None:
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """What a request or a handshake says of its caller."""
+    """Return the caller's credentials of a request or a handshake."""
     client = scope.get("client")
     return Credentials(
         authorization_of(scope),

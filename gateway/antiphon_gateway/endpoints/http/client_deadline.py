@@ -1,4 +1,4 @@
-"""How long an HTTP client waits, where it says so."""
+"""The timeout that an HTTP client declares."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ READ_TIMEOUT_HEADER = b"x-stainless-read-timeout"
 
 
 def with_client_deadline(order: Order, scope: Scope, *, streamed: bool) -> Order:
-    """The order with what its client waits: for the first of a streamed answer, for all of
-    another. What is no number of seconds says nothing."""
+    """Return the order with the client's timeout.
+
+    The timeout limits the time to the first event of a streamed answer, and to the end of any
+    other. An invalid number is ignored.
+    """
     given = dict(scope["headers"]).get(READ_TIMEOUT_HEADER, b"").decode("latin-1")
     try:
         seconds = float(given)

@@ -47,7 +47,8 @@ LINGER_S = 2.0
 
 
 class ConnectionLimiter:
-    """What the connections of a gateway share. `count` is told of every bound that was hit."""
+    """The state that connections of a gateway share. `count` is called for each limit that is
+    reached."""
 
     def __init__(self, config: GatewayConfig, count: Callable[[Refused], None]) -> None:
         self.config = config
@@ -78,7 +79,7 @@ class ConnectionLimiter:
         return BoundedWebSocket(self.websockets, closing_s, config, server_state, app_state)
 
     def send_elsewhere(self) -> None:
-        """Have clients connect anew for whatever they ask next; what runs is answered."""
+        """Close connections after their current requests, so that clients reconnect."""
         self.leaving = True
         for connection in tuple(self.all):
             connection.send_elsewhere()
@@ -208,7 +209,7 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which nobody reads."""
+        """Count a header or a trailer; trailers are not read."""
         if not self._deaf and not self._answering():
             super().on_header(name, value)
 
@@ -345,7 +346,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def waits_for_body_since(self) -> float:
-        """When its unfinished body was last heard of; infinite when nothing more is awaited."""
+        """The time of the last bytes of an incomplete body; infinite if no bytes are missing."""
         return self._heard_at if self._answering() and self.cycle.more_body else math.inf
 
     def _make_room(self) -> bool:
@@ -394,7 +395,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, status: int, error: AntiphonError, linger_s: float = LINGER_S) -> None:
-        """Answer without the application, and hear nothing more."""
+        """Respond without the application, and stop reading."""
         self._deaf = True
         self._connection_limiter.idle.pop(self, None)
         body = error_json(error)

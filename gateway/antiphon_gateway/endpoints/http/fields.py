@@ -60,7 +60,7 @@ class Unsupported:
 
 
 class IgnoredFields(Collection[str]):
-    """The fields of one request that nobody defines, by their paths without indices."""
+    """The unknown fields of one request, by their paths without indices."""
 
     def __init__(self, unknown_fields: UnknownFields) -> None:
         self._reject = unknown_fields == "reject"
@@ -92,8 +92,10 @@ def decode_fields(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> Body:
-    """What the body says, by the rule above. `unsupported` has its fields by their paths, without
-    indices. Raises `InvalidArgument` and `NotImplementedYet` with the field."""
+    """Decode the body by the rule above. `unsupported` has fields by their paths, without indices.
+
+    Raises `InvalidArgument` and `NotImplementedYet` with the field.
+    """
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -180,7 +182,7 @@ def or_unset(value: int | None) -> int | None:
 
 
 def or_all(top_k: int | None) -> int | None:
-    """0, which keeps all ids, for -1, which says that to vLLM."""
+    """Return 0 for -1: both mean all ids, the latter in vLLM."""
     return 0 if top_k == -1 else top_k
 
 
@@ -193,7 +195,7 @@ def _plain(raw: Json) -> object:
 
 
 def _same(value: object, other: object) -> bool:
-    """Equal, where true and 1 are different things."""
+    """Return whether two values are equal, with true and 1 as different values."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 

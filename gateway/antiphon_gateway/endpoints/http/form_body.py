@@ -1,7 +1,7 @@
-"""A multipart form, read as it comes: fields of text, and files that are kept as they are.
+"""Read a multipart form as it arrives: text fields, and files that are kept unchanged.
 
-python-multipart finds the parts. It looks at each boundary in Python, so how many there are is
-counted first: nothing else runs meanwhile.
+python-multipart finds the parts. It processes each boundary in Python, which blocks the event loop,
+so that the number of boundaries is checked first.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ class WholeBody:
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
-    """What the body says; a byte order mark before it is skipped.
+    """Decode the body; a leading byte order mark is skipped.
 
-    Raises `InvalidArgument` with the field that is wrong.
+    Raises `InvalidArgument` with the invalid field.
     """
     try:
         return decoder.decode(body.removeprefix(_BYTE_ORDER_MARK))

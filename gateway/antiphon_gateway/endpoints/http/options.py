@@ -59,7 +59,7 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
 
 
 def options_outside(options: Collection[Option]) -> dict[str, Unsupported]:
-    """Fields beside `options` that have the names of options: each is refused with the remedy."""
+    """Return fields for option names outside of `options`: each is refused with the remedy."""
     return {
         each.name: Unsupported(remedy=f"send options.{each.name}, an option of this model")
         for each in options

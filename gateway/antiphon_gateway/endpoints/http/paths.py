@@ -1,7 +1,7 @@
-"""Paths with surplus slashes, served where they are.
+"""Serve paths with surplus slashes without a redirect.
 
-A redirect would lose the body of some clients' POST requests. Behind a proxy that ends TLS it
-would name an http:// address.
+A redirect would lose the body of some clients' POST requests. Behind a proxy that terminates TLS,
+it would also name an http:// address.
 """
 
 from __future__ import annotations

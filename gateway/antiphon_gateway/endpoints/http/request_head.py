@@ -1,8 +1,8 @@
-"""Heads of requests that are for this gateway, and that can be read in one way only.
+"""Reject request heads that are not meant for this gateway, or that are ambiguous.
 
 A web page whose host name resolves to this gateway's address (DNS rebinding) may send requests that
-the browser takes for its own. Their `Host` is the page's name. Where no API key is needed, only
-addresses, localhost and configured names are accepted there, for HTTP and WebSocket alike.
+the browser treats as same-origin. Their `Host` is the name of the page. If no API key is required,
+only addresses, localhost and configured names are accepted as `Host`, for HTTP and WebSocket.
 """
 
 from __future__ import annotations

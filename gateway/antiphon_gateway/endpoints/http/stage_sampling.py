@@ -69,7 +69,7 @@ def sampling_request(given: StageSampling) -> SamplingRequest:
 
 
 def stage_sampling(body: msgspec.Struct, stages: Sequence[str]) -> dict[str, SamplingRequest]:
-    """What these fields say. Raises `InvalidArgument` with the field."""
+    """Return the sampling in these fields. Raises `InvalidArgument` with the field."""
     found = {}
     for at, stage in enumerate(stages):
         given = getattr(body, _attribute(at), None)

@@ -1,4 +1,4 @@
-"""What a transcript costs, as OpenAI tells it."""
+"""The usage of a transcript in OpenAI's format."""
 
 from __future__ import annotations
 

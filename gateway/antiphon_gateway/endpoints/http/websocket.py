@@ -56,8 +56,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send what the application says. uvicorn takes a handshake that was refused with an
-        answer of its own for one that was forgotten, and logs an error."""
+        """Send the application's message.
+
+        uvicorn treats a handshake that was refused with a response as one without a response, and
+        logs an error.
+        """
         await super().send(message)
         self.handshake_complete = self.handshake_complete or self.close_sent
 

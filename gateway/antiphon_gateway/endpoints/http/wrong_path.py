@@ -1,4 +1,4 @@
-"""What to say about a request for a path or a method that is not served."""
+"""Responses to requests for a path or a method that is not served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a JSON body says how codec frames are grouped into chunks."""
+"""The JSON form of the grouping of codec frames into chunks."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ class EndpointMessages:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What an endpoint may need to know besides a request's body.
+    """The context of a request for an endpoint, besides the body.
 
-    `answer_id` is never the same. `delivery` is the deployment's, by edge. `sampling_stages` are
-    those of all `stages` that take sampling of their own, without the one that reads the messages;
-    `voices` and `options` those that the model has; `spoken` what earlier answers said;
-    `max_choices` bounds the answers to one order, and `transcribe_instruction` asks for what a
-    recording says. `ignored` collects the fields that nobody defines.
+    `answer_id` is unique. `delivery` is the deployment's, by edge. `sampling_stages` are the
+    `stages` with their own sampling, except the one that reads the messages. `voices` and `options`
+    are those of the model; `spoken` has the texts of earlier answers. `max_choices` limits the
+    answers to one order, and `transcribe_instruction` asks for a transcript of a recording.
+    `ignored` collects unknown fields.
     """
 
     answer_id: str
@@ -104,7 +104,7 @@ class HttpEndpoint(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The path of the endpoint."""
         ...
 
     @property
@@ -119,7 +119,7 @@ class HttpEndpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JsonEndpoint:
-    """An endpoint whose body is one message, JSON whatever its type says."""
+    """An endpoint whose body is one JSON message, regardless of its content type."""
 
     path: str
     read: Callable[[bytes, RequestContext], tuple[Order, Answer]]

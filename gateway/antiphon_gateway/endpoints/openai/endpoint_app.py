@@ -54,8 +54,8 @@ def _wait() -> None:
 
 
 class SharedByEndpoints:
-    """What there is once for all HTTP endpoints: room for bodies and whole answers, threads that
-    encode, what was said, what was ignored. Close it when no endpoint needs it any more."""
+    """The state that all HTTP endpoints share: limits of body and answer memory, encoder threads,
+    spoken answers, and ignored fields. Close it when no endpoint uses it."""
 
     def __init__(self, config: GatewayConfig, metrics: Metrics, uploads: ByteBudget) -> None:
         self.ignored = IgnoredFieldReport(metrics)

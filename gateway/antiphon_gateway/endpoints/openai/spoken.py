@@ -1,4 +1,4 @@
-"""What spoken answers said, for later turns that refer to them by id: OpenAI's `audio: {id}`."""
+"""The texts of spoken answers, for later turns that refer to them by id: OpenAI's `audio: {id}`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SpokenAnswers:
         return now + self._keep_s
 
     def transcript(self, audio_id: str) -> str:
-        """What the answer said; "" when it has expired or was never known."""
+        """Return the text of the answer; "" if it has expired or is unknown."""
         self._forget_expired(int(self._clock()))
         _, transcript = self._kept.get(audio_id, (0, ""))
         return transcript

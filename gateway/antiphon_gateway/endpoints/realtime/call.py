@@ -1,4 +1,5 @@
-"""One realtime connection: client events to commands, what the conversation tells to events."""
+"""One realtime connection: translates client events to commands, and conversation events to server
+events."""
 
 from __future__ import annotations
 
@@ -62,9 +63,9 @@ class RealtimeCall:
         )
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
-        """Serve until the client leaves; what still runs is given up then.
+        """Serve until the client disconnects, and cancel what is still running.
 
-        Raises what `until_stopped` does when the conversation has to end; the client has been told.
+        Raises the errors of `until_stopped`, after they were sent to the client.
         """
         async with self._conversation:
             try:
@@ -82,7 +83,7 @@ class RealtimeCall:
                 raise
 
     async def _take(self, data: str) -> None:
-        """Handle one event; what is wrong with it is told, and the call goes on."""
+        """Process one event. An error is sent to the client, and the call continues."""
         large = len(data) > LARGE_CHARS
         ignored = IgnoredFields(self._unknown_fields)
         try:

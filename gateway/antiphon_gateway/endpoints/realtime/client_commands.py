@@ -58,7 +58,7 @@ class AppendedBytes:
 def read_command(
     event: ClientEvent, settings: ConversationSettings, appended: AppendedBytes
 ) -> Command | None:
-    """What the event asks for, where these settings hold; None for nothing.
+    """Return the command of the event, given the current settings; None if it has no effect.
 
     Raises `InvalidArgument` and `NotImplementedYet` with the field.
     """

@@ -284,8 +284,7 @@ _ID = msgspec.json.Decoder(_OfAnyKind)
 
 
 def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
-    """An event; fields that nobody defines go to `ignored`. Raises `InvalidArgument` that says
-    what is wrong with it."""
+    """Decode an event; unknown fields go to `ignored`. Raises `InvalidArgument` with the reason."""
     try:
         return decode_fields(_EVENTS, data, NO_EFFECT, ignored)
     except InvalidArgument as wrong:

@@ -67,7 +67,7 @@ class RealtimeEndpoint:
         self._ignored = IgnoredFieldReport(endpoint.metrics)
 
     def route(self) -> BaseRoute:
-        """Where clients connect."""
+        """The route of the WebSocket."""
         return WebSocketRoute(PATH, self.serve)
 
     async def serve(self, websocket: WebSocket) -> None:

@@ -1,4 +1,4 @@
-"""Errors as the realtime API tells them."""
+"""Errors in the format of the realtime API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def error_json(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
 
 
 def error_details(error: AntiphonError) -> dict[str, Any]:
-    """What is told of an error wherever it stands."""
+    """Return the details of an error, the same in every event."""
     return {
         "type": "invalid_request_error" if isinstance(error, _CLIENTS_OWN) else "server_error",
         "code": _code(error),

@@ -118,7 +118,8 @@ def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
 
 
 def item_json(item: Item, *, status: str = "", audio: LiveFormat | None = None) -> dict[str, Any]:
-    """An item as events tell it; its recordings only if their format is given, in `audio`."""
+    """Return an item as in events; its recordings are included if their format is given, in
+    `audio`."""
     head = {
         "id": item.id,
         "object": "realtime.item",
@@ -138,7 +139,7 @@ def item_json(item: Item, *, status: str = "", audio: LiveFormat | None = None) 
 
 
 def part_json(item: Item) -> dict[str, Any]:
-    """The one part of an item that a response makes, as `content_part` events tell it."""
+    """Return the part of a response's item as in `content_part` events."""
     (content,) = item.parts
     if isinstance(content, SpokenPart):
         return {"type": "audio", "transcript": content.transcript}

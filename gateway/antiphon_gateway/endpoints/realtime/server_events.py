@@ -1,4 +1,4 @@
-"""What a conversation tells, as the realtime API writes it: a table of its plain events, and the
+"""The events of a conversation in the format of the realtime API: a table of simple events, and the
 events of items and responses."""
 
 from __future__ import annotations

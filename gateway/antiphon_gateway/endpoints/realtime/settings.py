@@ -78,7 +78,7 @@ def for_response(holds: ConversationSettings, asked: ResponseSettings) -> Conver
 
 
 def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]:
-    """The session as `session.created` and `session.updated` tell it."""
+    """Return the session as in `session.created` and `session.updated`."""
     own = own_json(holds)
     return {
         "type": "realtime",
@@ -115,7 +115,7 @@ def modalities_json(holds: ConversationSettings) -> list[str]:
 
 
 def max_tokens_json(holds: ConversationSettings) -> int | str:
-    """The limit as the API tells it."""
+    """Return the limit in the format of the API."""
     return "inf" if holds.max_output_tokens is None else holds.max_output_tokens
 
 
@@ -160,7 +160,7 @@ def _with_audio(
 
 
 def format_json(holds: LiveFormat) -> dict[str, Any]:
-    """A format of audio; telephones have one rate, which is not told."""
+    """Return a format of audio; telephone formats have one rate, which is left out."""
     rate = {"rate": holds.rate_hz} if holds.companding is None else {}
     return {"type": holds.name, **rate}
 

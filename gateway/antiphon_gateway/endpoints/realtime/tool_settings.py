@@ -44,7 +44,7 @@ def with_tools(
 
 
 def tools_json(holds: ConversationSettings) -> dict[str, Any]:
-    """What `session` says of functions."""
+    """Return the fields for functions in `session`."""
     choice: Any = holds.tool_choice
     if holds.tool_choice.startswith(FUNCTION):
         choice = {"type": "function", "name": holds.tool_choice.removeprefix(FUNCTION)}

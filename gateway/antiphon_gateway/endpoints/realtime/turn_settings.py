@@ -58,7 +58,8 @@ def read_turns(asked: TurnSettings | None) -> VoiceTurns | None:
 
 
 def turns_json(holds: VoiceTurns | None) -> dict[str, Any] | None:
-    """What holds. For `semantic_vad` that is a length of silence, which is told, too."""
+    """Return the current settings. For `semantic_vad` they include the resulting length of
+    silence."""
     if holds is None:
         return None
     told: dict[str, Any] = {

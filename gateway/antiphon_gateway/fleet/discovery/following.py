@@ -1,4 +1,4 @@
-"""Taking in what a discovery tells, whatever fails: nobody else would notice that it has ended."""
+"""Follow a discovery, and continue after any error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ log = logging.getLogger("gateway")
 async def follow(
     discovery: Discovery, take: Callable[[frozenset[Endpoint]], None], pause_s: float
 ) -> None:
-    """Have `take` told of every set, for ever. After a failure of either the watch begins anew."""
+    """Call `take` with every set of endpoints, without end. Restart the watch after an error of
+    either."""
     while True:
         watch = discovery.watch()
         try:

@@ -87,7 +87,7 @@ class KubernetesEndpoints:
             self._reflector.put(changed)
 
     def _news(self) -> frozenset[Endpoint] | None:
-        """All endpoints, if they are others than those told last."""
+        """Return all endpoints if they have changed since the last report."""
         endpoints = self._reflector.endpoints()
         if endpoints == self._told:
             return None
@@ -95,7 +95,7 @@ class KubernetesEndpoints:
         return endpoints
 
     def _well(self) -> None:
-        """A watch has told something, or lasted: pauses begin small again."""
+        """Reset the backoff: a watch has sent an event, or has lasted."""
         if self._failures:
             log.info("discovery: endpoint slices are watched again")
         self._failures = 0

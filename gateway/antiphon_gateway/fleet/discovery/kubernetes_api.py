@@ -1,9 +1,9 @@
-"""EndpointSlices as the Kubernetes API lists and watches them: one question, one deadline each.
+"""List and watch EndpointSlices with the Kubernetes API: one request each, with a deadline.
 
-This module alone imports the `kubernetes` package, which takes a second or two, and is imported
-only where it is needed. Of the package it takes what is hard to get right: where the API is, whom
-to trust there and which token to show. The package's own `Watch` asks again with the version that
-the API has just called too old, and reads without a deadline.
+Only this module imports the `kubernetes` package, which takes a second or two, and it is imported
+only if needed. The package supplies the parts that are hard to implement correctly: the address of
+the API, its certificates and the token. The package's own `Watch` is not used: it repeats requests
+with a version that the API has just rejected as too old, and reads without a deadline.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _status_of = msgspec.json.Decoder(Status)
 
 @contextlib.asynccontextmanager
 async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[SliceApi]:
-    """A connection of its own, with credentials as they are now. Raises `Unavailable`.
+    """Open a new connection with the current credentials. Raises `Unavailable`.
 
-    A new one for each list leaves nothing behind of what broke before it.
+    A new connection for each list avoids state of a broken one.
     """
     try:
         async with asyncio.timeout(config.answer_timeout_s):
@@ -86,9 +86,10 @@ class SliceApi:
             raise Unavailable(f"the endpoint slices were not listed: {_told(error)}") from error
 
     async def watch(self, version: str) -> AsyncIterator[WatchEvent]:
-        """What happens after that version, for `relist_s`. Raises `Unavailable` when it breaks.
+        """Yield the events after this version, for `relist_s`. Raises `Unavailable` if the watch
+        breaks.
 
-        The API is told to end it a little later: an end that it makes is a break, too.
+        The API's own timeout is slightly longer, because an end by the API also counts as a break.
         """
         until = asyncio.get_running_loop().time() + self.config.relist_s
         watching = {

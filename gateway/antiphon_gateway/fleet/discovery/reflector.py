@@ -1,8 +1,8 @@
-"""EndpointSlices in, endpoints out. Pure: who lists and watches is `kubernetes.py`.
+"""Compute endpoints from EndpointSlices. Pure; `kubernetes.py` lists and watches.
 
-A service has several slices, an endpoint may be in two of them while the API server moves it,
-and in one for each address family. It is one endpoint for each role and pod: it may be used as far
-as all slices that have it agree, is leaving when one says so, and its IPv4 address goes first.
+A service has several slices. An endpoint may be in two of them while the API server moves it, and
+has one for each address family. Slices with the same role and pod are merged to one endpoint. It is
+ready if all of its slices agree, and terminating if one of them is. Its IPv4 address is preferred.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _FAMILIES = ("IPv4", "IPv6")
 
 
 class Reflector:
-    """The slices of some services as they were last told; `services` are their names by role.
+    """The current slices of some services; `services` maps roles to their names.
 
-    An endpoint's port is the one that its slice calls `port_name`, and `port` where it has none.
+    The port of an endpoint is the port with the name `port_name` in its slice, or `port` without
+    one.
     """
 
     def __init__(self, services: Mapping[str, str], port: int, port_name: str = "grpc") -> None:
@@ -81,7 +82,7 @@ class Reflector:
 
 
 def _merged(one: Endpoint, other: Endpoint) -> Endpoint:
-    """The same pod as two slices have it, whichever came first."""
+    """Merge the endpoints of a pod from two slices, in any order."""
     first = min(one, other, key=lambda each: (each.address.startswith("["), each.address))
     return replace(
         first,

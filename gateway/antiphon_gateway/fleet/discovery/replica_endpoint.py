@@ -1,4 +1,4 @@
-"""One replica's place, and what tells the fleet which there are."""
+"""An endpoint of a replica, and the interface of its discovery."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ STATES: tuple[EndpointState, ...] = get_args(EndpointState)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A replica of the stage `role`, as its source knows it.
+    """A replica of the stage `role`, as reported by discovery.
 
-    `uid` tells replicas apart that had the same address one after the other: a pod's uid, or the
-    address where there is nothing better. `node` and `zone` are empty where they are not known.
-    `ready` and `terminating` are an EndpointSlice's conditions: whether new sessions may go there,
-    and whether it is leaving. Whether the replica does serve is told by its own health stream.
+    `uid` distinguishes replicas that have the same address one after another: the uid of a pod, or
+    the address if there is nothing better. `node` and `zone` are empty if they are not known.
+    `ready` and `terminating` are conditions of an EndpointSlice: whether new sessions may use the
+    replica, and whether it is shutting down. The replica's own health stream reports whether it is
+    serving.
     """
 
     role: str
@@ -38,11 +39,11 @@ class Endpoint:
 
 
 class Discovery(Protocol):
-    """A source of endpoints. One that fails tells nothing new: what it told last holds."""
+    """A source of endpoints. After an error, its last report stays valid."""
 
     @property
     def last_sync(self) -> float | None:
-        """When the source last told all there are, in Unix seconds; None before the first time."""
+        """The time of the last complete report, in Unix seconds; None before the first."""
         ...
 
     def watch(self) -> AsyncIterator[frozenset[Endpoint]]:

@@ -19,7 +19,7 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 class TargetRef(msgspec.Struct, frozen=True):
-    """The pod behind an endpoint."""
+    """The pod of an endpoint."""
 
     uid: str = ""
 
@@ -42,7 +42,7 @@ class SlicePort(msgspec.Struct, frozen=True):
 
 
 class SliceMeta(msgspec.Struct, frozen=True):
-    """Which slice it is, and of which service by its label."""
+    """The name of a slice, and the service in its label."""
 
     name: str = ""
     labels: dict[str, str] | None = None

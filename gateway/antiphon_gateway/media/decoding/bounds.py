@@ -16,7 +16,7 @@ SPARE_S = 0.1
 
 
 class RejectedRecording(Exception):
-    """A recording that is not read; the message is what to say about the file."""
+    """A recording that is not decoded; the message describes the file's fault."""
 
 
 class RecordingTooLong(RejectedRecording):
@@ -32,7 +32,8 @@ class CostlyRecording(Exception):
 
 
 def most_samples(most_s: float) -> int:
-    """Samples of all channels together that a recording may have, where it may last `most_s`."""
+    """Return the maximum number of samples of a recording, over all channels, for a length of
+    `most_s`."""
     return math.ceil(most_s * DENSEST_PER_S)
 
 

@@ -76,10 +76,10 @@ def _mpeg(data: bytes) -> Container | None:
 
 
 def unmistakable_container(data: bytes) -> Container | None:
-    """What the file is, where raw samples are expected; None for samples.
+    """Return the container of a file that should contain raw samples; None for samples.
 
-    Two samples can equal the header of one MPEG or ADTS frame, so several frames must follow each
-    other.
+    Two samples can equal the header of one MPEG or ADTS frame, so that several consecutive frames
+    are required.
     """
     found = container_of(data)
     if tag_bytes(data):

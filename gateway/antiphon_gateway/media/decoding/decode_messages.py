@@ -1,4 +1,4 @@
-"""What the gateway and its decode server tell each other: one JSON packet each."""
+"""The messages between the gateway and its decode server: one JSON packet each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ its program could not be started; the file states more than `cost_samples`."""
 class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
     """Decode a file in a new child process.
 
-    With it come three descriptors: the file, an empty one for mono float32 samples, and an empty
-    one for a `DecodeReport`. `name` says what the file is. A `program` is started with the file as
-    its standard input and the samples as its standard output; without one libsndfile decodes.
+    Three descriptors are attached: the file, an empty file for mono float32 samples, and an empty
+    file for a `DecodeReport`. `name` describes the file. A `program` is started with the file as
+    its standard input and the samples as its standard output; without one, libsndfile decodes.
     Samples have `rate_hz`, and last at most `most_s`. SIGPROF ends the child after `cpu_s`. A file
-    that states more than `cost_samples`, of all channels together, is not decoded.
+    whose header declares more than `cost_samples`, over all channels, is not decoded.
     """
 
     number: int

@@ -1,13 +1,13 @@
-"""Forks a child process for each file to decode. A program: `DecoderProcesses` starts it.
+"""Fork a child process for each file to decode. `DecoderProcesses` starts this program.
 
-It is started once by a gateway, imports what decoding needs, and is small and has one thread: so a
-fork takes a millisecond, where starting Python takes two hundred. A child decodes one file under
-limits of CPU time, memory and output, and may be killed at any moment. What a file does to a
-decoder ends with that child, and no decoder's messages reach the gateway's log.
+A gateway starts the server once. The server imports the decoding libraries, and is small and
+single-threaded, so that a fork takes a millisecond, compared with two hundred for a start of
+Python. A child decodes one file with limits of CPU time, memory and output, and may be killed at
+any time. The effects of a file on a decoder end with that child, and messages of decoders do not
+reach the gateway's log.
 
-The standard input is the socket to the gateway. When the gateway closes it or dies, all children
-are killed. Standard output and error lead nowhere: the gateway starts the server so, and children
-inherit them.
+The standard input is the socket to the gateway. All children are killed when the gateway closes it
+or dies. Standard output and error are /dev/null, for the server and its children.
 """
 
 from __future__ import annotations

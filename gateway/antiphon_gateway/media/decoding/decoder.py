@@ -14,7 +14,7 @@ from antiphon_gateway.threads import SizedThreads
 
 
 class MissingFfmpeg(RejectedRecording):
-    """A container that only FFmpeg reads, where there is none."""
+    """A container that needs FFmpeg, which is not installed."""
 
 
 class MediaDecoder:

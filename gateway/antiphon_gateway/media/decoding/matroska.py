@@ -66,7 +66,7 @@ def _elements(file: File, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _number(file: File, at: int, stop: int, *, keep_marker: bool) -> tuple[int, int, bool]:
-    """A number of variable length, where it ends, and whether all its bits are set (an unknown
+    """Return a number of variable length, its end, and whether all its bits are set (an unknown
     size)."""
     if at >= stop or not file[at]:
         return 0, stop, False

@@ -133,5 +133,5 @@ def _timed(file: File, start: int, stop: int) -> int:
 
 
 def _number(data: File, at: int) -> int:
-    """Four bytes; 0 behind the end."""
+    """Return a number of four bytes; 0 after the end."""
     return int.from_bytes(data[at : at + 4], "big")

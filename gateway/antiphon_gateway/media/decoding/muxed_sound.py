@@ -26,7 +26,7 @@ class MuxedSound:
             self.channels.append(head[9])
 
     def add_vorbis(self, private: bytes) -> None:
-        """Vorbis' three headers, of which the first has channels and rate."""
+        """Add Vorbis' three headers; the first has channels and rate."""
         at = private.find(b"\x01vorbis")
         if at >= 0 and len(private) >= at + 16:
             self.channels.append(private[at + 11])

@@ -110,8 +110,8 @@ class _TooCostly(Exception):
 
 @dataclass(slots=True)
 class _RunningServer:
-    """The decode server's process, and the children that it runs: what tells their end, and
-    their process ids."""
+    """The decode server's process with its children: descriptors that report their ends, and
+    process ids."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket
@@ -233,7 +233,8 @@ class DecoderProcesses:
     def _send(
         self, request: DecodeRequest, files: tuple[io.FileIO, ...]
     ) -> asyncio.Future[ChildEnded]:
-        """Have a child started; what tells its end. Raises `Unavailable` without a server."""
+        """Start a child, and return a future with its end. Raises `Unavailable` without a
+        server."""
         server = self._running_server()
         ended: asyncio.Future[ChildEnded] = asyncio.get_running_loop().create_future()
         packet = msgspec.json.encode(request)
@@ -308,7 +309,7 @@ def _check(status: int, job: DecodeJob, report: bytes) -> None:
 
 
 def _samples(descriptor: int, most_bytes: int) -> Tensor:
-    """What a child wrote, where it is: in memory that ends with the array."""
+    """Return a child's samples without a copy: their memory is freed with the array."""
     size = min(os.fstat(descriptor).st_size, most_bytes) // _SAMPLE_BYTES * _SAMPLE_BYTES
     if not size:
         return np.empty(0, np.float32)

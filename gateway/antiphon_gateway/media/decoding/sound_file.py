@@ -41,11 +41,11 @@ _UNKNOWN_FRAMES = (1 << 63) - 1
 def decode_sound_file(
     source: int, name: str, rate_hz: int, most_s: float, cost_samples: int, out: int
 ) -> None:
-    """Write a file's samples to the descriptor `out`: mono float32 at `rate_hz`. The file is the
-    descriptor `source`; it is read from where it is, and not copied.
+    """Write a file's samples to the descriptor `out`: mono float32 at `rate_hz`.
 
-    Raises `RejectedRecording` for what is out of bounds, before a sample is decoded where the
-    header says it, and `CostlyRecording` for a header that states more than `cost_samples`.
+    The file is the descriptor `source`; it is read in place, without a copy. Raises
+    `RejectedRecording` for a file beyond the limits, if possible from the header before any sample
+    is decoded, and `CostlyRecording` for a header that declares more than `cost_samples`.
     """
     try:
         with soundfile.SoundFile(source, closefd=False) as file:

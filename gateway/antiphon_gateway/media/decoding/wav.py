@@ -1,8 +1,8 @@
-"""WAV files: the header is parsed here, libsndfile converts the samples behind it.
+"""WAV files: the header is parsed here, and libsndfile converts the samples after it.
 
-libsndfile's own parser would also open the compressed encodings that a WAV file may have, whose
-cost is not that of their bytes, and takes the lengths in a header for true. Programs that write to
-a pipe leave them 0 or 0xFFFFFFFF.
+libsndfile's own parser would also open the compressed encodings of WAV files, whose cost is not
+proportional to their bytes, and trusts the lengths in a header. Programs that write to a pipe leave
+these 0 or 0xFFFFFFFF.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_CHUNKS = 1024
 
 @dataclass(frozen=True, slots=True)
 class WavHeader:
-    """What a file's chunks say; its samples are the bytes from `start` to `stop`."""
+    """The contents of a file's chunks; its samples are the bytes from `start` to `stop`."""
 
     subtype: str
     channels: int
@@ -56,7 +56,7 @@ class WavHeader:
         return (self.stop - self.start) // self.frame_bytes
 
     def cost_bytes(self, rate_hz: int) -> int:
-        """What decoding to `rate_hz` reads or writes, whichever is more."""
+        """Return the larger of the bytes that decoding to `rate_hz` reads and writes."""
         written = self.frames * rate_hz // self.rate_hz * SAMPLE_BYTES
         return max(self.stop - self.start, written)
 

@@ -1,9 +1,10 @@
-"""`Converse`: who may come in, how commands come and events leave, and how a call ends.
+"""The `Converse` method: admission, reading of commands, sending of events, and the end of a call.
 
-Every wait has a bound. The first message has `body_timeout_s`, each event `send_timeout_s` to be
-taken, and the whole conversation `max_conversation_s`. gRPC's pings notice a client that has
-gone, and its flow control holds one back that sends faster than commands are carried out. A
-client that closes its side is told how what it has asked for ends.
+Every wait has a limit. The first message has `body_timeout_s`, the delivery of each event
+`send_timeout_s`, and the whole conversation `max_conversation_s`. gRPC's keepalive pings detect a
+client that has disconnected. gRPC's flow control slows down a client that sends faster than
+commands are processed. A client that closes its sending side receives the events of all requested
+work.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ class ConverseEndpoint:
         self._endpoint = endpoint
 
     async def serve(self, context: Context, key: KeyUse, forced_end: ForcedEnd) -> None:
-        """One call, for the key. Raises the error that is to be the call's status.
+        """Serve one call for the API key. Raises the error that becomes the status of the call.
 
-        It does not tell the client itself: a status may wait behind what the client does not
-        take, and what the conversation held has to be free by then.
+        The caller sends the status after this has returned. A status may wait for the client, and
+        the resources of the conversation must be free by then.
         """
         first = await self._first(context)
         with self._endpoint.conversations.admit(first.open.model, key.name, forced_end) as admitted:
@@ -141,11 +142,10 @@ class _Served:
         )
 
     async def run(self) -> None:
-        """Serve until the client has no more to say and has been told everything.
+        """Serve until the client sends no more commands and has received all events.
 
-        Raises `Cancelled` when it has gone, `ClientStalled` when it takes nothing,
-        `DeadlineExceeded` when it has stayed for too long, and what `until_stopped` does when the
-        conversation has to end.
+        Raises `Cancelled` if the client has disconnected, `ClientStalled` if it does not receive,
+        `DeadlineExceeded` after the limit of the conversation, and the errors of `until_stopped`.
         """
         self._task = asyncio.current_task()
         try:
@@ -167,7 +167,7 @@ class _Served:
             ) from None
 
     async def _take(self, data: bytes) -> None:
-        """Carry out one command; what is wrong with it is told, and the conversation goes on."""
+        """Process one command. An error is sent as an event, and the conversation continues."""
         reference = ""
         try:
             asked = await _read(data, self._config)

@@ -59,7 +59,7 @@ class AppendedSamples:
 def read_command(
     request: converse_pb2.ConverseRequest, holds: ConversationSettings, appended: AppendedSamples
 ) -> Command:
-    """What a message asks for, where these settings hold. Raises `InvalidArgument`."""
+    """Return the command of a message, given the current settings. Raises `InvalidArgument`."""
     match request.WhichOneof("command"):
         case "change_settings":
             asked = request.change_settings.settings

@@ -1,4 +1,4 @@
-"""What a conversation tells, as `ConverseResponse` messages. Pure."""
+"""The events of a conversation as `ConverseResponse` messages. Pure."""
 
 from __future__ import annotations
 

@@ -145,6 +145,6 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
 
 
 def _check_user(role: str, path: str, what: str) -> None:
-    """Raise unless the user says it: what others show or play has no place in a prompt."""
+    """Raise unless the message is the user's: other roles may not add media to a prompt."""
     if role != "user":
         raise invalid(path, f"{what} goes only into user messages, not {role}")

@@ -263,7 +263,7 @@ def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
 
 
 def _top_logprobs(chat: ChatRequest) -> int | None:
-    """How many of the likeliest tokens are wanted beside each; None without `logprobs`."""
+    """Return the number of top tokens per token; None without `logprobs`."""
     if chat.logprobs:
         return chat.top_logprobs or 0
     if chat.top_logprobs:

@@ -16,9 +16,9 @@ from antiphon_gateway.sessions.events import SegmentFinished, SegmentUsage
 
 
 class AudioBytes:
-    """The file as it is made, or when it is whole if its `encoding` says so.
+    """The file as it is generated, or as a whole if its `encoding` requires it.
 
-    An error after the first byte cannot be told: the connection is cut.
+    An error after the first byte cannot be reported; the connection is closed.
     """
 
     def __init__(self, encoding: AudioEncoding) -> None:
@@ -31,7 +31,7 @@ class AudioBytes:
         return event.data if isinstance(event, AudioEncoded) else b""
 
     def fail(self, error: AntiphonError) -> None:
-        """Nothing can be said within a file."""
+        """Do nothing: a file cannot contain an error."""
 
 
 class AudioEvents:

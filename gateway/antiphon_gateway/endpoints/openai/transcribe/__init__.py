@@ -1,1 +1,1 @@
-"""`/v1/audio/transcriptions`: what a recording says, as a model that answers hears it."""
+"""`/v1/audio/transcriptions`: transcribe a recording with a model that answers audio."""
