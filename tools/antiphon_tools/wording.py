@@ -61,7 +61,7 @@ DOCSTRING_LIMITS: Mapping[str, Mapping[str, int]] = {
         "antiphon": (1, 1, 6, 2, 0, 2),
         "gateway": (1, 1, 6, 1, 1, 2),
         "services": (1, 1, 6, 5, 3, 3),
-        "tools": (1, 1, 5, 1, 1, 2),
+        "tools": (1, 1, 3, 1, 1, 2),
         "testkit": (1, 1, 2, 1, 1, 2),
         "models": (5, 5, 105, 14, 7, 9),
         "benchmarks": (3, 3, 39, 11, 6, 10),

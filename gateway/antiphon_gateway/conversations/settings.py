@@ -50,21 +50,23 @@ _BY_VOICE = VoiceTurns()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSettings(HeldSettings):
-    """Settings of a conversation, or of one response, with what only the gateway needs of them.
+    """Settings of a conversation or of one response, including those that only the gateway uses.
 
-    `max_output_tokens` None: no limit of theirs. `output_rate_hz` is the model's. What is `spoken`
-    has its text, too, as a transcript. The formats are those in which the client sends
-    and gets audio; the endpoint translates. A model that `hears` writes down what the user says if
-    `transcripts` are asked for; one that `takes_tools` can be offered functions.
-    A model that `reads_aloud` speaks the user's text unchanged and generates none. Its
-    `instructions` describe the speech if it takes `voice_instructions`, else it has none.
-    With `timeline` each response's end is followed by what each stage took for it;
-    with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event
-    that is none of OpenAI's.
-    `options` are the model's, with the files of recordings.
-    `sampling` is by stage, as in an order; `max_output_tokens` goes before what it
-    says of the stage that reads the messages. `tools` are those of `Conversation`; `tool_choice` is
-    "none", "auto", "required", or `FUNCTION` and the name of one.
+    `max_output_tokens` of None means no limit. `output_rate_hz` is the rate of the model. `spoken`
+    output also has its text, as a transcript. The formats are those of the client's input and
+    output audio; the endpoint converts. A model that `hears` transcribes the user's speech if
+    `transcripts` are requested. Functions can be offered to a model that `takes_tools`.
+
+    A model that `reads_aloud` speaks the user's text unchanged, and generates no text. Its
+    `instructions` describe the speech if it supports `voice_instructions`; otherwise it has none.
+
+    With `timeline`, the durations of the stages follow each end of a response. With `stopping`, a
+    client of OpenAI's API receives an event at shutdown that OpenAI does not have.
+
+    `options` are those of the model, with the files of recordings. `sampling` is by stage, as in an
+    order; `max_output_tokens` takes precedence over its value for the stage that reads the
+    messages. `tools` are those of `Conversation`; `tool_choice` is "none", "auto", "required", or
+    `FUNCTION` and the name of one.
     """
 
     model: str
@@ -174,9 +176,11 @@ class ConversationSettings(HeldSettings):
         return replace(self, turns=None if has_none else turns)
 
     def with_voice(self, name: str) -> ConversationSettings:
-        """With that voice. Where there is none of that name the one that holds stays: clients ask
-        for the voices that they know, and an error would end some of them. "" is the default of a
-        model that reads aloud."""
+        """Return the settings with this voice.
+
+        An unknown name keeps the current voice: clients request the voices that they know, and an
+        error would end some of them. "" is the default voice of a model that reads aloud.
+        """
         voice = self.voice_aliases.get(name.lower(), name.lower())
         is_default = not voice and self.reads_aloud
         return replace(self, voice=voice) if voice in self.voices or is_default else self

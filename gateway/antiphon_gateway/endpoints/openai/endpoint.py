@@ -26,8 +26,8 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class EndpointMessages:
-    """What an endpoint says of itself: the type of its body, its answers by media type, None for
-    what has no schema, and the body's media type."""
+    """The messages of an endpoint for its description: the type of its body, its answers by media
+    type (None without a schema), and the media type of the body."""
 
     summary: str
     body: type[msgspec.Struct]

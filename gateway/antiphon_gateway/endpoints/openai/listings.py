@@ -117,7 +117,7 @@ def listing_routes(calls: Calls) -> list[BaseRoute]:
 
 
 def model_list(fleet: Fleet, created: int) -> ModelList:
-    """The model as it is served now. Raises `Unavailable` while no stage has told of it."""
+    """Return the model as it is served now. Raises `Unavailable` until a stage has reported it."""
     card = model_card(fleet, created)
     aliases = served_model(fleet).aliases
     return ModelList(data=(card, *(replace(card, id=alias) for alias in aliases)))
@@ -145,7 +145,8 @@ def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
 
 
 def voice_list(fleet: Fleet) -> VoiceList:
-    """The voices that requests may name now. Raises `Unavailable` while no stage has told."""
+    """Return the voices that requests may name now. Raises `Unavailable` until a stage has
+    reported."""
     return VoiceList(voices=tuple(VoiceCard(each, each) for each in served_model(fleet).voices))
 
 

@@ -146,7 +146,7 @@ def _body(endpoint: EndpointMessages, sampling_stages: tuple[str, ...]) -> type[
 
 
 def _send_files_as_they_are(kind: dict[str, Any]) -> None:
-    """A form's file is in no encoding; msgspec says base64 of all bytes."""
+    """Replace msgspec's base64 encoding of bytes: a file in a form has no encoding."""
     for described in kind.get("properties", {}).values():
         if described.get("format") == "binary":
             described.pop("contentEncoding", None)

@@ -1,9 +1,9 @@
-"""Which frames are decoded together. Pure.
+"""Choose the frames that are decoded together. Pure.
 
-The vendor's code decodes `SEGMENT_FRAMES` frames at a time, which see no others: those are what
-`whole` delivery decodes. A stream is decoded in blocks, each with frames of its segment before and
-after it. Where blocks lie depends on nothing but the number of frames, so their samples do not
-depend on when frames come.
+The vendor's code decodes `SEGMENT_FRAMES` frames at a time, independently of all others. `whole`
+delivery decodes the same segments. A stream is decoded in blocks, each with frames of its segment
+before and after it. The positions of blocks depend only on the number of frames, so that their
+samples do not depend on arrival times.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class WindowPlan:
     after: int = 0
 
     def following(self, sent: int, come: int, *, finished: bool) -> DecodeWindow | None:
-        """The window behind the first `sent` frames, of `come` that are there and, if `finished`,
-        are all; None if it is not complete yet."""
+        """Return the window after the first `sent` frames, or None if it is incomplete.
+
+        `come` frames have arrived, which are all frames if `finished`.
+        """
         start = sent - sent % SEGMENT_FRAMES
         end = start + SEGMENT_FRAMES
         if finished:

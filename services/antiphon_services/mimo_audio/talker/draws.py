@@ -1,5 +1,8 @@
-"""Draws positions from last hidden states: an id of text, and a group of frames where the id says
-so. What was drawn is kept by slot, since it is the next position's input."""
+"""Sample positions from last hidden states: a text id, and a group of frames if the id requires
+one.
+
+Sampled values are stored by slot, because they are the input of the next position.
+"""
 
 from __future__ import annotations
 
@@ -129,9 +132,10 @@ class PositionDraws:
         )
 
     def _numbers(self, draws: Sequence[TextDraw]) -> np.ndarray:
-        """float64 [n, 1 + group * channels]: the draws' numbers, of which the first is the text's.
+        """Return the random numbers of the draws, float64 [n, 1 + group * channels], with the
+        text's first.
 
-        A row that is greedy in both has zeros, which nothing reads.
+        A row with greedy decoding of both has zeros, which are not read.
         """
         drawn = [
             each.text.code_sampling if each.sampling.greedy else each.sampling for each in draws

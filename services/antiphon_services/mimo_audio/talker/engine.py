@@ -1,14 +1,14 @@
-"""The talker's engine: conversations to text and codes, of many segments, a position each a step.
+"""The talker's engine: decodes text and codes of many segments, one position per segment and step.
 
-Prompts are made on threads beside the engine's: encoding recordings takes long. A step is one
-forward over everything that can go on: parts of prompts, at most `prefill_rows` rows of them, and
-one row of every segment whose prompt is in. Those draw an id in the same step, and a group of
-frames where the id says so.
+Worker threads prepare the prompts, because the encoding of recordings takes long. A step is one
+forward pass over the ready rows: parts of prompts, up to `prefill_rows` rows, and one row of every
+segment whose prompt is complete. These segments sample an id in the same step, and a group of
+frames if the id requires one.
 
-The text is that of all ids. Speech is that of all groups before the first end of speech, but for
-one at the last position: the vendor's code drops the position that ended the answer, also where
-that was the limit of positions. Its code also drops groups before a later beginning of speech,
-which have left by then and are kept here.
+The text consists of all ids. The speech consists of all groups before the first end of speech,
+except a group at the last position: the vendor's code drops the position that ended the answer,
+also if the limit of positions ended it. The vendor's code also drops groups before a later
+beginning of speech. They were emitted by then, and are kept here.
 """
 
 from __future__ import annotations
@@ -164,15 +164,20 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         return self._repeated(segment, known)
 
     def _known(self, segment: DialogueSegment) -> KnownAnswer:
-        """What need not be drawn. All must be where log probabilities are asked for, which nobody
-        keeps."""
+        """Return the positions that need no draw.
+
+        All positions are drawn if log probabilities are requested, because known positions have
+        none.
+        """
         asked = segment.sampling.top_logprobs is not None
         history, segment.history = None if asked else segment.history, None
         return known_answer(history, self._prompts.empty, self._ids.group)
 
     def _repeated(self, segment: DialogueSegment, known: KnownAnswer) -> list[EngineEvent]:
-        """What is known leaves as if it had been drawn. Raises `InvalidArgument` for positions
-        behind the answer's end."""
+        """Emit known positions as if they had been drawn.
+
+        Raises `InvalidArgument` for positions after the end of the answer.
+        """
         events: list[EngineEvent] = []
         for number, (id_, frames) in enumerate(zip(known.ids.tolist(), known.codes, strict=True)):
             events += self._push(segment, id_, frames)

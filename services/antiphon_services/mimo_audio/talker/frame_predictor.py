@@ -1,13 +1,13 @@
-"""Draws the codes of a group of frames from the language model's last state.
+"""Sample the codes of a group of frames from the language model's last state.
 
-The codes of channel c are delayed by `delays[c]`: step t draws channel c of frame t - delays[c]. So
-a group takes as many steps as it has frames, and the longest delay more. A step's input is the sum
-of the embeddings of what the step before drew; the first one's is the projected last state. Groups
-know nothing of each other but what the language model's state says.
+The codes of channel c are delayed by `delays[c]`: step t samples channel c of frame t - delays[c].
+A group therefore takes as many steps as it has frames, plus the longest delay. The input of a step
+is the sum of the embeddings of the previous step's codes; the first input is the projected last
+state. Groups depend on each other only through the state of the language model.
 
-All sessions go through in lockstep: see `antiphon_services.lm.lockstep`. Nothing between a group's
-first code and its last depends on a value that is on the device, so that it can be one graph for
-each number of rows: see `antiphon_services.lm.graphs`.
+All sessions run in lockstep: see `antiphon_services.lm.lockstep`. No operation between the first
+and the last code of a group depends on the host reading a value, so that a group can be one CUDA
+graph for each number of rows: see `antiphon_services.lm.graphs`.
 """
 
 from __future__ import annotations

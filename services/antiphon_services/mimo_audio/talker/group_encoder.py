@@ -1,11 +1,11 @@
-"""Makes the language model's input rows: of text ids, and of groups of frames of codes.
+"""Compute the language model's input rows from text ids and groups of frames of codes.
 
-A position is one text id, or the id `<|empty|>` with a group of frames. The frames of a group see
-each other, and no other group. The vendor's code says so by `is_causal=False`, which only one of
-transformers' attention kernels reads; here attention is computed without a mask.
+A position is one text id, or the id `<|empty|>` with a group of frames. The frames of a group
+attend to each other, and to no other group. The vendor's code expresses this by `is_causal=False`,
+which only one of transformers' attention kernels reads. Here attention is computed without a mask.
 
-The vendor's code adds the embeddings of a frame's codes in bfloat16 whatever the weights are. Here
-they are added in the dtype of the weights, which is the same where these are bfloat16.
+The vendor's code adds the embeddings of a frame's codes in bfloat16 for any weights. Here they are
+added in the dtype of the weights, which is equal for bfloat16 weights.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class GroupEncoder:
         self._positions = torch.arange(group, device=device)
 
     def rows(self, ids: Tensor, codes: Tensor, groups: Tensor | None = None) -> Tensor:
-        """[n, hidden] of text ids int64 [n] and codes int64 [n, group, channels].
+        """Return rows, [n, hidden], of text ids int64 [n] and codes int64 [n, group, channels].
 
-        `groups` int64 [m] are positions of which some have the id `empty_id`; None: they are looked
-        for, which asks the device. Codes elsewhere are not read.
+        `groups` int64 [m] are positions that may have the id `empty_id`. None means that they are
+        searched, which waits for the device. Codes at other positions are not read.
         """
         assert self._words is not None
         words = embedding(ids, self._words)

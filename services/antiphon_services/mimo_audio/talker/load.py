@@ -75,7 +75,8 @@ OTHER_ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What the language model's directory says, without its tensors. `limit` counts positions."""
+    """The contents of the language model's directory, without its tensors. `limit` counts
+    positions."""
 
     layers: Qwen2Config
     limit: int
@@ -152,7 +153,7 @@ class _Described:
         )
 
     def settings(self, listener: SpeechEncoder, config: StageConfig) -> dict[str, Any]:
-        """Arguments of a `SpeechTextEngine` beside its model."""
+        """The arguments of a `SpeechTextEngine` other than its model."""
         prompts = TaskPromptFactory(
             self.tokenizer,
             RecordingEncoder(listener),

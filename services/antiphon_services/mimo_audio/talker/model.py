@@ -91,8 +91,8 @@ class SpeechTextModel(FrameDecoder):
     def _may_be_groups(
         self, parts: Sequence[PromptPart[DialogueInput]], drawing: int
     ) -> npt.NDArray[np.intp]:
-        """Rows of a forward that may be groups: those of `parts` that are, and all `drawing`
-        ones behind them, of which only the device knows."""
+        """Return the rows of a forward pass that may be groups: groups of `parts`, and all
+        `drawing` rows after them, which only the device knows."""
         ids = [each.prompt.held.ids[each.start : each.stop] for each in parts]
         drawn = np.full(drawing, self._encoder.empty_id)
         return np.flatnonzero(np.concatenate([*ids, drawn]) == self._encoder.empty_id)

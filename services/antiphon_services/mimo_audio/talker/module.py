@@ -64,7 +64,7 @@ def per_channel(value: str | int, channels: int) -> Sequence[int]:
 
 
 def _narrowed(config: Qwen2Config, width: int, intermediate: int, layers: int) -> Qwen2Config:
-    """The configuration of a transformer beside the model: as many key heads as query heads."""
+    """Return the configuration of a secondary transformer: as many key heads as query heads."""
     narrowed = copy.deepcopy(config)
     narrowed.hidden_size = width
     narrowed.intermediate_size = intermediate

@@ -1,9 +1,9 @@
-"""What the talker is given before it draws: positions of text, and of groups of frames. No torch.
+"""The prompt of the talker: positions of text, and of groups of frames. Does not import torch.
 
-Mirrors the prompts of the vendor's `MimoAudio`: spoken dialogue, speech to text, text dialogue and
-understanding are one layout, in which the parts of messages stand in their order; speech synthesis
-and transcription have layouts of their own. Where the vendor draws a request such as "Please
-transcribe this audio file" at random, the first of its list is taken here.
+Mirrors the prompts of the vendor's `MimoAudio`. Spoken dialogue, speech to text, text dialogue and
+understanding have one layout, with the parts of messages in order. Speech synthesis and
+transcription have separate layouts. The vendor picks requests such as "Please transcribe this audio
+file" at random; here the first of its list is used.
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ TRANSCRIBED = Draws(0.0)
 
 @dataclass(frozen=True, slots=True)
 class TaskPrompt:
-    """Positions: `ids` int64 [n], and `codes` uint16 [n, group, channels], which are empty at
-    positions of text. The answer is drawn by `draws` unless the request says otherwise, and ends
-    with one of `ends`. `heard` positions are those of recordings. The last `known` are those of the
-    answer itself."""
+    """The positions of a prompt: `ids` int64 [n], and `codes` uint16 [n, group, channels], which
+    are empty at positions of text.
+
+    The answer is sampled by `draws` unless the request overrides it, and ends with one of `ends`.
+    `heard` counts the positions of recordings. The last `known` positions belong to the answer.
+    """
 
     ids: Ids
     codes: Codes
@@ -166,7 +168,8 @@ class TaskPromptFactory:
         return self._made(page, READ_ALOUD, speaks=True)
 
     def transcription(self, said: Conversation) -> TaskPrompt:
-        """What a recording says. What else is said of it follows the vendor's request.
+        """Return the prompt for the transcript of a recording. Further text follows the vendor's
+        request.
 
         Raises `InvalidArgument`.
         """

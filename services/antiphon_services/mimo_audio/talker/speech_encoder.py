@@ -86,9 +86,9 @@ class SpeechEncoder:
         self._filters = torch.from_numpy(filters).to(self.device).float()
 
     def codes(self, samples: Tensor) -> Tensor:
-        """int64 [n, channels] of samples float [m], where n is a multiple of `group`.
+        """Encode samples float [m] to codes int64 [n, channels]; n is a multiple of `group`.
 
-        m must be `least_samples` or more.
+        m must be at least `least_samples`.
         """
         segments = torch.split(self.mel(samples), SEGMENT_FRAMES)
         longest = len(segments[0])
@@ -137,7 +137,8 @@ class SpeechEncoder:
         return self._pooled(rows, padded)
 
     def _pooled(self, rows: Tensor, padded: bool) -> Tensor:
-        """[n, width] of rows [m, width], the last of which is completed by itself or by zeros."""
+        """Pool rows [m, width] to [n, width]; copies of the last row, or zeros, complete the last
+        pool."""
         module = self._module
         missing = -len(rows) % self._pool
         behind = rows[-1:] if padded else torch.zeros_like(rows[-1:])

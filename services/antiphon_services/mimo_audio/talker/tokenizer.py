@@ -41,7 +41,7 @@ class MarkIds:
 
 
 class PromptTokenizer:
-    """Encodes what people say, and what the prompt's layout says.
+    """Encodes the texts of messages and of the prompt's layout.
 
     Raises `FailedPrecondition` if an id is not below `vocabulary`.
     """

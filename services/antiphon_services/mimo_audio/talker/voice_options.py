@@ -17,9 +17,9 @@ CODE_TEMPERATURE, CODE_TOP_P = 0.9, 0.95
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """The task, and how it is done: with the voice of a `reference`, by an `instruction`, or as the
-    text itself says if it is `described`; `thinking` aloud. Codes are drawn by temperature and
-    `top_p` of their own."""
+    """The task and its options: the voice of a `reference`, an `instruction`, a voice that the text
+    itself has if `described`, or `thinking` aloud. Codes have a separate temperature and `top_p`.
+    """
 
     task: str
     reference: Tensor | None

@@ -104,7 +104,7 @@ class AudioStream:
         return self._inverse.advance(spectra, finished=finished)
 
     def _through(self, rows: Tensor) -> Tensor:
-        """The rows behind all layers; the layers keep their keys and values."""
+        """Apply all layers to rows; the layers store their keys and values."""
         count = rows.shape[1]
         positions = torch.arange(self._rows, self._rows + count, device=rows.device)
         turns = self._module.decoder.rotary_emb(rows, positions[None])

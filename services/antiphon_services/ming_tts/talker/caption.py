@@ -16,7 +16,7 @@ _MUSIC = ("Genre", "Mood", "Instrument", "Theme", "ENV", "SNR")
 
 
 def caption_of(told: Mapping[str, str]) -> str:
-    """The caption of one speaker of whom these parts are told."""
+    """Return the caption of one speaker from these parts."""
     parts: dict[str, object] = dict.fromkeys(_PARTS)
     parts |= {"序号": 1, "说话人": "speaker_1", "BGM": dict.fromkeys(_MUSIC)} | dict(told)
     return json.dumps({"audio_sequence": [parts]}, ensure_ascii=False)

@@ -1,12 +1,12 @@
-"""The talker's engine: a request's text to frames of latents, of many segments, one each a step.
+"""The talker's engine: decodes frames of latents of many segments, one frame per segment and step.
 
-Prompts are made on threads beside the engine's: tokenizing and encoding a reference recording take
-long. A step is one forward over everything that can go on: parts of prompts, at most
-`prefill_rows` rows of them, frames that a client has already, and one row of every segment whose
-prompt is in. Those draw a frame in the same step and emit it.
+Worker threads prepare the prompts, because tokenization and the encoding of a reference recording
+take long. A step is one forward pass over the ready rows: parts of prompts, up to `prefill_rows`
+rows, frames that a client already has, and one row of every segment whose prompt is complete. These
+segments sample a frame in the same step, and the engine emits it.
 
-The stop head reads the state that a frame is drawn from: the frame that it ends with is spoken, and
-so is that of the last draw allowed.
+The stop head reads the state from which a frame is sampled. The frame at which it stops is spoken,
+and so is the frame of the last allowed draw.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""From the text and the voice of a request to the prompt of the talker.
+"""Prepare the talker's prompt from the text and the voice of a request.
 
-Mirrors `speech_generation` of the vendor's example: a request by a recording and what it says
-continues the recording, one by the recording alone has its speaker, and a caption describes the
-voice. A caption without a recording leaves the speaker open. In Ming-flash-omni the name of a voice
-stands for a recording of the checkpoint and what that says.
+Mirrors `speech_generation` of the vendor's example. A request with a recording and its text
+continues the recording, a request with only a recording uses its speaker, and a caption describes
+the voice. A caption without a recording leaves the speaker open. In Ming-flash-omni the name of a
+voice stands for a recording of the checkpoint and its text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JSON_ESCAPE, JSON_AROUND = 6, 256
 
 @dataclass(frozen=True, slots=True)
 class PresetVoice:
-    """A voice of a checkpoint: its recording, and the `text` that it says."""
+    """A voice of a checkpoint: its recording, and the `text` of the recording."""
 
     voice: RecordedVoice
     text: str
@@ -66,10 +66,11 @@ class LatentFrontEnd:
             raise _too_long(f"{json_bytes} bytes are too many")
 
     def prepare(self, tensors: Tensors, request: MingVoiceRequest) -> LatentPrompt:
-        """The prompt of an `input` chunk. Takes long: for a thread beside the engine's.
+        """Return the prompt of an `input` chunk. Takes long, so that it should run on a worker
+        thread.
 
-        Raises `InvalidArgument` for anything but one user message of text, and for what leaves no
-        room for speech.
+        Raises `InvalidArgument` unless the input is one user message of text, and if the prompt
+        leaves no positions for speech.
         """
         text = text_to_read(from_tensors(tensors))
         if not text.strip():
@@ -98,7 +99,7 @@ class LatentFrontEnd:
         return self._stored is not None
 
     def _voice(self, request: MingVoiceRequest) -> tuple[RecordedVoice | None, str]:
-        """The recording that is to be continued, and what it says."""
+        """Return the recording to continue, and its text."""
         if request.reference is not None:
             return self._encoder.voice(request.reference), request.reference_text
         if self._stored is not None and request.stored:

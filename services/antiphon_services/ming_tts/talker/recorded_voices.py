@@ -22,7 +22,7 @@ WIDTHS = (2, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class ListedVoice:
-    """Samples float32 [n] at 44.1 kHz, and the `text` that they say."""
+    """Samples float32 [n] at 44.1 kHz, and their `text`."""
 
     samples: npt.NDArray[np.float32]
     text: str

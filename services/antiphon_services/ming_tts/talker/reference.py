@@ -56,9 +56,9 @@ class ReferenceVoiceEncoder:
         self._voices = ClipCache(self._encode)
 
     def voice(self, samples: Samples) -> RecordedVoice:
-        """The voice of samples [n]; its arrays are shared and read-only.
+        """Return the voice of samples [n]; its arrays are shared and read-only.
 
-        Takes long: for a thread beside the engine's.
+        Takes long, so that it should run on a worker thread.
         """
         return self._voices.of(samples)
 

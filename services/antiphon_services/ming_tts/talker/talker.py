@@ -104,7 +104,7 @@ class MingTalker(FrameDecoder):
         return rows
 
     def begin(self, slot: int, prompt: LatentPrompt) -> None:
-        """The slot's segment will speak behind the prompt, whose last row goes in with the first
+        """Prepare the slot for draws after the prompt, whose last row is appended with the first
         draw."""
         count = len(prompt.ids)
         self._pending[slot] = self.rows(prompt, count - 1, count)[0]

@@ -1,4 +1,4 @@
-"""What a request says besides its text, checked. No torch here."""
+"""The voice options of a request, checked. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -39,9 +39,12 @@ CAPTIONED = {
 
 @dataclass(frozen=True, slots=True)
 class MingVoiceRequest:
-    """The voice of a request: parts of its `caption`, perhaps a `reference`, samples float32 [n] at
-    44.1 kHz, and what that says. Or it is a `stored` recording of the checkpoint, by name. Without
-    any of them the model chooses a voice."""
+    """The voice of a request.
+
+    It has parts of a `caption`, and optionally a `reference`, float32 [n] at 44.1 kHz, with its
+    text. Alternatively, it is a `stored` recording of the checkpoint, by name. Without any of them
+    the model chooses a voice.
+    """
 
     caption: Mapping[str, str] = field(default_factory=dict)
     reference: npt.NDArray[np.float32] | None = None
@@ -52,8 +55,11 @@ class MingVoiceRequest:
 def read_voice(
     voice: str, options: Mapping[str, OptionValue], voices: Sequence[str], *, stored: bool = False
 ) -> MingVoiceRequest:
-    """The request's voice, of which `voices` are names: those of `stored` recordings, or parts of
-    captions. Raises `InvalidArgument` that names the option."""
+    """Return the voice of a request. `voices` are the names of `stored` recordings, or parts of
+    captions.
+
+    Raises `InvalidArgument` that names the option.
+    """
     reference, text = options.get("reference_audio"), _text(options, "reference_text")
     caption = {part: _text(options, name) for name, part in CAPTIONED.items()}
     if voice and not voices:

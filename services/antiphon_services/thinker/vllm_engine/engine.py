@@ -1,13 +1,12 @@
 """The `vllm` engine of the thinker: segments in the stage, requests in vLLM.
 
-Prompts, stop conditions, detokenization and the output of each edge are those of the torch engine,
-and prompts are prepared on other threads as there. A step waits for a delivery: a prompt, whose ids
-are sent at once and which is submitted to vLLM, or ids, hidden rows or an end. Rows are sent
-separately from ids and may arrive later, so a segment ends when both its reply and its rows are
-complete.
+Prompts, stop conditions, detokenization and the output of each edge are those of the torch engine.
+Worker threads prepare prompts, as there. A step waits for a delivery: a prompt, whose ids are sent
+at once and which is submitted to vLLM, or ids, hidden rows or an end. Rows are sent separately from
+ids and may arrive later, so a segment ends when both its reply and its rows are complete.
 
-A growing prompt is submitted to vLLM as a new request whenever more of it is available, one after
-the other. What each computes stays in vLLM's prefix cache, where the next one finds it. If a louder
+A growing prompt is submitted to vLLM as a new request whenever more of it is available. Each
+request leaves its keys and values in vLLM's prefix cache, which the next request uses. If a louder
 frame changed earlier features, the cached prefix ends there.
 """
 

@@ -55,8 +55,8 @@ def checked_format(wanted: str, *, streamed: bool) -> str:
 
 
 class WholeTranscript:
-    """The transcript in one of `FORMATS`. `language` and `temperature` are what the client said,
-    `task` is OpenAI's name of what was asked for."""
+    """The transcript in one of `FORMATS`. `language` and `temperature` are the client's values, and
+    `task` is OpenAI's name of the task."""
 
     streamed = False
     encoding = None
