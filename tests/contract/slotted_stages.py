@@ -19,19 +19,24 @@ class SlottedStage:
     """A script that refuses a session beyond its slots, and runs another one in a slot.
 
     `most` is how many have run at a time, `refused` how many were refused. `others` hold slots
-    that the gateway knows nothing of; one of them leaves at every third refusal.
+    that the gateway knows nothing of; one of them leaves at every third refusal, and `others_left`
+    is set when the last one does.
     """
 
     def __init__(self, slots: int, script: Script) -> None:
         self.slots = slots
         self.others = 0
+        self.others_left = asyncio.Event()
         self.script = script
         self.running = self.most = self.refused = 0
 
     async def __call__(self, session: Session) -> None:
         if self.running + self.others >= self.slots:
             self.refused += 1
-            self.others -= self.others > 0 and self.refused % 3 == 0
+            if self.others and self.refused % 3 == 0:
+                self.others -= 1
+                if not self.others:
+                    self.others_left.set()
             await session.error(ResourceExhausted("all slots are taken", retry_after_s=1.0))
             return
         self.running += 1

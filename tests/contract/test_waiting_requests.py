@@ -310,10 +310,19 @@ async def test_choices_get_their_slots_together(waiting: WaitingRequests) -> Non
 
 async def test_choices_of_which_one_is_refused_all_begin_anew() -> None:
     async with open_slotted(2, told=False) as (served, stages):
-        stages[CODE2WAV].others = 1
+        stage = stages[CODE2WAV]
+        usual, stage.others = stage.script, 1
+
+        async def speak(session: Session) -> None:
+            # One choice is not over before the other comes.
+            await session.opened()
+            await stage.others_left.wait()
+            await usual(session)
+
+        stage.script = speak
         answer = await served.chat(n=2, stream=True, **SPOKEN)
         assert answer.status_code == 200
-        assert stages[CODE2WAV].refused >= 3
+        assert stage.refused >= 3
         assert answer.text.count('"finish_reason":"stop"') == 2
 
 
