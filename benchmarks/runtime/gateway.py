@@ -24,7 +24,7 @@ async def gateway_without_models(
         stages = {}
         for role in PIPELINE.roles:
             loaded = load(role, positions)
-            facts = replace(loaded.facts, input_kinds=("text",), voices=("one",))
+            facts = replace(loaded.facts, input_kinds=("text", "audio"), voices=("one",))
             tracing = open_tracing(trace_endpoint, f"antiphon-{role}", field="")
             stack.callback(tracing.close)
             stage = await stack.enter_async_context(
