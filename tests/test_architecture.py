@@ -24,6 +24,7 @@ from antiphon.pipelines.registry import own_pipelines
 from antiphon_tools.launcher.plan import IMPORT_ROOTS, import_path
 
 ROOT = Path(__file__).parents[1]
+SHARED_FIXTURE = "fixture(scope=" + '"package"'
 PACKAGES = ("antiphon", "gateway", "services", "testkit", "tools")
 GENERATED = ROOT / "antiphon" / "v1"
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
@@ -487,3 +488,13 @@ def test_tests_reach_into_no_more_private_attributes() -> None:
         "served()._http",
         "served()._http[0]._x",
     ]
+
+
+def test_fixtures_of_a_package_end_with_it() -> None:
+    """pytest keeps those of a folder without `__init__.py` for the whole run: services of all
+    families at a time took 20 GB."""
+    folders = {
+        path.parent for path in (ROOT / "tests").rglob("*.py") if SHARED_FIXTURE in path.read_text()
+    }
+    assert folders
+    assert [each for each in sorted(folders) if not (each / "__init__.py").exists()] == []

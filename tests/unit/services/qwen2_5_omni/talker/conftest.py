@@ -8,7 +8,7 @@ from tests.unit.services.qwen2_5_omni.talker.codec_talker_lab import Lab
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def package_lab(omni25_directory: Path) -> Lab:
     return Lab(omni25_directory)
 

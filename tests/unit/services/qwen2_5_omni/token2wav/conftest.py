@@ -9,7 +9,7 @@ from tests.unit.services.qwen2_5_omni.token2wav.token2wav_rig import Rig
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def package_rig(omni25_directory: Path) -> Rig:
     # Only while it is made: a fixture that lives longer would leave the mode to other tests.
     with torch.inference_mode():
