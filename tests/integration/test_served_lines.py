@@ -135,6 +135,16 @@ async def test_reader_that_processes_nothing_loses_its_line(
         assert running.stage.table.session_count == 0
 
 
+async def test_end_of_a_cancelled_line_says_that_its_session_is_gone(served: RunningStage) -> None:
+    stream = StandingStream(served)
+    cancelled, stays = stream.line(), stream.line()
+    await opened(cancelled, "cancelled")
+    await opened(stays, "stays")
+    await cancelled.send(cancel=stage_pb2.LineCancel())
+    assert await cancelled.read() is grpc.aio.EOF
+    assert served.stage.table.session_count == 1
+
+
 async def test_end_of_the_stream_frees_all_sessions(
     served: RunningStage, engine: FakeEngine
 ) -> None:
