@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from antiphon_tools.checkout import ROOT, files_of
+
 README_BYTES = 5_000
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -18,16 +18,8 @@ MODULE = re.compile(r"[\w./-]+\.py")
 """The whole path of a file of this repository, or the end of one."""
 
 
-def _files(pattern: str) -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", pattern],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    return [name for name in listed.splitlines() if (ROOT / name).is_file()]
-
-
 def _documents() -> list[Path]:
-    return [ROOT / name for name in _files("*.md")]
+    return [ROOT / path for path in files_of(pattern="*.md")]
 
 
 def _anchor(heading: str) -> str:
@@ -87,7 +79,7 @@ def _missing(text: str, files: list[str]) -> list[str]:
 
 
 def test_files_that_documents_name_exist() -> None:
-    files = _files("*.py")
+    files = [str(path) for path in files_of(pattern="*.py")]
     missing = {
         str(each.relative_to(ROOT)): _missing(each.read_text(), files) for each in _documents()
     }

@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from antiphon_tools.checkout import ROOT, files_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ def sentences_of(path: Path, text: str) -> Iterator[Sentence]:
 
 def pages(root: Path = ROOT) -> Wording:
     """All pages of the repository."""
-    listed = _listed(root, "*.md")
+    listed = files_of(root, "*.md")
     return Wording(
         tuple(s for path in listed for s in sentences_of(path, (root / path).read_text()))
     )
@@ -156,7 +155,7 @@ def pages(root: Path = ROOT) -> Wording:
 def docstrings(folder: str, root: Path = ROOT) -> Wording:
     """All docstrings below a folder of the repository, generated code excluded."""
     found = []
-    for path in _listed(root, f"{folder}/*.py"):
+    for path in files_of(root, f"{folder}/*.py"):
         if path.match("antiphon/v1/*"):
             continue
         for node in ast.walk(ast.parse((root / path).read_text())):
@@ -207,14 +206,6 @@ def _worst(wording: Wording, patterns: Iterable[Pattern], most: int = 20) -> lis
     """The files with the most matches."""
     counts = Counter(str(each.path) for pattern in patterns for each in wording.matching(pattern))
     return [f"{count:4d}  {path}" for path, count in counts.most_common(most)]
-
-
-def _listed(root: Path, glob: str) -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", glob],
-        cwd=root, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    return [path for each in listed.splitlines() if (root / (path := Path(each))).is_file()]
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon_tools.checkout import files_of
 from antiphon_tools.launcher.plan import import_path
 from antiphon_tools.mutants.mutations import Mutant
 
@@ -53,12 +54,9 @@ class ScratchTree:
         self._changes = 0
         self._folder = tempfile.TemporaryDirectory(prefix="mutants-")
         self.root = Path(self._folder.name)
-        listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-        names = subprocess.run(listed, cwd=root, check=True, capture_output=True, text=True).stdout
-        for name in filter(None, names.split("\0")):
-            if (root / name).is_file():
-                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(root / name, self.root / name)
+        for path in files_of(root):
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / path, self.root / path)
 
     def __enter__(self) -> ScratchTree:
         return self

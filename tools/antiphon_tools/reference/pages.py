@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from antiphon_tools.checkout import ROOT, files_of
+
 _STYLE = "td:first-child code { white-space: nowrap; word-break: normal }\n"
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 
@@ -18,11 +18,7 @@ def copy_pages(folder: Path) -> None:
     Raises `subprocess.CalledProcessError` outside a checkout.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    for page in (ROOT / name for name in names if (ROOT / name).is_file()):
+    for page in (ROOT / each for each in files_of(pattern="*.md")):
         for each in (page, *_linked_files(page)):
             target = folder / each.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
