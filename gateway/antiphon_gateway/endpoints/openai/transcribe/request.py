@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from antiphon.errors import NotImplementedYet
-from antiphon.values.sampling import SamplingRequest
-from antiphon_gateway.endpoints.http.fields import Unsupported, check_unsupported, or_all, or_unset
+from antiphon_gateway.endpoints.http.fields import Unsupported, check_unsupported
 from antiphon_gateway.endpoints.http.form_body import FORM
 from antiphon_gateway.endpoints.http.json_body import invalid
 from antiphon_gateway.endpoints.openai.endpoint import (
@@ -74,15 +73,7 @@ def read_transcription(
         model=form.model,
         language=language,
         prompt=form.prompt or "",
-        sampling=SamplingRequest(
-            temperature=form.temperature,
-            top_k=or_all(form.top_k),
-            top_p=form.top_p,
-            repetition_penalty=form.repetition_penalty,
-            seed=or_unset(form.seed),
-            max_tokens=or_unset(form.max_completion_tokens),
-            top_logprobs=0 if wanted == "verbose_json" else None,
-        ),
+        sampling=form.sampling(wanted),
         model_options=visit.options,
     )
     if form.stream:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from antiphon.values.sampling import SamplingRequest
+from antiphon_gateway.endpoints.http.fields import or_all, or_unset
 from antiphon_gateway.endpoints.http.form_body import FormFile
 from antiphon_gateway.endpoints.http.language import Language
 from antiphon_gateway.endpoints.http.transcription_usage import DurationUsage, TokensUsage
 
 
-class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request. `language` is that of the recording, `prompt` what else is known of it."""
+class TranscriptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a transcription and a translation have: `prompt` is context of the recording."""
 
     file: FormFile
     model: str
-    language: Language | None = None
     prompt: str | None = None
     response_format: str = "json"
     temperature: float | None = None
@@ -26,6 +27,24 @@ class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     repetition_penalty: float | None = None
     seed: int | None = None
     max_completion_tokens: int | None = None
+
+    def sampling(self, wanted: str) -> SamplingRequest:
+        """Return the sampling of the text, which an answer in the format `wanted` needs."""
+        return SamplingRequest(
+            temperature=self.temperature,
+            top_k=or_all(self.top_k),
+            top_p=self.top_p,
+            repetition_penalty=self.repetition_penalty,
+            seed=or_unset(self.seed),
+            max_tokens=or_unset(self.max_completion_tokens),
+            top_logprobs=0 if wanted == "verbose_json" else None,
+        )
+
+
+class TranscriptionForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A request. `language` is that of the recording, `prompt` what else is known of it."""
+
+    language: Language | None = None
     timestamp_granularities: tuple[str, ...] = msgspec.field(
         default=(), name="timestamp_granularities[]"
     )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
-from antiphon.values.sampling import SamplingRequest
-from antiphon_gateway.endpoints.http.fields import Unsupported, or_all, or_unset
-from antiphon_gateway.endpoints.http.form_body import FORM, FormFile
+from antiphon_gateway.endpoints.http.fields import Unsupported
+from antiphon_gateway.endpoints.http.form_body import FORM
 from antiphon_gateway.endpoints.http.json_body import invalid
 from antiphon_gateway.endpoints.openai.endpoint import (
     EVENTS,
@@ -22,7 +19,7 @@ from antiphon_gateway.endpoints.openai.transcribe.answer import (
     WholeTranscript,
     checked_format,
 )
-from antiphon_gateway.endpoints.openai.transcribe.schema import Transcription
+from antiphon_gateway.endpoints.openai.transcribe.schema import TranscriptForm, Transcription
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.orders.transcribing import transcription_order
@@ -38,21 +35,8 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
 """Fields that are known and not supported."""
 
 
-class TranslationForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TranslationForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A request. `prompt` is what is known of the recording."""
-
-    file: FormFile
-    model: str
-    prompt: str | None = None
-    response_format: str = "json"
-    temperature: float | None = None
-    # vLLM's.
-    stream: bool | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    max_completion_tokens: int | None = None
 
 
 def read_translation(
@@ -67,15 +51,7 @@ def read_translation(
         INSTRUCTION,
         model=form.model,
         prompt=form.prompt or "",
-        sampling=SamplingRequest(
-            temperature=form.temperature,
-            top_k=or_all(form.top_k),
-            top_p=form.top_p,
-            repetition_penalty=form.repetition_penalty,
-            seed=or_unset(form.seed),
-            max_tokens=or_unset(form.max_completion_tokens),
-            top_logprobs=0 if wanted == "verbose_json" else None,
-        ),
+        sampling=form.sampling(wanted),
     )
     if form.stream:
         return order, TranscriptEvents()
