@@ -158,8 +158,7 @@ class ServedLines:
             opening = check_opening(first)
             session = self._serve(opening, lambda: self._queue(number))
         except (AntiphonError, DecodeError) as error:
-            self._say(number, refusal(error, self._role))
-            self._say_end(number)
+            self._refuse(number, error)
             return
         self._lines[number] = _ServedLine(session)
         session.begin(opening)
@@ -214,8 +213,7 @@ class ServedLines:
         error = DeadlineExceeded(
             f"the client has processed nothing for {self._patience_s:g} s (idle_session_timeout_s)"
         )
-        self._say(number, refusal(error, self._role))
-        self._say_end(number)
+        self._refuse(number, error)
 
     def _drop(self, number: int) -> None:
         """Forget a line and free its session."""
@@ -227,9 +225,11 @@ class ServedLines:
         if self._ending:
             self._changed.set()
 
-    def _say(self, number: int, response: session_pb2.SessionResponse) -> None:
+    def _refuse(self, number: int, error: Exception) -> None:
+        """End a line that has no session with an error."""
+        response = refusal(error, self._role)
         self._urgent.append(stage_pb2.LineMessage(line=number, response=response))
-        self._changed.set()
+        self._say_end(number)
 
     def _say_end(self, number: int) -> None:
         self._urgent.append(_end_of(number))

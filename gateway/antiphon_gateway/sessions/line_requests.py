@@ -58,7 +58,7 @@ class LineRequests:
                 self._pending.append(request)
 
     def take(self) -> Iterator[session_pb2.SessionRequest]:
-        """Remove and return one after the other, those included that come meanwhile."""
+        """Remove and return the requests one by one, including those added during the iteration."""
         while self._pending:
             request = self._pending.popleft()
             if request.HasField("chunk"):

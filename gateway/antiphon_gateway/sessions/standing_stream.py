@@ -95,7 +95,7 @@ class StandingStream:
         self._changed.set()
 
     def forget(self, number: int) -> None:
-        """Drop a line of which nothing has been sent."""
+        """Drop a line that has sent nothing."""
         del self._lines[number]
 
     async def close(self) -> None:
@@ -158,6 +158,11 @@ class _StandingLine:
         self._waiting_bytes = self._processed_bytes = self._reported_bytes = 0
         self._arrived = asyncio.Event()
 
+    @property
+    def _owes_report(self) -> bool:
+        """Whether the stage should learn how much has been processed."""
+        return self._processed_bytes - self._reported_bytes >= WINDOW_BYTES // 4
+
     def changed(self) -> None:
         """Send what is new."""
         self._stream.serve(self._number)
@@ -205,7 +210,7 @@ class _StandingLine:
         if self._requests.done and not self._said_done:
             self._said_done = True
             yield stage_pb2.LineRequest(line=number, done=stage_pb2.LineDone())
-        if self._processed_bytes - self._reported_bytes >= WINDOW_BYTES // 4:
+        if self._owes_report:
             self._reported_bytes = self._processed_bytes
             yield stage_pb2.LineRequest(line=number, processed_bytes=self._processed_bytes)
 
@@ -217,7 +222,7 @@ class _StandingLine:
                 yield response
                 self._waiting_bytes -= size_bytes
                 self._processed_bytes += size_bytes
-                if self._processed_bytes - self._reported_bytes >= WINDOW_BYTES // 4:
+                if self._owes_report:
                     self._stream.serve(self._number)
             if self._is_over:
                 if self._failure is not None:
