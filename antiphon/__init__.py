@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ModelOption,
         ServerInfo,
         StageReport,
+        StepProgress,
         TextDelta,
     )
     from antiphon.client.reply import Reply
@@ -168,6 +169,7 @@ _MODULES = {
     "StageClient": "antiphon.client.sync_stage",
     "StageReport": "antiphon.client.events",
     "StageSession": "antiphon.client.sync_stage",
+    "StepProgress": "antiphon.client.events",
     "TalkEvent": "antiphon.values.live_conversation",
     "TextDelta": "antiphon.client.events",
     "Tls": "antiphon.client.connection",
@@ -259,6 +261,7 @@ __all__ = (
     "StageClient",
     "StageReport",
     "StageSession",
+    "StepProgress",
     "TalkEvent",
     "TextDelta",
     "Tls",

@@ -90,7 +90,7 @@ class PendingAnswer:
                 if message is not None:
                     self._position.note(message)
                     # Not counted as success: the server may start and fail each time.
-                    if not message.HasField("started"):
+                    if not (message.HasField("started") or message.HasField("progress")):
                         self._attempts.succeeded()
                 return message
             await self._pauser.pause(pause_s)

@@ -178,7 +178,20 @@ class Finished:
     reports: Mapping[str, StageReport]
 
 
-Event = TextDelta | AudioDelta | ImageDelta | FunctionCallDelta | Finished
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """Steps of a stage's generation: `done` of `due`, from a model that reports them.
+
+    Events are coalesced, so steps may be skipped. Counts may restart if the server replaces a lost
+    stage.
+    """
+
+    stage: str
+    done: int
+    due: int
+
+
+Event = TextDelta | AudioDelta | ImageDelta | FunctionCallDelta | StepProgress | Finished
 
 
 def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInfo:
@@ -232,6 +245,11 @@ def audio_from_proto(proto: speech_pb2.AudioDelta) -> AudioDelta:
 def image_from_proto(proto: speech_pb2.ImageDelta) -> ImageDelta:
     """Return the value of an image event."""
     return ImageDelta(tuple(MadeImage(each.file, each.media_type) for each in proto.images))
+
+
+def progress_from_proto(proto: speech_pb2.StepProgress) -> StepProgress:
+    """Return the value of a progress event."""
+    return StepProgress(proto.stage, proto.done, proto.due)
 
 
 def calls_from_proto(proto: speech_pb2.FunctionCallDelta) -> FunctionCallDelta:

@@ -23,6 +23,7 @@ from antiphon.client.events import (
     calls_from_proto,
     finished_from_proto,
     image_from_proto,
+    progress_from_proto,
     text_from_proto,
 )
 from antiphon.errors import DataLoss, FailedPrecondition
@@ -173,6 +174,8 @@ class EventReader:
             return self._read_audio(audio_from_proto(message.audio))
         if message.HasField("image"):
             return image_from_proto(message.image)
+        if message.HasField("progress"):
+            return progress_from_proto(message.progress)
         if message.HasField("calls"):
             return calls_from_proto(message.calls)
         finished = finished_from_proto(message.finished)

@@ -55,5 +55,7 @@ class AnswerPosition:
                 part.codes += len(message.audio.latents) // LATENT_BYTES
             case "image":
                 part.images += len(message.image.images)
+            case "progress":
+                pass
             case _:
                 self._resumable = False

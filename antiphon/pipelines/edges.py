@@ -116,3 +116,18 @@ def audio_edge(producer: str, frames: str, dtype: str = "uint16") -> Edge:
         counted_by="samples",
         governed=True,
     )
+
+
+def image_edge(producer: str) -> Edge:
+    """Return `image`: whole image files; see `antiphon.wire.images.image_parts`."""
+    return Edge(
+        "image",
+        producer,
+        (CLIENT,),
+        "image",
+        (
+            TensorSpec("files", "uint8", (VARIES,), optional=True),
+            TensorSpec("images", "int64", (VARIES, 2), optional=True),
+        ),
+        counted_by="images",
+    )

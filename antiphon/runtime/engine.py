@@ -102,7 +102,20 @@ class Failed:
     error: AntiphonError
 
 
-EngineEvent = Emitted | Completed | Failed
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Steps of the segment's generation: `done` so far, `due` in total.
+
+    Optional. An engine may return one per step; the stage sends at most `StageLimits.steps_s` apart
+    and always the one with `done == due`. 1 <= `done` <= `due`, else the segment fails.
+    """
+
+    key: SegmentKey
+    done: int
+    due: int
+
+
+EngineEvent = Emitted | Advanced | Completed | Failed
 
 
 class Engine(Protocol):

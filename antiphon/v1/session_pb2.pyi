@@ -717,13 +717,20 @@ class Progress(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SEGMENT_FIELD_NUMBER: builtins.int
+    STEPS_DONE_FIELD_NUMBER: builtins.int
+    STEPS_DUE_FIELD_NUMBER: builtins.int
     segment: builtins.int
+    steps_done: builtins.int
+    """Of the stage's generation, if it reports them: steps done, and steps due in all; 0: not reported."""
+    steps_due: builtins.int
     def __init__(
         self,
         *,
         segment: builtins.int = ...,
+        steps_done: builtins.int = ...,
+        steps_due: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["segment", b"segment"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["segment", b"segment", "steps_done", b"steps_done", "steps_due", b"steps_due"]) -> None: ...
 
 global___Progress = Progress
 
@@ -979,8 +986,8 @@ class SessionResponse(google.protobuf.message.Message):
     def segment_opened(self) -> global___SegmentOpened: ...
     @property
     def progress(self) -> global___Progress:
-        """At most one a second, and only when nothing else was sent for as long. A stage
-        whose engine hangs sends none.
+        """Without steps: at most one a second, and only when nothing else was sent for as long. With
+        steps: at most ten a second, and the last one. A stage whose engine hangs sends none.
         """
 
     @property

@@ -373,6 +373,7 @@ class GenerateResponse(google.protobuf.message.Message):
     ERROR_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
     CALLS_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
     @property
     def started(self) -> global___GenerateStarted: ...
     @property
@@ -389,6 +390,8 @@ class GenerateResponse(google.protobuf.message.Message):
     def image(self) -> global___ImageDelta: ...
     @property
     def calls(self) -> global___FunctionCallDelta: ...
+    @property
+    def progress(self) -> global___StepProgress: ...
     def __init__(
         self,
         *,
@@ -399,10 +402,11 @@ class GenerateResponse(google.protobuf.message.Message):
         error: antiphon.v1.session_pb2.SessionError | None = ...,
         image: global___ImageDelta | None = ...,
         calls: global___FunctionCallDelta | None = ...,
+        progress: global___StepProgress | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio", b"audio", "calls", b"calls", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "started", b"started", "text", b"text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio", b"audio", "calls", b"calls", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "started", b"started", "text", b"text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["started", "text", "audio", "finished", "error", "image", "calls"] | None: ...
+    def HasField(self, field_name: typing.Literal["audio", b"audio", "calls", b"calls", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "progress", b"progress", "started", b"started", "text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio", b"audio", "calls", b"calls", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "progress", b"progress", "started", b"started", "text", b"text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["started", "text", "audio", "finished", "error", "image", "calls", "progress"] | None: ...
 
 global___GenerateResponse = GenerateResponse
 
@@ -530,6 +534,31 @@ class AudioDelta(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["codes", b"codes", "first_sample", b"first_sample", "float32", b"float32", "latents", b"latents", "pcm16", b"pcm16"]) -> None: ...
 
 global___AudioDelta = AudioDelta
+
+@typing.final
+class StepProgress(google.protobuf.message.Message):
+    """How far a stage is, of a model that reports it. Counts begin again when an answer goes on elsewhere."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    DONE_FIELD_NUMBER: builtins.int
+    DUE_FIELD_NUMBER: builtins.int
+    stage: builtins.str
+    """The stage's role."""
+    done: builtins.int
+    """Steps done, and steps due in all."""
+    due: builtins.int
+    def __init__(
+        self,
+        *,
+        stage: builtins.str = ...,
+        done: builtins.int = ...,
+        due: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["done", b"done", "due", b"due", "stage", b"stage"]) -> None: ...
+
+global___StepProgress = StepProgress
 
 @typing.final
 class ImageDelta(google.protobuf.message.Message):

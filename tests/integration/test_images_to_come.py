@@ -10,29 +10,24 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon.errors import DataLoss, ResourceExhausted
-from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
+from antiphon.errors import DataLoss, Internal, ResourceExhausted
+from antiphon.pipelines.edges import image_edge
+from antiphon.pipelines.graph import CLIENT, Edge, Pipeline, StageSpec
+from antiphon.runtime.engine import Advanced, Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.values.segment import SegmentKey
+from antiphon.wire.images import image_parts
 from tests.integration.families import (
     IDS,
     INPUT,
     STOP,
     TEXT,
     UTF8,
+    asked,
     repeats,
     served,
 )
 from tests.integration.scripted_engine import Chunks, facts, loaded
 
-IMAGE = Edge(
-    "image",
-    "mind",
-    (CLIENT,),
-    "image",
-    (TensorSpec("files", "uint8", (VARIES,)), TensorSpec("images", "int64", (VARIES, 2))),
-    "images",
-)
 PAINTS = Pipeline(
     name="paints",
     architectures=(),
@@ -40,7 +35,7 @@ PAINTS = Pipeline(
     edges=(
         Edge("input", CLIENT, ("mind",), "message", (INPUT,), "messages"),
         Edge("text", "mind", (CLIENT,), "token", (IDS, UTF8), "ids"),
-        IMAGE,
+        image_edge("mind"),
     ),
 )
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(300)
@@ -49,17 +44,23 @@ JPEG = b"\xff\xd8\xff" + bytes(range(256)) * 20_000
 POSITIONS = 64
 
 
-def paints(*files: bytes, sizes: Sequence[int] = ()) -> LoadedStage:
-    """Says what was said and makes these images; `sizes` are those that it states."""
+def paints(*files: bytes, sizes: Sequence[int] = (), steps: int = 0) -> LoadedStage:
+    """Says what was said and makes these images, each in so many steps; `sizes` are those that it
+    states."""
 
     def play(key: SegmentKey, chunks: Chunks) -> Iterator[EngineEvent | None]:
         for event in repeats(key, chunks):
             if not isinstance(event, Completed):
                 yield event
+        due = steps * len(files)
         for position, file in enumerate(files):
-            yield Emitted(key, "image", position, {"files": np.frombuffer(file, np.uint8)})
-            row = np.array([[(sizes or [*map(len, files)])[position], POSITIONS]], np.int64)
-            yield Emitted(key, "image", position, {"images": row})
+            for done in range(steps):
+                yield Advanced(key, position * steps + done + 1, due)
+            data, row = image_parts(file, POSITIONS)
+            if sizes:
+                row = {"images": np.array([[sizes[position], POSITIONS]], np.int64)}
+            yield Emitted(key, "image", position, data)
+            yield Emitted(key, "image", position, row)
         yield Emitted(key, "image", len(files), finish_reason=STOP)
         yield Completed(key, STOP, 7, len(TEXT))
 
@@ -118,4 +119,39 @@ async def test_images_that_are_too_large_or_no_files_end_the_answer(
 ) -> None:
     async with served(PAINTS, {"mind": engine}, max_image_bytes=most) as family:
         with pytest.raises((ResourceExhausted, DataLoss), match=said):
+            await family.client.generate(TEXT).collect()
+
+
+async def test_steps_of_a_stage_reach_the_client_of_the_sdk() -> None:
+    async with served(PAINTS, {"mind": paints(PNG, PNG, steps=4)}) as family:
+        events = [each async for each in family.client.generate(TEXT)]
+    steps = [each for each in events if isinstance(each, antiphon.StepProgress)]
+    assert {(each.stage, each.due) for each in steps} == {("mind", 8)}
+    done = [each.done for each in steps]
+    assert done == sorted(set(done)), "they only grow"
+    assert done[-1] == 8, "the last is always told"
+    last_image = max(i for i, each in enumerate(events) if isinstance(each, antiphon.ImageDelta))
+    assert events.index(steps[-1]) < last_image
+
+
+async def test_steps_are_chunks_with_an_empty_delta_over_http() -> None:
+    async with served(PAINTS, {"mind": paints(PNG, steps=4)}) as family:
+        streamed = await family.chat(modalities=["text", "image"], stream=True)
+        lines = [line.removeprefix("data: ") for line in streamed.text.splitlines() if line]
+        chunks = [json.loads(line) for line in lines[:-1]]
+        told = [each for each in chunks if "antiphon" in each]
+        assert told[-1]["antiphon"] == {"progress": {"stage": "mind", "done": 4, "due": 4}}
+        assert all(each["choices"][0]["delta"] == {} for each in told)
+        whole = (await family.chat(modalities=["text", "image"])).json()
+        assert "antiphon" not in whole
+
+
+@pytest.mark.parametrize(("done", "due"), [(0, 4), (5, 4), (-1, -1)])
+async def test_steps_that_cannot_be_fail_the_answer(done: int, due: int) -> None:
+    def play(key: SegmentKey, chunks: Chunks) -> Iterator[EngineEvent | None]:
+        yield from asked(chunks)
+        yield Advanced(key, done, due)
+
+    async with served(PAINTS, {"mind": loaded(play, facts("to-come"))}) as family:
+        with pytest.raises(Internal, match="steps"):
             await family.client.generate(TEXT).collect()

@@ -51,6 +51,13 @@ class Outbox(Generic[Item]):
             raise ResourceExhausted(f"the reader is {MAX_ITEMS} messages behind, no more may wait")
         self._append(item, size_bytes)
 
+    def put_latest(self, item: Item) -> None:
+        """Append an item without bytes, or replace the newest one if it is of the same type."""
+        if not self._ended and self._items and type(self._items[-1][0]) is type(item):
+            self._items[-1] = (item, 0)
+        else:
+            self.put_nowait(item)
+
     def end(self, last: Item) -> None:
         """Append the last item."""
         if not self._ended:

@@ -259,8 +259,8 @@ def _response(
                 edge=edge, address=address, resume_window_s=identity.resume_window_s
             )
             return session_pb2.SessionResponse(suspended=suspended)
-        case Progress(key):
-            progress = session_pb2.Progress(segment=key.segment)
+        case Progress(key, done, due):
+            progress = session_pb2.Progress(segment=key.segment, steps_done=done, steps_due=due)
             return session_pb2.SessionResponse(progress=progress)
         case SegmentRefused(key, error):
             refused = session_pb2.SegmentRefused(segment=key.segment, error=error_to_proto(error))

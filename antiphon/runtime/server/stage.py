@@ -356,9 +356,12 @@ class Stage:
             outbox.put_nowait(reply, size_bytes)
 
     def _tell_progress(self, session_id: str, progress: Progress) -> None:
-        """Send progress, unless an unread message already implies it."""
-        outbox = self._replies.get(session_id)
-        if outbox is not None and outbox.is_empty:
+        """Send progress, unless an unread message already implies it. Steps replace unread ones."""
+        if (outbox := self._replies.get(session_id)) is None:
+            return
+        if progress.due:
+            outbox.put_latest(progress)
+        elif outbox.is_empty:
             outbox.put_nowait(progress)
 
     def _answer(self, link_id: str, answer: Answer) -> None:

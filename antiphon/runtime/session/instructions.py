@@ -106,9 +106,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Stream: the engine is working on the segment but has no output to send yet."""
+    """Stream: the engine is working on the segment but has no output to send yet.
+
+    `done` and `due` are the steps that it reports, 0 if none.
+    """
 
     key: SegmentKey
+    done: int = 0
+    due: int = 0
 
 
 @dataclass(frozen=True, slots=True)

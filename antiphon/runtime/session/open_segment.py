@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from antiphon.errors import DataLoss
@@ -54,6 +55,7 @@ class Segment:
         self._deadline_s = deadline_s
         self.waiting_since = now
         self.told_at = now
+        self.steps_told_at = -math.inf
         self._outlets = outlets
         self._paced = [outlet for outlet in outlets.values() if outlet.paced]
         self._governed = [outlet for outlet in outlets.values() if outlet.governed]

@@ -56,6 +56,7 @@ class StageLimits:
         )
 
     progress_s: float = 1.0
+    steps_s: float = 0.1
     live_input_timeout_s: float = 120.0
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
 from antiphon.pipelines.graph import CLIENT, Edge
-from antiphon.runtime.engine import Completed, Emitted, InputChunk
+from antiphon.runtime.engine import Advanced, Completed, Emitted, InputChunk
 from antiphon.runtime.session.clocks import SessionClocks
 from antiphon.runtime.session.credit import Credit, Intake
 from antiphon.runtime.session.facts import ChunkArrived, Credited, SegmentStatus
@@ -291,6 +291,21 @@ class LiveSession:
             return []
         segment.told_at = now
         return [Progress(segment.key)]
+
+    def advanced(self, event: Advanced, now: float) -> list[Instruction]:
+        """Report the engine's steps, at most once in `steps_s` and when all are done.
+
+        Raises `Internal` for steps that are not from 1 to those due.
+        """
+        done, due, segment = event.done, event.due, self.segment
+        if not 1 <= done <= due:
+            raise Internal(f"{self._plan.role}: {done} of {due} steps reported as done")
+        if segment is None or (
+            done < due and now < segment.steps_told_at + self._plan.limits.steps_s
+        ):
+            return []
+        segment.told_at = segment.steps_told_at = now
+        return [Progress(segment.key, done, due)]
 
     def upstream_progressed(self, now: float) -> None:
         """Restart the stall clock: an upstream stage is working on the segment."""

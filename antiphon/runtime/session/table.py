@@ -34,7 +34,7 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
+from antiphon.runtime.engine import Advanced, Completed, Emitted, EngineEvent, Failed
 from antiphon.runtime.session import facts
 from antiphon.runtime.session.facts import Fact
 from antiphon.runtime.session.inbox import EarlyChunks
@@ -302,6 +302,8 @@ class SessionTable:
             case Emitted():
                 done = session.emit(event, now)
                 return done + session.progress(now) if event.key in fact.worked_on else done
+            case Advanced():
+                return session.advanced(event, now)
             case Completed():
                 busy_s = fact.busy_s.get(event.key, 0.0)
                 return [*session.complete(event, busy_s, now), *self._sessions.end_if_done(session)]

@@ -21,6 +21,7 @@ from antiphon_gateway.sessions.events import (
     ImageProduced,
     SegmentFinished,
     SegmentStarted,
+    StepsAdvanced,
     TextProduced,
     ToolCallPiece,
     ToolCallsProduced,
@@ -94,6 +95,8 @@ class DeliveredOutput:
             case ToolCallsProduced():
                 pieces = tuple(filter(None, map(self._take_piece, event.pieces)))
                 return ToolCallsProduced(pieces) if pieces else None
+            case StepsAdvanced():
+                return event
             case SegmentFinished():
                 self._check_whole()
                 return event

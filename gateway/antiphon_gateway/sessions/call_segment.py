@@ -237,4 +237,6 @@ class CallSegment:
             self._progress.add_report(role, response.report)
         elif response.HasField("chunk"):
             return self._progress.add_chunk(role, chunk_from_proto(response.chunk))
+        elif response.HasField("progress"):
+            return self._progress.add_steps(role, response.progress)
         return None

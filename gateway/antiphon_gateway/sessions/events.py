@@ -68,6 +68,15 @@ class ImageProduced:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsAdvanced:
+    """Steps of a stage's generation: `done` of `due`. Coalesced: only the newest counts."""
+
+    stage: str
+    done: int
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallPiece:
     """More of call number `index` of the answer, from 0, which may be the first or the last of it.
 
@@ -124,5 +133,6 @@ Event = (
     | AudioProduced
     | ImageProduced
     | ToolCallsProduced
+    | StepsAdvanced
     | SegmentFinished
 )

@@ -1,9 +1,4 @@
-"""Chunks of the edge `image` to whole files.
-
-Its positions count images. A row of `images` has the bytes of a file, and the positions that the
-image took of the model's context; the bytes themselves are in `files`, in the chunk of the row or
-in those before it.
-"""
+"""Chunks of the edge `image` (`antiphon/wire/images.py`) to whole files."""
 
 from __future__ import annotations
 

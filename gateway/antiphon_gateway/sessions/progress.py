@@ -22,6 +22,7 @@ from antiphon_gateway.sessions.events import (
     ImageProduced,
     SegmentFinished,
     SegmentUsage,
+    StepsAdvanced,
     TextProduced,
     ToolCallsProduced,
 )
@@ -107,6 +108,12 @@ class SegmentProgress:
             raise DataLoss(
                 f"{chunk.edge}: the chunk cannot be read: {error}", stage=role, edge=chunk.edge
             ) from error
+
+    def add_steps(self, role: str, progress: session_pb2.Progress) -> StepsAdvanced | None:
+        """The event of a stage's steps; None of an earlier segment, and after `cancel`."""
+        if self._cancelled or progress.segment != self._segment:
+            return None
+        return StepsAdvanced(role, progress.steps_done, progress.steps_due)
 
     def add_report(self, role: str, report: session_pb2.SegmentReport) -> None:
         """Record that a stage has completed its part. Raises `DataLoss` for a report of another

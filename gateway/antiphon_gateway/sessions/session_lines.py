@@ -77,6 +77,8 @@ class SessionLines:
         self._mailbox: EventMailbox[StageMessage] = EventMailbox(MAILBOX_MESSAGES)
         self._cause = RootCause(self.end_with)
         self._segment = OpenSegment()
+        self._steps: dict[str, session_pb2.SessionResponse] = {}
+        """The newest report of steps of each stage that has one in the mailbox."""
         self._inputs = 0
         self._unopened: set[str] = set()
         self._all_opened = asyncio.Event()
@@ -144,8 +146,12 @@ class SessionLines:
         return not self._slot_refused
 
     async def next_message(self) -> StageMessage:
-        """The next message of any stage. Raises the session's failure."""
-        return await self._mailbox.get()
+        """The next message of any stage; of reports of steps, the newest. Raises the session's
+        failure."""
+        role, response = await self._mailbox.get()
+        if response is not None and response.HasField("progress"):
+            response = self._steps.pop(role)
+        return role, response
 
     def hear(self, samples: Tensor) -> None:
         """Bring samples of a live segment's recording to the stage that reads it.
@@ -250,6 +256,8 @@ class SessionLines:
                 # The idle clocks of the stages that wait for it start again, too.
                 progress = session_pb2.Progress(segment=response.progress.segment)
                 self._send_downstream(role, session_pb2.SessionRequest(progress=progress))
+                if response.progress.steps_due:
+                    await self._hand_on_steps(role, response)
             case message:
                 if message == "segment_refused":
                     self._slot_refused = True
@@ -259,6 +267,14 @@ class SessionLines:
                     self._segment.on_freed(role)
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
+
+    async def _hand_on_steps(self, role: str, response: session_pb2.SessionResponse) -> None:
+        """Put a report of steps into the mailbox, or in the place of one that waits there."""
+        await self._all_opened.wait()
+        waits = role in self._steps
+        self._steps[role] = response
+        if not waits:
+            await self._mailbox.put((role, response))
 
     def _answered(self, role: str) -> None:
         """A stage has opened the segment, or has refused to."""

@@ -38,6 +38,7 @@ from antiphon_gateway.sessions.events import (
     ImageProduced,
     SegmentFinished,
     SegmentStarted,
+    StepsAdvanced,
     TextProduced,
     ToolCallsProduced,
 )
@@ -185,6 +186,9 @@ def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateRespon
             return speech_pb2.GenerateResponse(image=speech_pb2.ImageDelta(images=images))
         case ToolCallsProduced():
             return speech_pb2.GenerateResponse(calls=_write_calls(event))
+        case StepsAdvanced(stage, done, due):
+            progress = speech_pb2.StepProgress(stage=stage, done=done, due=due)
+            return speech_pb2.GenerateResponse(progress=progress)
         case SegmentFinished():
             return speech_pb2.GenerateResponse(finished=_write_finished(event))
 

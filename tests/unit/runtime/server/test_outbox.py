@@ -55,3 +55,15 @@ async def test_outbox_takes_nothing_after_its_end() -> None:
     outbox.put_nowait("late", 1)
     outbox.end("again")
     assert await taken(outbox) == ["the end"]
+
+
+async def test_outbox_replaces_the_newest_item_of_a_type() -> None:
+    outbox: Outbox[str | int] = Outbox(100)
+    for item in (1, 2):
+        outbox.put_latest(item)
+    outbox.put_nowait("between", 90)
+    for item in (3, 4, 5):
+        outbox.put_latest(item)
+    outbox.end("the end")
+    outbox.put_latest(6)
+    assert await taken(outbox) == [2, "between", 5, "the end"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 import pytest
 
-from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
+from antiphon.runtime.engine import Advanced, Emitted, EngineEvent, SegmentSettings
 from antiphon.runtime.session.facts import (
     EngineStepped,
     SegmentRequested,
@@ -91,6 +91,26 @@ def test_output_on_the_sessions_stream_is_progress_enough(working: SessionTable)
     assert stepped(working, 1.5, Emitted(KEY, "audio", 0, tensors)) == [Send]
     assert stepped(working, 2.4) == []
     assert stepped(working, 2.5) == [Progress]
+
+
+def test_steps_are_told_ten_times_a_second_and_when_all_are_done(working: SessionTable) -> None:
+    assert LIMITS.steps_s == 0.1
+
+    def told(now: float, done: int) -> list[tuple[int, int]]:
+        fact = EngineStepped([Advanced(KEY, done, 5)], worked_on=IN_STEP)
+        sent = working.handle(fact, now)
+        return [(each.done, each.due) for each in sent if isinstance(each, Progress)]
+
+    moments = (0.01, 0.05, 0.11, 0.2, 0.205)
+    assert [told(now, done) for done, now in enumerate(moments, 1)] == [
+        [(1, 5)],
+        [],
+        [(3, 5)],
+        [],
+        [(5, 5)],
+    ]
+    assert stepped(working, 1.2) == [], "steps are progress enough"
+    assert stepped(working, 1.205) == [Progress]
 
 
 def test_output_for_another_stage_is_no_word_on_the_sessions_stream() -> None:

@@ -143,6 +143,20 @@ class UsageAnswer(msgspec.Struct, frozen=True):
     completion_tokens_details: CompletionDetails
 
 
+class StepsAnswer(msgspec.Struct, frozen=True):
+    """Steps of a stage's generation: `done` of `due`."""
+
+    stage: str
+    done: int
+    due: int
+
+
+class ChunkExtension(msgspec.Struct, frozen=True):
+    """What a chunk has beyond OpenAI's fields."""
+
+    progress: StepsAnswer
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """A whole response, or one chunk of a stream."""
 
@@ -152,3 +166,4 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: tuple[Choice, ...]
     usage: UsageAnswer | UnsetType | None = UNSET
+    antiphon: ChunkExtension | UnsetType = UNSET

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from antiphon.values.conversation import ToolCall
 from antiphon.values.logprobs import TokenLogprob
@@ -18,6 +18,7 @@ from antiphon_gateway.endpoints.openai.chat.answer_schema import (
     AnswerToolCall,
     AudioAnswer,
     Choice,
+    ChunkExtension,
     Completion,
     ContentLogprob,
     DataUrl,
@@ -25,6 +26,7 @@ from antiphon_gateway.endpoints.openai.chat.answer_schema import (
     FunctionDelta,
     ImageAnswer,
     Logprobs,
+    StepsAnswer,
     ToolCallDelta,
     TopLogprob,
     UsageAnswer,
@@ -37,6 +39,7 @@ from antiphon_gateway.sessions.events import (
     ImageProduced,
     SegmentFinished,
     SegmentStarted,
+    StepsAdvanced,
     TextProduced,
     ToolCallPiece,
     ToolCallsProduced,
@@ -77,7 +80,11 @@ class AnswerHead:
         return f"{self.audio_id}_{choice}" if self.audio_id and choice else self.audio_id
 
     def chunk(
-        self, model: str, choices: tuple[Choice, ...], usage: UsageAnswer | None = None
+        self,
+        model: str,
+        choices: tuple[Choice, ...],
+        usage: UsageAnswer | None = None,
+        antiphon: ChunkExtension | UnsetType = UNSET,
     ) -> bytes:
         """One chunk of a stream."""
         chunk = Completion(
@@ -87,6 +94,7 @@ class AnswerHead:
             model=model,
             choices=choices,
             usage=usage if self.include_usage else UNSET,
+            antiphon=antiphon,
         )
         return server_sent(msgspec.json.encode(chunk))
 
@@ -171,6 +179,11 @@ class StreamedChoice:
                 self._called = True
                 pieces = [_call_piece(p) for p in event.pieces if p.begins or p.arguments]
                 return self._delta(Delta(tool_calls=pieces)) if pieces else b""
+            case StepsAdvanced(stage, done, due):
+                # An empty delta, since clients expect a choice in each chunk and may read it.
+                steps = ChunkExtension(StepsAnswer(stage, done, due))
+                empty = Choice(index=self._index, delta=Delta())
+                return self._head.chunk(self._model, (empty,), antiphon=steps)
             case SegmentFinished():
                 return self._closing(event)
         return b""
