@@ -19,11 +19,15 @@ from antiphon.values.chunk import Tensor
 from antiphon.values.sampling import utf8_size
 
 TASK = "task"
-"""Option that selects what a multi-task model does: dialogue, speech synthesis or transcription.
+"""Option that selects what a multi-task model does, such as speech synthesis or transcription.
 
-If its choices include it, /v1/audio/speech sets `SPEECH`, and /v1/audio/transcriptions sets
-`TRANSCRIPTION`."""
-DIALOGUE, SPEECH, TRANSCRIPTION = "dialogue", "speech", "transcription"
+If its choices include it, /v1/audio/speech sets `SPEECH`, /v1/audio/transcriptions sets
+`TRANSCRIPTION`, and /v1/images/generations sets `IMAGE`."""
+DIALOGUE, SPEECH, TRANSCRIPTION, IMAGE = "dialogue", "speech", "transcription", "image"
+
+SIZE = "size"
+"""Option with the sizes of generated images as choices, such as "512x512"; without one the model
+makes one size. /v1/images/generations sets it."""
 
 OptionValue = str | float | Tensor
 """Text, a number, or a recording: float32 mono [samples] at the option's rate."""

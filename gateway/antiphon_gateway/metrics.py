@@ -53,6 +53,10 @@ class Metrics:
         self.ttfa = self._histogram(
             "ttfa_seconds", "Time from a request to its first audio", _SECONDS
         )
+        self.images = self._counter("images", "Generated images sent", ("api",))
+        self.ttfi = self._histogram(
+            "ttfi_seconds", "Time from a request to its first image", _SECONDS
+        )
         self.rtf = self._histogram(
             "rtf_ratio", "Duration of a request divided by the duration of its audio", _RATIOS
         )

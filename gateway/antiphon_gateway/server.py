@@ -33,6 +33,7 @@ from antiphon_gateway.endpoints.http.page import page_routes
 from antiphon_gateway.endpoints.openai.chat.request import CHAT
 from antiphon_gateway.endpoints.openai.endpoint import HttpEndpoint
 from antiphon_gateway.endpoints.openai.endpoint_app import SharedByEndpoints, endpoint_routes
+from antiphon_gateway.endpoints.openai.image_generation.request import IMAGES
 from antiphon_gateway.endpoints.openai.listings import listing_routes
 from antiphon_gateway.endpoints.openai.openapi import document_routes
 from antiphon_gateway.endpoints.openai.read_aloud.request import SPEECH
@@ -51,7 +52,7 @@ from antiphon_gateway.serving.http_server import SHUTDOWN_GRACE_S, HttpServer, l
 from antiphon_gateway.serving.metrics_endpoint import MetricsEndpoint
 from antiphon_gateway.serving.tls import server_tls
 
-HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS, TRANSLATIONS)
+HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS, TRANSLATIONS, IMAGES)
 """What POST requests of OpenAI's API go to."""
 
 # A client that has no call for so long connects anew for the next, without noticing.

@@ -40,7 +40,7 @@ async def test_document_has_every_route_and_no_loose_end(served: ServedGateway) 
     routes = {f"{m} {p}" for p, methods in api["paths"].items() for m in methods}
     assert routes == {
         "post /v1/chat/completions", "post /v1/audio/speech", "post /v1/audio/transcriptions",
-        "post /v1/audio/translations",
+        "post /v1/audio/translations", "post /v1/images/generations",
         "get /v1/models", "get /v1/models/{name}", "get /v1/audio/voices", "get /version",
         "get /health", "get /metrics",
     }  # fmt: skip

@@ -28,6 +28,7 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import (
     AudioProduced,
     Event,
+    ImageProduced,
     SegmentFinished,
     SegmentStarted,
     SegmentUsage,
@@ -59,7 +60,8 @@ class RequestLog:
         self.ignored_fields: Collection[str] = ()
         self.usage: SegmentUsage | None = None
         self.audio_s = 0.0
-        self.first_text_s = self.first_audio_s = 0.0
+        self.first_text_s = self.first_audio_s = self.first_image_s = 0.0
+        self.images = 0
         self._sample_rate_hz = 0
         self._clock = clock
         self._start = clock()
@@ -85,6 +87,9 @@ class RequestLog:
                     seconds = len(event.samples) / self._sample_rate_hz
                     self.audio_s += seconds
                     self.key.add_audio(seconds)
+            case ImageProduced():
+                self.first_image_s = self.first_image_s or self.elapsed_s
+                self.images += len(event.images)
             case SegmentFinished():
                 self.usage = self.usage.with_choice(event.usage) if self.usage else event.usage
 
@@ -162,6 +167,9 @@ class AccessLog:
             metrics.ttft.labels(api).observe(entry.first_text_s)
         if entry.first_audio_s:
             metrics.ttfa.labels(api).observe(entry.first_audio_s)
+        if entry.images:
+            metrics.ttfi.labels(api).observe(entry.first_image_s)
+            metrics.images.labels(api).inc(entry.images)
         if entry.audio_s:
             metrics.audio_seconds.labels(api).inc(entry.audio_s)
             if entry.usage is not None:
@@ -194,6 +202,9 @@ def _line(entry: RequestLog) -> dict[str, object]:
         "ttfa_s": round(entry.first_audio_s, 4),
         "audio_s": round(entry.audio_s, 3),
     }
+    if entry.images:
+        line["ttfi_s"] = round(entry.first_image_s, 4)
+        line["images"] = entry.images
     if entry.key.name:
         line["key"] = entry.key.name
     if entry.usage is not None:

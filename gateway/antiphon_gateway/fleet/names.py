@@ -35,13 +35,18 @@ OPENAI_MODELS = (
     "gpt-audio-mini",
     "gpt-4o-audio-preview",
     "gpt-4o-mini-audio-preview",
+    "gpt-image-1",
+    "gpt-image-1-mini",
+    "gpt-image-1.5",
+    "dall-e-2",
+    "dall-e-3",
     # Defaults for the chat between hearing and speaking, in Pipecat, LiveKit and openai-agents.
     "gpt-4.1",
     "gpt-4.1-mini",
     "gpt-4o",
     "gpt-4o-mini",
 )
-"""OpenAI's models that hear or speak, and those that voice frameworks chat with by default.
+"""OpenAI's models that hear, speak or draw, and those that voice frameworks chat with by default.
 
 A name with a date (`gpt-4o-mini-tts-2025-12-15`) is a snapshot: it is known, and not listed.
 """

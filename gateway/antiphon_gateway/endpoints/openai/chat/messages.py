@@ -73,6 +73,11 @@ def _check_message(message: ChatMessage, path: str) -> None:
         )
     if message.audio is not None and message.role != "assistant":
         raise invalid(f"{path}.audio", f"goes only into assistant messages, not {message.role}")
+    if message.images and message.role != "assistant":
+        raise invalid(
+            f"{path}.images",
+            f"go only into assistant messages, not {message.role}; put an image into the content",
+        )
     for name in _MESSAGE_FIELDS:
         if getattr(message, name):
             raise NotImplementedYet(f"{path}.{name}: is not supported yet", field=f"{path}.{name}")

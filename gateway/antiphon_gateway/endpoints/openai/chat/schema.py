@@ -107,6 +107,14 @@ class AssistantAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: str | None = None
 
 
+class AssistantImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A generated image as the client has it. Without effect: the model does not see it again."""
+
+    image_url: ImageUrl
+    type: Literal["image_url"] = "image_url"
+    index: int | None = None
+
+
 class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A function that was called. `arguments` is the text of a JSON object."""
 
@@ -130,6 +138,7 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     content: str | tuple[Part, ...] | None = None
     name: Label | None = None
     audio: AssistantAudio | None = None
+    images: tuple[AssistantImage, ...] | None = None
     refusal: Any = None
     annotations: tuple[Any, ...] | None = None
     tool_calls: tuple[ChatToolCall, ...] | None = None

@@ -1,0 +1,1 @@
+"""`/v1/images/generations`: images for a prompt."""

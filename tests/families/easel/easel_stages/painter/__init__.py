@@ -1,0 +1,1 @@
+"""Lines in, an image out."""

@@ -1,0 +1,1 @@
+"""Words in, words and lines out."""
