@@ -259,6 +259,11 @@ async def test_response_out_of_band_leaves_no_trace(served: ServedGateway) -> No
             "session.output_modalities",
         ),
         (
+            {"type": "session.update", "session": {"output_modalities": ["image"]}},
+            "invalid_argument",
+            "session.output_modalities",
+        ),
+        (
             {"type": "conversation.item.create", "item": {"type": "mcp_call"}},
             "not_implemented",
             "item.type",

@@ -208,7 +208,10 @@ async def test_images_and_the_time_to_them_are_counted(http: httpx.AsyncClient) 
 
     before = await count("antiphon_gateway_images_total")
     assert (await post(http, n=2)).status_code == 200
-    assert await count("antiphon_gateway_images_total") == before + 2
+    # The request's entry ends after its response.
+    async with asyncio.timeout(240):
+        while await count("antiphon_gateway_images_total") != before + 2:
+            pass
     assert await count("antiphon_gateway_ttfi_seconds_count") > 0
 
 
@@ -247,16 +250,26 @@ async def test_cancelled_image_frees_the_painter(running: Running, tmp_path: Pat
     assert [each.file for each in reply.images] == [drawn()]
 
 
-@pytest.mark.parametrize("service", ["gateway", "sketcher"])
-async def test_family_is_loaded(running: Running, service: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("service", "endpoint"), [("gateway", "http"), ("gateway", "grpc"), ("sketcher", "grpc")]
+)
+async def test_family_is_loaded(
+    running: Running, service: str, endpoint: str, tmp_path: Path
+) -> None:
     result = tmp_path / "result.json"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "antiphon_tools.load", service, "--model", str(running.model),
         "--seconds", "1", "--warm-up", "0.2", "--sessions", "2",
-        "--json", str(result), "--slo", "duration=60",
+        "--json", str(result), *(("--endpoint", endpoint) if service == "gateway" else ()),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     told, _ = await process.communicate()
     assert process.returncode == 0, told.decode()
-    requests = json.loads(result.read_text())["requests"]
+    measured = json.loads(result.read_text())
+    requests = measured["requests"]
     assert requests["succeeded"] == requests["due"] > 0
+    if service == "gateway":
+        assert measured["images_per_s"] == measured["requests_per_s"]
+        assert measured["metrics"]["ttfi"]["count"] == requests["succeeded"]
+        assert [each["metric"] for each in measured["objectives"]] == ["ttfi"]
+        assert measured["edges"]["image"]["messages"] == requests["succeeded"]

@@ -16,6 +16,7 @@ from antiphon.pipelines.graph import CLIENT, Edge, Pipeline, StageSpec
 from antiphon.runtime.engine import Advanced, Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.values.segment import SegmentKey
 from antiphon.wire.images import image_parts
+from antiphon_gateway.sessions.image_reader import MAX_IMAGES
 from tests.integration.families import (
     IDS,
     INPUT,
@@ -112,6 +113,7 @@ async def test_images_are_data_urls_over_http() -> None:
         (paints(PNG, sizes=[len(PNG) + 1]), len(PNG), "cut short"),
         (paints(PNG, sizes=[len(PNG) - 1]), len(PNG), "within a file"),
         (paints(b"GIF89a"), len(PNG), "no PNG"),
+        (paints(*[PNG] * (MAX_IMAGES + 1)), 1 << 20, "more than 64 images"),
     ],
 )
 async def test_images_that_are_too_large_or_no_files_end_the_answer(
@@ -155,3 +157,41 @@ async def test_steps_that_cannot_be_fail_the_answer(done: int, due: int) -> None
     async with served(PAINTS, {"mind": loaded(play, facts("to-come"))}) as family:
         with pytest.raises(Internal, match="steps"):
             await family.client.generate(TEXT).collect()
+
+
+async def test_as_many_images_as_there_may_be_arrive() -> None:
+    async with served(PAINTS, {"mind": paints(*[PNG] * MAX_IMAGES)}) as family:
+        answer = await family.client.generate(TEXT).collect()
+    assert len(answer.images) == MAX_IMAGES
+
+
+async def test_prompt_without_an_image_is_an_error_that_says_so() -> None:
+    async with served(PAINTS, {"mind": paints()}) as family:
+        answer = await family.http.post("/v1/images/generations", json={"prompt": TEXT})
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("prompt", "unusable_output")
+
+
+async def test_size_is_refused_by_a_model_that_has_no_choice() -> None:
+    async with served(PAINTS, {"mind": paints(PNG)}) as family:
+        body = {"prompt": TEXT, "size": "512x512"}
+        refused = await family.http.post("/v1/images/generations", json=body)
+        made = await family.http.post("/v1/images/generations", json={**body, "size": "auto"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "size")
+    assert made.status_code == 200
+
+
+async def test_conversations_of_a_model_with_images_are_text() -> None:
+    async with (
+        served(PAINTS, {"mind": paints(PNG, steps=4)}) as family,
+        family.client.converse() as conversation,
+    ):
+        await conversation.add(TEXT)
+        await conversation.respond()
+        async for event in conversation:
+            if isinstance(event, antiphon.ResponseDone):
+                break
+    assert event.response.status == "completed"
+    (item,) = event.response.items
+    assert item.parts == (TEXT,)

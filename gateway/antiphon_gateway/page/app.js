@@ -1,6 +1,7 @@
 // Wires the page's controls to a conversation, the microphone and the loudspeaker.
 
 import { Conversation } from "./conversation.js";
+import { draw } from "./drawing.js";
 import { Microphone, Speaker, fromBase64, toBase64 } from "./sound.js";
 import { timeline } from "./timeline.js";
 import { Waveform } from "./waveform.js";
@@ -27,6 +28,9 @@ const page = {
   detectsTurns: false,
   takesAudio: true,
   writes: true, // answers may come as text alone
+  model: "",
+  outputs: [],
+  drawing: null, // aborts the answer with images that is being made
   answering: null, // id of the response that is being made
   interrupted: null, // id of the response whose remaining audio is not played
   spoken: null, // ids of the item, and of its response, that the loudspeaker was given last
@@ -48,7 +52,7 @@ function refresh() {
   at("talk").disabled = !(open && page.takesAudio);
   at("output").disabled = !(open && page.writes);
   for (const button of at("prompts").querySelectorAll("button")) button.disabled = !open;
-  at("interrupt").disabled = !(page.answering || page.speaker?.playing);
+  at("interrupt").disabled = !(page.answering || page.drawing || page.speaker?.playing);
   at("talk").setAttribute("aria-pressed", String(page.microphone !== null));
   waveform.start();
 }
@@ -118,13 +122,22 @@ function hush() {
   }
 }
 
+/** The realtime API has no images; they are asked for elsewhere. */
+const realtimeOutput = () => (at("output").value === "audio" ? "audio" : "text");
+
 const on = {
   "session.created": ({ session }) => {
     at("model").textContent = session.model;
+    // A model that does not speak says so.
+    const speaks = session.output_modalities[0] === "audio";
+    for (const option of at("output").options) {
+      if (option.value === "audio") option.hidden = option.disabled = !speaks;
+    }
+    if (!speaks && at("output").value === "audio") at("output").value = "text";
     suggest(PROMPTS[session.model] ?? []);
     showModel(at("key").value).catch((error) => show(`The model cannot be described: ${error.message}`));
     page.conversation.update({
-      output_modalities: [at("output").value],
+      output_modalities: [realtimeOutput()],
       audio: {
         input: {
           turn_detection: { type: "server_vad", create_response: true, interrupt_response: true },
@@ -196,6 +209,13 @@ async function showModel(key) {
   at("voice").replaceChildren(...model.voices.map((name) => new Option(name, name)));
   page.takesAudio = model.input_kinds.includes("audio");
   page.writes = !model.reads_aloud;
+  page.model = model.id;
+  page.outputs = model.outputs;
+  const draws = model.outputs.includes("image");
+  for (const option of at("output").options) {
+    if (option.value === "image") option.hidden = option.disabled = !draws;
+  }
+  if (!draws && at("output").value === "image") at("output").value = "text";
   // Without a voice such a model may choose another one for each text.
   if (model.reads_aloud && model.voices.length) {
     page.conversation.update({ audio: { output: { voice: model.voices[0] } } });
@@ -257,7 +277,54 @@ async function say(text) {
   interrupt();
   addTurn("You", text);
   scrollToEnd();
-  page.conversation.say(text);
+  if (at("output").value === "image") await showDrawing(text);
+  else page.conversation.say(text);
+}
+
+/** Shows an answer with images as it is made. Each is by itself: the conversation does not have it. */
+async function showDrawing(text) {
+  const drawing = (page.drawing = new AbortController());
+  const { turn, words } = addTurn("antiphon", "");
+  const steps = document.createElement("progress");
+  steps.setAttribute("aria-label", "Progress");
+  turn.append(steps);
+  show("Answering …");
+  refresh();
+  let end = "Ready.";
+  try {
+    await draw({
+      key: at("key").value,
+      model: page.model,
+      outputs: page.outputs,
+      text,
+      signal: drawing.signal,
+      onText: (more) => {
+        words.textContent += more;
+      },
+      onImage: (url) => {
+        const image = document.createElement("img");
+        image.alt = `Image for: ${text}`;
+        image.src = url;
+        steps.before(image);
+      },
+      onSteps: ({ stage, done, due }) => {
+        steps.max = due;
+        steps.value = done;
+        steps.title = `${stage}: ${done} of ${due} steps`;
+      },
+    });
+  } catch (error) {
+    end = drawing.signal.aborted ? "The answer is cancelled." : "The answer is failed.";
+    if (!drawing.signal.aborted) {
+      turn.classList.add("fault");
+      words.textContent += error.message;
+    }
+  }
+  steps.remove();
+  if (page.drawing !== drawing) return; // another one has begun
+  page.drawing = null;
+  show(end);
+  refresh();
 }
 
 function suggest(prompts) {
@@ -292,6 +359,7 @@ at("talk").addEventListener("click", async () => {
 });
 
 function interrupt() {
+  page.drawing?.abort();
   if (page.answering) {
     page.interrupted = page.answering;
     page.conversation.send("response.cancel");
@@ -305,7 +373,7 @@ at("voice").addEventListener("change", () => {
   page.conversation.update({ audio: { output: { voice: at("voice").value } } });
 });
 at("output").addEventListener("change", () => {
-  page.conversation.update({ output_modalities: [at("output").value] });
+  page.conversation.update({ output_modalities: [realtimeOutput()] });
 });
 at("settings").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -7,12 +7,15 @@ from antiphon.values.chunk import Chunk
 from antiphon_gateway.media.vision_in import image_media_type
 from antiphon_gateway.sessions.events import ImageFile, ImageProduced
 
+MAX_IMAGES = 64
+"""Of one answer."""
+
 
 class ImageReader:
-    """The images of one segment, bounded in bytes together."""
+    """The images of one segment, bounded in number and in bytes together."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.positions = 0
+        self.positions = self._images = 0
         self._limit_bytes = limit_bytes
         self._came = 0
         self._rest = bytearray()
@@ -29,6 +32,12 @@ class ImageReader:
                 )
             self._rest += files.tobytes()
         rows = chunk.tensors["images"].tolist() if "images" in chunk.tensors else []
+        self._images += len(rows)
+        if self._images > MAX_IMAGES:
+            raise ResourceExhausted(
+                f"image: the answer has more than {MAX_IMAGES} images; ask for fewer",
+                edge=chunk.edge,
+            )
         images = tuple(self._take(size_bytes, chunk.edge) for size_bytes, _ in rows)
         self.positions += sum(positions for _, positions in rows)
         if chunk.segment_finished and self._rest:

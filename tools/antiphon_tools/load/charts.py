@@ -16,7 +16,7 @@ from antiphon_tools.load.plots import COLOURS, Axis, Point, Series, cumulative, 
 from antiphon_tools.load.processes import ProcessUsage
 from antiphon_tools.load.result import CapacityResult, Result
 
-BLUE, RED, GREEN = 0, 1, 2
+BLUE, RED, GREEN, PINK = 0, 1, 2, 3
 
 
 def charts(result: Result) -> Iterator[str]:
@@ -25,10 +25,10 @@ def charts(result: Result) -> Iterator[str]:
     if result.capacity is not None:
         yield _capacity(result.capacity)
     yield over_time(
-        "First text and first audio, by when the request was due",
+        "First text, audio and image, by when the request was due",
         "seconds",
         _firsts(result),
-        _limits(result, ("ttft", "ttfa")),
+        _limits(result, ("ttft", "ttfa", "ttfi")),
     )
     yield _figure(
         "Part of the requests that were faster",
@@ -36,7 +36,7 @@ def charts(result: Result) -> Iterator[str]:
         Axis("part", 1.0),
         [
             Series(name, cumulative(_values(result, name)), colour, "steps")
-            for name, colour in (("ttft", BLUE), ("ttfa", GREEN))
+            for name, colour in (("ttft", BLUE), ("ttfa", GREEN), ("ttfi", PINK))
         ],
     )
     yield over_time(
@@ -85,6 +85,7 @@ def _firsts(result: Result) -> list[Series]:
     return [
         _dots(result, "ttft", BLUE),
         _dots(result, "ttfa", GREEN),
+        _dots(result, "ttfi", PINK),
         Series("failed", failed, RED, "dots"),
     ]
 

@@ -188,7 +188,7 @@ def _add_result(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slo", action="append", default=[], metavar="METRIC=LIMIT",
         help=f"objective of a good request, of {', '.join(METRICS)}; may be repeated "
-        "(ttft=1 for text, ttfa=1 and underrun=0.1 for audio)",
+        "(ttft=1 for text, ttfa=1 and underrun=0.1 for audio, ttfi=30 for images)",
     )  # fmt: skip
     group.add_argument("--json", type=Path, metavar="FILE", help="file of the result")
     group.add_argument("--html", type=Path, metavar="FILE", help="file of the page")

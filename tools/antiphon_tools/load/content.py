@@ -13,8 +13,8 @@ from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_t
 from antiphon.wire.options import option_value_to_proto
 from antiphon_tools.load.request_options import GivenOptions, to_stage
 
-TEXT, AUDIO = "text", "audio"
-"""The outputs that a listener may get, each the name of an edge to the client."""
+TEXT, AUDIO, IMAGE = "text", "audio", "image"
+"""The outputs that a client may get, each the name of an edge to the client."""
 
 LEAD = "Repeat after me: "
 _SAID = (

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from antiphon.client.aio import AsyncClient
-from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
+from antiphon.client.events import AudioDelta, Event, Finished, ImageDelta, TextDelta
 from antiphon.client.reply import BYTES_PER_SAMPLE
 from antiphon.client.request import Modality
 from antiphon.client.retrying import Retry
@@ -30,7 +30,7 @@ CHAT_PATH = "/v1/chat/completions"
 class GrpcDriver:
     """Implements `run.Driver` with `antiphon.AsyncClient`.
 
-    The bytes of `text` and `audio` are those of the characters and samples alone.
+    The bytes of `text`, `audio` and `image` are those of characters, samples and files alone.
     """
 
     def __init__(
@@ -81,6 +81,9 @@ def _note(event: Event, now: float, trace: Trace, sample_rate_hz: int) -> None:
         case AudioDelta(pcm16=pcm16) if pcm16:
             trace.audio.append((now, len(pcm16) / (BYTES_PER_SAMPLE * sample_rate_hz)))
             trace.moved("audio", len(pcm16))
+        case ImageDelta(images=images):
+            trace.images += [now] * len(images)
+            trace.moved("image", sum(len(each.file) for each in images))
         case Finished(reports=reports):
             trace.stages |= {role: StageTimes.of(report) for role, report in reports.items()}
 
@@ -88,7 +91,7 @@ def _note(event: Event, now: float, trace: Trace, sample_rate_hz: int) -> None:
 class HttpDriver:
     """Implements `run.Driver` with streamed chat completions, a connection for each.
 
-    The bytes of `text` and `audio` are those of whole server-sent events, base64 and all.
+    The bytes of `text`, `audio` and `image` are those of whole server-sent events, base64 and all.
     """
 
     def __init__(
@@ -133,6 +136,9 @@ class HttpDriver:
             seconds = piece.pcm16_bytes / (BYTES_PER_SAMPLE * self._model.sample_rate_hz)
             trace.audio.append((now, seconds))
             trace.moved("audio", size_bytes)
+        if piece.images:
+            trace.images += [now] * piece.images
+            trace.moved("image", size_bytes)
 
     def _body(self, number: int) -> dict[str, Any]:
         content, model = self._content, self._model

@@ -32,7 +32,7 @@ def progress_line(run: LoadRun, now: float, objectives: Sequence[Objective]) -> 
         f"open {run.open}",
         f"failed {sum(bool(each.error) for each in run.requests)}",
     ]
-    for name in ("ttft", "ttfa"):
+    for name in ("ttft", "ttfa", "ttfi"):
         seen = distribution(v for each in latest if (v := each.metric(name)) is not None)
         if seen is not None:
             p99 = DASH if seen.p99 is None else figures.seconds(seen.p99)

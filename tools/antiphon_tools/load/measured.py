@@ -27,6 +27,7 @@ _ROUNDING_S = 1e-6
 METRICS: dict[str, str] = {
     "ttft": "due to first text",
     "ttfa": "due to first audio",
+    "ttfi": "due to first image",
     "rtf": "time until the last audio ÷ length of the audio",
     "underrun": "worst shortage of a player that starts at the first audio; of a stage fed at real "
     "time, what it adds to that of its feed",
@@ -112,6 +113,7 @@ class Trace:
     sent_at: float | None = None
     texts: list[float] = field(default_factory=list)
     audio: list[Piece] = field(default_factory=list)
+    images: list[float] = field(default_factory=list)
     fed: list[FedAmounts] = field(default_factory=list)
     edges: dict[str, Traffic] = field(default_factory=dict)
     stages: dict[str, StageTimes] = field(default_factory=dict)
@@ -133,6 +135,8 @@ class Trace:
             duration=at - self.due_at,
             ttft=self.texts[0] - self.due_at if self.texts else None,
             ttfa=None if first_at is None else first_at - self.due_at,
+            ttfi=self.images[0] - self.due_at if self.images else None,
+            images=len(self.images),
             audio_s=audio_s,
             rtf=(self.audio[-1][0] - self.due_at) / audio_s if audio_s else None,
             fed_late_s=max((each.late_s for each in self.fed), default=None),
@@ -178,6 +182,8 @@ class Measured:
     duration: float
     ttft: float | None
     ttfa: float | None
+    ttfi: float | None
+    images: int
     audio_s: float
     rtf: float | None
     underrun: float | None

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from antiphon.errors import InvalidArgument
-from antiphon_tools.load.content import AUDIO
+from antiphon_tools.load.content import AUDIO, IMAGE
 from antiphon_tools.load.measured import METRICS, Measured
 
 
@@ -41,9 +41,11 @@ class Objective:
 
 
 def default_objectives(outputs: Collection[str]) -> tuple[Objective, ...]:
-    """What a listener, or else a reader, of a service with these outputs wants."""
+    """What a listener, else a viewer, else a reader, of a service with these outputs wants."""
     if AUDIO in outputs:
         return Objective("ttfa", 1.0), Objective("underrun", 0.1)
+    if IMAGE in outputs:
+        return (Objective("ttfi", 30.0),)
     return (Objective("ttft", 1.0),)
 
 

@@ -13,10 +13,11 @@ DONE = b"[DONE]"
 
 @dataclass(frozen=True, slots=True)
 class ChatPiece:
-    """What an event carries: new text, bytes of 16-bit audio, or the end."""
+    """What an event carries: new text, bytes of 16-bit audio, a number of images, or the end."""
 
     text: str = ""
     pcm16_bytes: int = 0
+    images: int = 0
     done: bool = False
 
 
@@ -28,6 +29,7 @@ class _Audio(msgspec.Struct, frozen=True):
 class _Delta(msgspec.Struct, frozen=True):
     content: str | None = None
     audio: _Audio = _Audio()
+    images: tuple[msgspec.Raw, ...] = ()
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -62,6 +64,7 @@ def read_event(data: bytes) -> ChatPiece | AntiphonError:
     return ChatPiece(
         text="".join((delta.content or "") + delta.audio.transcript for delta in deltas),
         pcm16_bytes=sum(_decoded_bytes(delta.audio.data) for delta in deltas),
+        images=sum(len(delta.images) for delta in deltas),
     )
 
 

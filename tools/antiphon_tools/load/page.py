@@ -85,7 +85,7 @@ def _tiles(result: Result) -> Iterator[str]:
             Cell(figures.ratio(result.requests_per_s), "requests_per_s", result.requests_per_s),
         ),
     ]
-    for name in ("ttft", "ttfa", "rtf", "underrun"):
+    for name in ("ttft", "ttfa", "ttfi", "rtf", "underrun"):
         each = result.metrics.get(name)
         if each is not None:
             for part, value in (("p50", each.p50), ("p99", each.p99)):

@@ -102,6 +102,7 @@ class RequestPoint:
     duration: float
     error: str
     audio_s: float = 0.0
+    ttfi: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +140,4 @@ class Result:
     points: tuple[RequestPoint, ...] = ()
     open_counts: tuple[tuple[float, int], ...] = ()
     usage: Mapping[str, tuple[ProcessUsage, ...]] = field(default_factory=dict)
+    images_per_s: float = 0.0

@@ -65,6 +65,7 @@ def summarize(
         interrupted=observed.interrupted,
         requests=_counts(requests, len(succeeded)),
         requests_per_s=len(succeeded) / seconds,
+        images_per_s=sum(each.images for each in succeeded) / seconds,
         audio_s_per_s=sum(each.audio_s for each in succeeded) / seconds,
         goodput=goodput(requests, objectives),
         good_per_s=sum(good(each, objectives) for each in requests) / seconds,
@@ -194,6 +195,7 @@ def _point(request: Measured, started_at: float) -> RequestPoint:
         duration=request.duration,
         error=request.error,
         audio_s=request.audio_s,
+        ttfi=request.ttfi,
     )
 
 

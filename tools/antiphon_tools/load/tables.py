@@ -76,6 +76,8 @@ def _headline(result: Result) -> Table:
         _row("good a second", ("good_per_s", result.good_per_s, figures.ratio)),
         _row("seconds of audio a second", ("audio_s_per_s", result.audio_s_per_s, figures.ratio)),
     ]
+    if result.images_per_s:
+        rows.append(_row("images a second", ("images_per_s", result.images_per_s, figures.ratio)))
     rows += [
         _row(f"plays on with {buffer} ms", (f"continuity/{buffer}", part, figures.percent))
         for buffer, part in result.continuity.items()

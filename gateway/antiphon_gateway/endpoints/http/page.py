@@ -16,7 +16,8 @@ FILES = Path(__file__).parents[2] / "page"
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    # Generated images are data URLs.
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
     # Its microphone and nothing else.
     "permissions-policy": "microphone=(self), camera=(), geolocation=()",

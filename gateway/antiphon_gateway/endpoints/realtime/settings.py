@@ -129,7 +129,8 @@ def _with(
     if modalities is not None:
         field = f"{where}.output_modalities"
         if list(modalities) not in (["text"], ["audio"]):
-            raise InvalidArgument(f"{field}: give ['text'] or ['audio']", field=field)
+            remedy = "; ask for images at /v1/chat/completions" if "image" in modalities else ""
+            raise InvalidArgument(f"{field}: give ['text'] or ['audio']{remedy}", field=field)
         changed = changed.with_spoken(modalities[0] == "audio")
     if limit is not None:
         field = f"{where}.max_output_tokens"

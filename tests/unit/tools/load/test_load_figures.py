@@ -29,6 +29,13 @@ def request(
     return trace.end(110.0, error)
 
 
+def test_time_to_the_first_image_counts_from_when_the_request_was_due() -> None:
+    trace = Trace(0, due_at=100.0, sent_at=100.5, images=[103.0, 105.0])
+    drawn = trace.end(110.0)
+    assert (drawn.ttfi, drawn.images, drawn.metric("ttfi")) == (3.0, 2, 3.0)
+    assert (request().ttfi, request().images) == (None, 0)
+
+
 def test_arrivals_are_the_same_for_the_same_seed_only() -> None:
     first, again, other = (list(poisson_arrivals(50, 10, seed)) for seed in (1, 1, 2))
     assert first == again != other

@@ -112,6 +112,11 @@ def test_chat_event_tells_the_bytes_of_its_audio(count: int) -> None:
 def test_chat_event_of_text_of_the_end_and_of_nothing() -> None:
     assert read_event(b'{"choices":[{"delta":{"content":"hi"}}]}') == ChatPiece(text="hi")
     assert read_event(b'{"choices":[],"usage":{}}') == ChatPiece()
+    image = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}'
+    two = b'{"choices":[{"delta":{"images":[%b,%b]}}]}' % (image, image)
+    assert read_event(two) == ChatPiece(images=2)
+    steps = b'{"choices":[{"delta":{}}],"antiphon":{"progress":{"stage":"a","done":1,"due":2}}}'
+    assert read_event(steps) == ChatPiece()
     assert read_event(b"[DONE]").done  # type: ignore[union-attr]
     with pytest.raises(DataLoss):
         read_event(b"{")
