@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from antiphon.client.tools import call_from_proto
@@ -117,6 +118,11 @@ class MadeImage:
 
     def __repr__(self) -> str:
         return brief(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file and return its path. Raises `OSError` if it cannot be written."""
+        Path(path).write_bytes(self.file)
+        return Path(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,10 +143,15 @@ async def test_stock_client_generates_images(official: openai.AsyncOpenAI) -> No
     assert files[0] != files[1]
     assert (answer.output_format, answer.size) == ("png", "32x16")
     assert answer.usage is not None
-    read, caption = len(PROMPT), len(f"Here is {PROMPT}")
     counts = (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens)
-    # The sketcher writes its caption although nobody reads it.
-    assert counts == (read, 2 * (read + caption), read + 2 * (read + caption))
+    assert counts == (len(PROMPT), 2 * len(PROMPT), 3 * len(PROMPT)), "no caption is written"
+
+
+async def test_task_is_the_clients_if_it_names_one(http: httpx.AsyncClient) -> None:
+    answer = (await post(http, options={"task": "dialogue"})).json()
+    caption = len(f"Here is {PROMPT}")
+    assert answer["usage"]["output_tokens"] == len(PROMPT) + caption
+    assert answer["usage"]["output_tokens_details"]["text_tokens"] == caption
 
 
 async def test_prompt_alone_is_enough(http: httpx.AsyncClient) -> None:

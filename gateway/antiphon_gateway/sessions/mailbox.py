@@ -37,6 +37,14 @@ class EventMailbox(Generic[Item]):
             self._items.append(item)
             self._readable.set()
 
+    def offer(self, item: Item) -> bool:
+        """Add an item if there is room; whether there was."""
+        fits = len(self._items) < self._limit and self._failure is None
+        if fits:
+            self._items.append(item)
+            self._readable.set()
+        return fits
+
     async def get(self) -> Item:
         """Take the oldest item, waiting for one. Raises the failure. Cancelling takes nothing."""
         while not self._items and self._failure is None:

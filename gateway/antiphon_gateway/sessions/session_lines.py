@@ -78,7 +78,9 @@ class SessionLines:
         self._cause = RootCause(self.end_with)
         self._segment = OpenSegment()
         self._steps: dict[str, session_pb2.SessionResponse] = {}
-        """The newest report of steps of each stage that has one in the mailbox."""
+        """The newest report of steps that the client has not got, by role."""
+        self._steps_late: dict[str, None] = {}
+        """Roles whose report found no room in the mailbox."""
         self._inputs = 0
         self._unopened: set[str] = set()
         self._all_opened = asyncio.Event()
@@ -149,6 +151,9 @@ class SessionLines:
         """The next message of any stage; of reports of steps, the newest. Raises the session's
         failure."""
         role, response = await self._mailbox.get()
+        for late in [*self._steps_late]:
+            if self._mailbox.offer((late, self._steps[late])):
+                del self._steps_late[late]
         if response is not None and response.HasField("progress"):
             response = self._steps.pop(role)
         return role, response
@@ -257,7 +262,8 @@ class SessionLines:
                 progress = session_pb2.Progress(segment=response.progress.segment)
                 self._send_downstream(role, session_pb2.SessionRequest(progress=progress))
                 if response.progress.steps_due:
-                    await self._hand_on_steps(role, response)
+                    await self._all_opened.wait()
+                    self._hand_on_steps(role, response)
             case message:
                 if message == "segment_refused":
                     self._slot_refused = True
@@ -268,13 +274,13 @@ class SessionLines:
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
 
-    async def _hand_on_steps(self, role: str, response: session_pb2.SessionResponse) -> None:
-        """Put a report of steps into the mailbox, or in the place of one that waits there."""
-        await self._all_opened.wait()
+    def _hand_on_steps(self, role: str, response: session_pb2.SessionResponse) -> None:
+        """Put a report of steps into the mailbox, or in the place of one that waits. A slow client
+        does not hold up its stage, whose progress the stages after it need."""
         waits = role in self._steps
         self._steps[role] = response
-        if not waits:
-            await self._mailbox.put((role, response))
+        if not waits and not self._mailbox.offer((role, response)):
+            self._steps_late[role] = None
 
     def _answered(self, role: str) -> None:
         """A stage has opened the segment, or has refused to."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from antiphon.pipelines.edges import conversation_edge, image_edge, text_edge
 from antiphon.pipelines.examples import conversation
 from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
-from antiphon.values.options import Option, OptionKind
+from antiphon.values.options import DIALOGUE, IMAGE, TASK, Option, OptionKind
 from antiphon.values.segment import Delivery
 
 Lines = npt.NDArray[np.uint16]
@@ -20,6 +20,7 @@ Lines = npt.NDArray[np.uint16]
 
 SKETCHER, PAINTER = "sketcher", "painter"
 SIZES = ("16x16", "32x16")
+TASKS = Option(TASK, OptionKind.TEXT, "An image alone has no words.", choices=(DIALOGUE, IMAGE))
 SIZE = Option("size", OptionKind.TEXT, "Width and height in pixels.", choices=SIZES)
 STEPS = Option("steps", OptionKind.NUMBER, "Steps of the painter.", least=1, most=1000)
 UNTIL = Option("until", OptionKind.TEXT, "The painter's first step lasts until this file exists.")
@@ -28,7 +29,7 @@ PIPELINE = Pipeline(
     name="easel",
     architectures=("EaselForDrawing",),
     stages=(
-        StageSpec(SKETCHER, samples=True, example=conversation("input")),
+        StageSpec(SKETCHER, samples=True, options=(TASKS,), example=conversation("input")),
         StageSpec(PAINTER, options=(SIZE, STEPS, UNTIL)),
     ),
     edges=(

@@ -131,6 +131,11 @@ def test_reply_refuses_to_save_when_there_is_no_audio(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_image_is_saved_as_it_is(tmp_path: Path) -> None:
+    image = antiphon.MadeImage(b"\x89PNG", "image/png")
+    assert image.save(str(tmp_path / "cat.png")).read_bytes() == b"\x89PNG"
+
+
 def loaded_by(statement: str) -> set[str]:
     """Top-level packages outside the standard library that a statement loads."""
     script = f"import json, sys\n{statement}\nprint(json.dumps(list(sys.modules)))"

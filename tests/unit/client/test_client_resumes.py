@@ -78,6 +78,23 @@ async def test_floats_of_frames_are_counted_by_value(serve: Serve, ask: Ask) -> 
     assert server.requests[1].delivered.codes == 6
 
 
+def step(done: int) -> Message:
+    return Message(progress=speech_pb2.StepProgress(stage="painter", done=done, due=4))
+
+
+@both
+async def test_whole_images_are_counted_and_steps_are_not(serve: Serve, ask: Ask) -> None:
+    images = [
+        Message(image=speech_pb2.ImageDelta(images=[speech_pb2.MadeImage(file=file)]))
+        for file in (b"one", b"two")
+    ]
+    begun = (started(SEED), step(1), images[0], step(2), Unavailable("gone"))
+    server = serve(in_turn(begun, (started(SEED), step(1), images[1], finished())))
+    reply = await ask(server.address, retry=SOON)
+    assert [each.file for each in reply.images] == [b"one", b"two"]
+    assert server.requests[1].delivered.images == 1
+
+
 @both
 async def test_each_loss_has_attempts_of_its_own_while_the_answer_goes_on(
     serve: Serve, ask: Ask
@@ -98,6 +115,7 @@ async def test_a_loss_is_the_answers_when_no_server_goes_on_in_time(serve: Serve
     def rest_of(request: speech_pb2.GenerateRequest) -> Responses:
         if request.HasField("delivered"):
             yield started(SEED)
+            yield step(1)
         else:
             yield from BEGUN
         raise Unavailable("gone")

@@ -18,6 +18,7 @@ from antiphon.runtime.engine import (
     StageFacts,
 )
 from antiphon.values.conversation import TextPart, from_tensors
+from antiphon.values.options import IMAGE, TASK
 from antiphon.values.sampling import Sampling
 from antiphon.values.segment import FinishReason, SegmentKey
 from easel_stages.sketcher.sketch import caption, sketch
@@ -52,7 +53,9 @@ class Sketcher:
         self._asked.pop(key, None)
 
     def _sketch(self, key: SegmentKey, text: str) -> list[EngineEvent]:
-        settings, said = self._settings[key], np.frombuffer(caption(text).encode(), np.uint8)
+        settings = self._settings[key]
+        words = "" if settings.options.get(TASK) == IMAGE else caption(text)
+        said = np.frombuffer(words.encode(), np.uint8)
         tensors = {
             "text": {"ids": said.astype(np.int32), "utf8": said},
             "lines": {"greys": sketch(text, settings.sampling)},
