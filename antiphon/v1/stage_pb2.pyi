@@ -56,8 +56,8 @@ class LineRequest(google.protobuf.message.Message):
     PROCESSED_BYTES_FIELD_NUMBER: builtins.int
     line: builtins.int
     processed_bytes: builtins.int
-    """Bytes of the line's responses that the client has processed in all. At most 1 MiB is sent ahead of it,
-    or one response.
+    """Bytes of the line's responses that the client has processed in all. At most the window of the stream is
+    sent ahead of it, or one response.
     """
     @property
     def request(self) -> antiphon.v1.session_pb2.SessionRequest:
@@ -111,14 +111,18 @@ class LineResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: builtins.int
+    WINDOW_BYTES_FIELD_NUMBER: builtins.int
+    window_bytes: builtins.int
+    """Of the first response, which has no messages and comes at once: the window of each line of the stream."""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LineMessage]: ...
     def __init__(
         self,
         *,
         messages: collections.abc.Iterable[global___LineMessage] | None = ...,
+        window_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["messages", b"messages"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["messages", b"messages", "window_bytes", b"window_bytes"]) -> None: ...
 
 global___LineResponse = LineResponse
 

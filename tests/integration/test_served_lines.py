@@ -14,6 +14,7 @@ from antiphon.runtime.session.facts import ChunkArrived, Fact
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
@@ -95,6 +96,15 @@ async def test_error_ends_one_line_and_no_other(served: RunningStage) -> None:
     await send_codes(right, "right", 7, end=True)
     await right.done_writing()
     assert await samples_of(right) == [7.0] * 4
+
+
+async def test_first_response_states_the_window_of_the_lines(
+    served: RunningStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_lines, "WINDOW_BYTES", 4321)
+    rpc = stage_stub(served.channel).RunSessions()
+    assert await rpc.read() == stage_pb2.LineResponse(window_bytes=4321)
+    rpc.cancel()
 
 
 async def test_slow_reader_delays_its_own_line_alone(
@@ -188,5 +198,8 @@ async def test_corrupt_message_ends_the_stream(served: RunningStage) -> None:
         response_deserializer=lambda data: data,
     )()
     await raw.write(stage_pb2.LineRequest(line=1, request=opening("x")[0]).SerializeToString())
+    assert (await raw.read()) is not grpc.aio.EOF
+    with pytest.raises(grpc.aio.AioRpcError):
+        await raw.read()
     assert await raw.code() is grpc.StatusCode.UNAVAILABLE
     assert served.stage.table.session_count == 0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from antiphon.errors import Unavailable
+from antiphon.errors import Internal, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
-from antiphon_gateway.sessions import standing_stream
 from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.standing_stream import SMALL_BYTES, StandingStreams
 
@@ -22,15 +22,17 @@ END = stage_pb2.LineEnd()
 class Replica:
     """A stage whose standing streams are at hand: what was sent, and what it sends."""
 
-    def __init__(self, *, runs_lines: bool = True) -> None:
+    def __init__(self, *, runs_lines: bool = True, window_bytes: int = 1 << 20) -> None:
         self.role, self.address, self.channel = "talker", "nowhere", object()
         self.outputs = self.slots = self.own_streams = 0
         self.description = stage_pb2.DescribeResponse(runs_lines=runs_lines)
         self.stub = SimpleNamespace(RunSessions=self._run_sessions, RunSession=self._run_session)
+        self.window_bytes = window_bytes
         self.streams: list[Rpc] = []
 
     def _run_sessions(self, requests: AsyncIterator[Request]) -> Rpc:
         self.streams.append(Rpc(requests))
+        self.streams[-1].state(self.window_bytes)
         return self.streams[-1]
 
     def _run_session(self, requests: object) -> SimpleNamespace:
@@ -57,6 +59,9 @@ class Rpc:
 
     async def sent(self) -> Request:
         return await anext(self._requests)
+
+    def state(self, window_bytes: int) -> None:
+        self._responses.put_nowait(stage_pb2.LineResponse(window_bytes=window_bytes))
 
     def send(self, *messages: stage_pb2.LineMessage) -> None:
         self._responses.put_nowait(stage_pb2.LineResponse(messages=messages))
@@ -102,7 +107,7 @@ async def test_sessions_with_one_small_segment_share_a_stream() -> None:
     rpc.send(end(1), end(2))
     assert await edges(first) == ["y"]
     assert await edges(second) == ["x", "z"]
-    assert replica.outputs == 2
+    assert replica.outputs == 3
     await ended(streams, rpc)
 
 
@@ -159,10 +164,9 @@ async def test_line_that_is_cancelled_before_it_was_sent_leaves_no_trace() -> No
     await ended(streams, rpc)
 
 
-async def test_reader_states_what_it_has_processed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reader_states_what_it_has_processed() -> None:
     size_bytes = message(1, "0123").response.ByteSize()
-    monkeypatch.setattr(standing_stream, "WINDOW_BYTES", 8 * size_bytes)
-    streams, replica = StandingStreams(), Replica()
+    streams, replica = StandingStreams(), Replica(window_bytes=8 * size_bytes)
     line = streams.open_line(replica, opening())  # type: ignore[arg-type]
     (rpc,) = replica.streams
     await rpc.sent()
@@ -177,11 +181,8 @@ async def test_reader_states_what_it_has_processed(monkeypatch: pytest.MonkeyPat
     await ended(streams, rpc)
 
 
-async def test_stage_that_exceeds_the_window_loses_the_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(standing_stream, "WINDOW_BYTES", 1)
-    streams, replica = StandingStreams(), Replica()
+async def test_stage_that_exceeds_the_window_that_it_states_loses_the_line() -> None:
+    streams, replica = StandingStreams(), Replica(window_bytes=1)
     flooded, other = (streams.open_line(replica, opening(name)) for name in "ab")  # type: ignore[arg-type]
     (rpc,) = replica.streams
     for _ in range(2):
@@ -212,3 +213,28 @@ async def test_end_of_the_stream_is_the_loss_of_its_lines_and_the_next_line_open
     replica.streams[1].send(end(1))
     assert await edges(again) == []
     await ended(streams, replica.streams[1])
+
+
+async def test_stage_that_states_no_window_loses_its_lines() -> None:
+    streams, replica = StandingStreams(), Replica(window_bytes=0)
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    with pytest.raises(Unavailable, match="does not state the window"):
+        await edges(line)
+    assert replica.streams[0].cancelled
+
+
+async def test_unforeseen_error_of_the_stream_is_logged_and_ends_its_lines_by_type(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    streams, replica = StandingStreams(), Replica()
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    replica.streams[0].end(ZeroDivisionError("of a fault in the code"))
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(Internal, match="ZeroDivisionError") as ended,
+    ):
+        await edges(line)
+    assert ended.value.stage == "talker"
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert replica.streams[0].cancelled
