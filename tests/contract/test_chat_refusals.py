@@ -116,6 +116,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "messages[0].tool_call_id"),
     ({"messages": [{"role": "user", "content": "5", "tool_calls": [{"id": "a",
      "function": F_CALLED}]}]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "user", "content": "5", "images": [
+     {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]},
+     "messages[0].images"),
+    ({"messages": [{"role": "assistant", "content": "x", "images": [{}]}]},
+     "messages[0].images[0].image_url"),
     ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
      "messages[0].tool_calls[0].id"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function":

@@ -10,7 +10,7 @@ from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.chunk import Chunk
 from antiphon.values.segment import FinishReason
 from antiphon_gateway.fleet.lineup import Lineup, Member
-from antiphon_gateway.sessions.events import AudioProduced, TextProduced
+from antiphon_gateway.sessions.events import AudioProduced, StepsAdvanced, TextProduced
 from antiphon_gateway.sessions.progress import SegmentProgress
 
 EDGES = tuple(
@@ -69,6 +69,15 @@ def test_progress_is_complete_when_all_edges_and_reports_have_come(
     assert (finished.usage.prompt_tokens, finished.usage.completion_tokens) == (3, 2)
     assert finished.usage.completion_audio_frames == 2
     assert set(finished.reports) == {"think", "sing"}
+
+
+def test_steps_are_told_of_the_open_segment_alone(progress: SegmentProgress) -> None:
+    steps = session_pb2.Progress(segment=0, steps_done=3, steps_due=8)
+    earlier = session_pb2.Progress(segment=1, steps_done=8, steps_due=8)
+    assert progress.add_steps("sing", steps) == StepsAdvanced("sing", 3, 8)
+    assert progress.add_steps("sing", earlier) is None
+    progress.cancel()
+    assert progress.add_steps("sing", steps) is None
 
 
 def test_progress_waits_for_an_edge_when_the_report_came_first(progress: SegmentProgress) -> None:
