@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -17,11 +18,12 @@ from antiphon.errors import (
 from antiphon.runtime.server.description import StageIdentity
 from antiphon.runtime.server.outbox import Outbox
 from antiphon.runtime.server.session_trace import SessionTrace
-from antiphon.runtime.server.stage import Reply, Stage
+from antiphon.runtime.server.stage import Reply
 from antiphon.runtime.session.facts import (
     ChunkArrived,
     ClientDone,
     Credited,
+    Fact,
     InputFinished,
     ProducerGone,
     SegmentCancelled,
@@ -59,6 +61,21 @@ from antiphon.wire.options import option_values_from_proto
 log = logging.getLogger(__name__)
 
 
+class SessionHost(Protocol):
+    """The stage, as its sessions need it; see `Stage`."""
+
+    def open(
+        self, request: SessionRequest, on_reply: Callable[[], None] | None = None
+    ) -> Outbox[Reply]:
+        """Register a session."""
+
+    def handle(self, *facts: Fact) -> None:
+        """Handle facts."""
+
+    def stream_lost(self, session_id: str) -> None:
+        """End a session whose stream is gone."""
+
+
 class ServedSession:
     """A session that the stage has registered; `close` it, however its stream ends.
 
@@ -68,7 +85,7 @@ class ServedSession:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: SessionHost,
         identity: StageIdentity,
         tracing: Tracing,
         opening: session_pb2.SessionOpen,

@@ -19,6 +19,10 @@ from antiphon_gateway.sessions.line_connection import ConnectionCancelled
 from antiphon_gateway.sessions.line_requests import LineRequests
 
 
+class WindowExceeded(Unavailable):
+    """The stage has sent more than the window of a line, which is an error of its code."""
+
+
 class StandingLines:
     """The lines of a stream. `on_ready` is called when there is something to `take`."""
 
@@ -97,7 +101,7 @@ class StandingLine:
         self.failure: Exception | None = None
         """Why the line is over, if its session has not ended."""
         self._lines = lines
-        self._number = number
+        self.number = number
         self._requests = requests
         self._on_arrived = on_arrived
         self._has_begun = self._cancelled = self._said_done = False
@@ -119,7 +123,7 @@ class StandingLine:
 
     def changed(self) -> None:
         """Send what is new."""
-        self._lines.serve(self._number)
+        self._lines.serve(self.number)
 
     def cancel(self) -> None:
         """End the line; what the stage has sent of it is dropped."""
@@ -129,9 +133,9 @@ class StandingLine:
         self._responses.clear()
         self.end(ConnectionCancelled())
         if self._has_begun:
-            self._lines.serve(self._number)
+            self._lines.serve(self.number)
         else:
-            self._lines.forget(self._number)
+            self._lines.forget(self.number)
 
     def end(self, failure: Exception | None) -> None:
         """Nothing more comes; the reader gets the failure, if there is one, after what came."""
@@ -146,7 +150,7 @@ class StandingLine:
         size_bytes = response.ByteSize()
         if self._waiting_bytes >= self._lines.window_bytes:
             self.cancel()
-            self.failure = Unavailable("it has sent more than the window of its line")
+            self.failure = WindowExceeded("it has sent more than the window of its line")
             return
         self._waiting_bytes += size_bytes
         self._responses.append((response, size_bytes))
@@ -154,7 +158,7 @@ class StandingLine:
 
     def take(self) -> Iterator[stage_pb2.LineRequest]:
         """What the line has to send."""
-        number = self._number
+        number = self.number
         if self._cancelled:
             yield stage_pb2.LineRequest(line=number, cancel=stage_pb2.LineCancel())
             return
@@ -178,4 +182,4 @@ class StandingLine:
         self._waiting_bytes -= size_bytes
         self._processed_bytes += size_bytes
         if self._owes_report:
-            self._lines.serve(self._number)
+            self._lines.serve(self.number)

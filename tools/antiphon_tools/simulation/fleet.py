@@ -1,7 +1,8 @@
 """Replicas and their links, with the messages and faults that may happen next.
 
 A replica may be killed, and is restarted. It may be suspended, and resumes or is replaced by the
-gateway. A link may break, and is reconnected or lost. The payload of a chunk may be lost.
+gateway. A link may break, and is reconnected or lost. The payload of a chunk may be lost. A
+standing stream may break, or carry more than the window of a line.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from antiphon.errors import Unavailable
+from antiphon.runtime.server.outbox import Outbox
+from antiphon.runtime.server.stage import Reply
 from antiphon.runtime.session.facts import (
     ChunkArrived,
     Credited,
@@ -18,6 +21,7 @@ from antiphon.runtime.session.facts import (
     Fact,
     LinkLost,
     LinkSuspended,
+    SessionRequested,
     StreamLost,
     TimePassed,
 )
@@ -29,8 +33,13 @@ from antiphon.runtime.session.instructions import (
     Instruction,
     Refuse,
     Send,
+    Told,
     session_of,
 )
+from antiphon.runtime.session.plan import SessionRequest
+from antiphon.v1 import session_pb2
+from antiphon_gateway.sessions.line_requests import LineRequests
+from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.host import ROLES, VOCODER, SimulatedStage
 from antiphon_tools.simulation.links import (
     Acknowledged,
@@ -39,17 +48,20 @@ from antiphon_tools.simulation.links import (
     SentChunk,
     SimulatedLink,
 )
-from antiphon_tools.simulation.network import GONE, Gone, SimulatedStream, Violation, name_of
+from antiphon_tools.simulation.network import GONE, Gone, Violation, name_of
+from antiphon_tools.simulation.standing import SimulatedStanding, SimulatedStream
 
 REPLICAS = 2
 MOST_WAKES = 20_000
+OUTBOX_BYTES = 1 << 20
 
 Move = tuple[str, Callable[[], None]]
 
 
 class SimulatedFleet:
     """Replicas of both stages; `failed` once anything has that may end a session, `waited` once it
-    took longer than a stage waits."""
+    took longer than a stage waits. `overrun` are the sessions whose lines got more than their
+    window, which may end them and no other."""
 
     def __init__(self) -> None:
         self.failed = self.waited = False
@@ -61,6 +73,8 @@ class SimulatedFleet:
             for number in range(REPLICAS):
                 self._start(role, f"{role}:{number}")
         self.streams: list[SimulatedStream] = []
+        self.standing: list[SimulatedStanding] = []
+        self.overrun: set[str] = set()
         self.links: list[SimulatedLink] = []
 
     @property
@@ -72,12 +86,27 @@ class SimulatedFleet:
 
     def arrivals(self) -> Iterator[Move]:
         """The next message of each queue to a replica."""
-        for stream in self.streams:
-            if stream.down and not stream.host.stands_still:
-                what = f"{stream.host.name} gets {name_of(stream.down[0])} of {stream.session_id}"
-                yield what, partial(self._deliver_down, stream)
+        for standing in self.standing:
+            yield from self._standing_moves(standing)
         for link in self.links:
             yield from self._link_moves(link)
+
+    def _standing_moves(self, standing: SimulatedStanding) -> Iterator[Move]:
+        host = standing.host
+        if not standing.stage_over and not host.stands_still:
+            if standing.down:
+                what = f"{host.name} gets {name_of(standing.down[0])}"
+                yield what, standing.arrive_down
+            if standing.stage_sends:
+                yield f"{host.name} sends what its lines have", standing.send_up
+        if not standing.gateway_over:
+            if standing.up:
+                yield (
+                    f"the gateway gets {name_of(standing.up[0])} from {host.name}",
+                    standing.arrive_up,
+                )
+            if standing.gateway_sends:
+                yield f"the gateway sends to {host.name}", standing.send_down
 
     def _link_moves(self, link: SimulatedLink) -> Iterator[Move]:
         producer, consumer = link.producer, link.consumer
@@ -115,6 +144,14 @@ class SimulatedFleet:
                 yield f"{_where(link)} breaks", partial(self._break, link)
             if link.may_lose_payload and not link.consumer.stands_still:
                 yield f"{_where(link)} loses a payload", link.lose_payload
+        for standing in self.standing:
+            if not standing.is_lost:
+                name = f"the stream to {standing.host.name}"
+                yield f"{name} breaks", partial(self._break_stream, standing)
+        for stream in self.streams:
+            if not stream.standing.is_lost and not stream.host.stands_still:
+                what = f"{stream.host.name} overruns the line of {stream.session_id}"
+                yield what, partial(self._overrun, stream)
 
     def recoveries(self) -> Iterator[Move]:
         """What may come of what has failed."""
@@ -152,7 +189,7 @@ class SimulatedFleet:
             due = host.table.next_deadline()
             if due is None or due > self.now:
                 return
-            self._route(host, host.handle(TimePassed(), self.now))
+            self.take(host, host.handle(TimePassed(), self.now))
         raise Violation(f"{host.name} wants to be woken again and again")
 
     def check_rest(self) -> None:
@@ -164,7 +201,7 @@ class SimulatedFleet:
             while host.can_step:
                 host.step()
                 while host.batches:
-                    self._route(host, host.settle(self.now))
+                    self.take(host, host.settle(self.now))
             table = host.table
             held = (table.session_count, table.open_segments, table.held_bytes)
             if any(held) or host.segments:
@@ -172,8 +209,15 @@ class SimulatedFleet:
                     f"{host.name} holds {held[0]} sessions, {held[1]} slots, {held[2]} bytes and "
                     f"{len(host.segments)} segments in its engine"
                 )
+            if host.replies:
+                raise Violation(f"{host.name} has replies of {', '.join(host.replies)}")
             if host.held_ends:
                 raise Violation(f"{host.name} has not told the end of {', '.join(host.held_ends)}")
+        for standing in self.standing:
+            left = standing.lines.open, standing.table.open, len(standing.waiting)
+            lost = standing.gateway_over or standing.stage_over
+            if any(left) and not (lost and not self.runs(standing.host)):
+                raise Violation(f"the stream to {standing.host.name} has {left} lines")
         for link in self.links:
             if link.log.sessions and self.runs(link.producer):
                 raise Violation(f"{_where(link)} keeps chunks of {', '.join(link.log.sessions)}")
@@ -192,18 +236,27 @@ class SimulatedFleet:
 
     # -- stages ----------------------------------------------------------------------------
 
-    def _deliver_down(self, stream: SimulatedStream) -> None:
-        fact = stream.down.popleft()
-        if self.runs(stream.host):
-            self._route(stream.host, stream.host.handle(fact, self.now))
-        if isinstance(fact, StreamLost):
-            stream.host.held_ends.pop(fact.session_id, None)
-            self.streams.remove(stream)
+    def open_line(
+        self, caller: Caller, host: SimulatedStage, opening: session_pb2.SessionOpen
+    ) -> None:
+        """The gateway opens a session on a replica, on the stream that it has or another one."""
+        standing = next((e for e in self.standing if e.host is host and not e.gateway_over), None)
+        if standing is None:
+            standing = SimulatedStanding(host, _Sessions(self, host))
+            self.standing.append(standing)
+        requests = LineRequests(host.role, opening)
+        line = standing.lines.connect(requests, _ignore)
+        self.streams.append(SimulatedStream(caller, opening.session_id, standing, requests, line))
+
+    def leave(self, stream: SimulatedStream) -> None:
+        """The gateway ends a line."""
+        stream.line.cancel()
+        self.streams.remove(stream)
 
     def _settle(self, host: SimulatedStage) -> None:
-        self._route(host, host.settle(self.now))
+        self.take(host, host.settle(self.now))
 
-    def _route(self, host: SimulatedStage, instructions: list[Instruction]) -> None:
+    def take(self, host: SimulatedStage, instructions: list[Instruction]) -> None:
         """Put what a stage sends on its way."""
         for each in instructions:
             match each:
@@ -218,6 +271,10 @@ class SimulatedFleet:
                 case _:
                     self._reply(host, each)
 
+    def route(self, host: SimulatedStage, fact: Fact) -> None:
+        """A stage handles a fact."""
+        self.take(host, host.handle(fact, self.now))
+
     def _unacknowledged(self, host: SimulatedStage, session_id: str) -> bool:
         links = (link for link in self.links if link.producer is host)
         return any(session_id in link.log.sessions for link in links)
@@ -229,9 +286,17 @@ class SimulatedFleet:
                 self._reply(host, host.held_ends.pop(session_id))
 
     def _reply(self, host: SimulatedStage, told: Instruction) -> None:
-        for stream in self.streams:
-            if stream.host is host and stream.session_id == session_of(told):
-                stream.up.append(told)
+        if (outbox := host.replies.get(session_of(told))) is None:
+            return
+        match told:
+            case Send(_, chunk):
+                outbox.put_nowait(chunk, chunk.size_bytes)
+            case End(session_id):
+                del host.replies[session_id]
+                outbox.end(told)
+            case _:
+                assert isinstance(told, Told)
+                outbox.put_nowait(told)
 
     def _link_to(self, producer: SimulatedStage, destination: Destination) -> SimulatedLink:
         for link in self.links:
@@ -264,7 +329,7 @@ class SimulatedFleet:
                 fact: Fact = LinkLost(link.link_id)
             case _:
                 fact = ChunkArrived(chunk, link.link_id)
-        self._route(link.consumer, link.consumer.handle(fact, self.now))
+        self.take(link.consumer, link.consumer.handle(fact, self.now))
 
     def _answer(self, link: SimulatedLink) -> None:
         answer, producer = link.back.popleft(), link.producer
@@ -279,10 +344,10 @@ class SimulatedFleet:
             case Grant(_, key, edge, positions):
                 link.answers_had += 1
                 to = Destination(link.consumer.address, link.consumer.boot_id)
-                self._route(producer, producer.handle(Credited(key, edge, to, positions), self.now))
+                self.take(producer, producer.handle(Credited(key, edge, to, positions), self.now))
             case Refuse(_, session_id, error=error):
                 link.answers_had += 1
-                self._route(producer, producer.refuse(session_id, error, self.now))
+                self.take(producer, producer.refuse(session_id, error, self.now))
             case DestinationLost():
                 self._producer_loses(link)
 
@@ -293,7 +358,7 @@ class SimulatedFleet:
         sessions = frozenset(link.log.sessions)
         error = Unavailable("the link was lost", stage=VOCODER, edge="codes")
         lost = DestinationLost(consumer.address, error, sessions, consumer.boot_id)
-        self._route(producer, producer.handle(lost, self.now))
+        self.take(producer, producer.handle(lost, self.now))
         for session_id in sessions:
             if producer.held_ends.pop(session_id, None) is not None:
                 self._reply(producer, End(session_id, error))
@@ -308,9 +373,9 @@ class SimulatedFleet:
     def _kill(self, host: SimulatedStage) -> None:
         self.failed = True
         self.hosts[host.address] = None
-        for stream in self.streams:
-            if stream.host is host:
-                stream.up.append(GONE)
+        for standing in self.standing:
+            if standing.host is host:
+                standing.kill()
         for link in tuple(self.links):
             link.suspended = link.suspended and host not in (link.producer, link.consumer)
             if link.producer is host:
@@ -331,10 +396,10 @@ class SimulatedFleet:
         producer, consumer = link.producer, link.consumer
         if self.runs(producer):
             broken = DestinationSuspended(consumer.address, consumer.boot_id)
-            self._route(producer, producer.handle(broken, self.now))
+            self.take(producer, producer.handle(broken, self.now))
         if self.runs(consumer):
             waiting = LinkSuspended(link.link_id, producer.address)
-            self._route(consumer, consumer.handle(waiting, self.now))
+            self.take(consumer, consumer.handle(waiting, self.now))
 
     def _heal(self, link: SimulatedLink) -> None:
         link.heal()
@@ -349,7 +414,7 @@ class SimulatedFleet:
             self.links.remove(link)
         consumer = link.consumer
         if self.runs(consumer):
-            self._route(consumer, consumer.handle(LinkLost(link.link_id), self.now))
+            self.take(consumer, consumer.handle(LinkLost(link.link_id), self.now))
 
     def _stand_still(self, host: SimulatedStage) -> None:
         self.failed = host.stands_still = True
@@ -359,12 +424,49 @@ class SimulatedFleet:
         self._wake(host)
 
     def _give_up(self, host: SimulatedStage) -> None:
-        """Cancel the gateway's streams to the process. The process receives the cancellation when
-        it resumes."""
-        for stream in self.streams:
-            if stream.host is host:
-                stream.up.clear()
-                stream.up.append(GONE)
+        """Cancel the gateway's stream to the process. The process receives the cancellation when it
+        resumes."""
+        for standing in self.standing:
+            if standing.host is host:
+                standing.sever()
+
+    def _break_stream(self, standing: SimulatedStanding) -> None:
+        self.failed = True
+        standing.sever()
+
+    def _overrun(self, stream: SimulatedStream) -> None:
+        self.overrun.add(stream.session_id)
+        stream.standing.overrun(stream.line.number)
+
+
+class _Sessions:
+    """The part of `Stage` between a session's stream and the table."""
+
+    def __init__(self, fleet: SimulatedFleet, host: SimulatedStage) -> None:
+        self._fleet = fleet
+        self._host = host
+
+    def open(
+        self, request: SessionRequest, on_reply: Callable[[], None] | None = None
+    ) -> Outbox[Reply]:
+        opened = self._host.handle(SessionRequested(request), self._fleet.now)
+        outbox: Outbox[Reply] = Outbox(OUTBOX_BYTES, on_reply)
+        self._host.replies[request.session_id] = outbox
+        self._fleet.take(self._host, opened)
+        return outbox
+
+    def handle(self, *facts: Fact) -> None:
+        for fact in facts:
+            self._fleet.route(self._host, fact)
+
+    def stream_lost(self, session_id: str) -> None:
+        self.handle(StreamLost(session_id))
+        if (end := self._host.held_ends.pop(session_id, None)) is not None:
+            self._fleet.take(self._host, [end])
+
+
+def _ignore() -> None:
+    """Do nothing."""
 
 
 def _told(message: SentChunk | Gone) -> str:

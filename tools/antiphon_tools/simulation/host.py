@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.session.facts import ChunksRefused, EngineStepped, Fact, SessionRequested
+from antiphon.runtime.engine import StageFacts
+from antiphon.runtime.server.description import StageIdentity
+from antiphon.runtime.server.outbox import Outbox
+from antiphon.runtime.server.stage import Reply
+from antiphon.runtime.session.facts import ChunksRefused, EngineStepped, Fact
 from antiphon.runtime.session.instructions import (
     Admit,
     End,
@@ -41,6 +45,7 @@ class SimulatedStage:
     boot_id: str
     commands: list[EngineCommand] = field(default_factory=list)
     batches: deque[EngineStepped] = field(default_factory=deque)
+    replies: dict[str, Outbox[Reply]] = field(default_factory=dict)
     # Of sessions that have ended well, but for chunks that are not acknowledged.
     held_ends: dict[str, End] = field(default_factory=dict)
     stands_still: bool = False
@@ -52,6 +57,11 @@ class SimulatedStage:
         self.engine = CountingTalker() if self.role == TALKER else CountingVocoder()
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self.rounds = EngineRounds(self.engine, counted_by)
+
+        facts = StageFacts("", "", "", SAMPLING)
+        self.identity = StageIdentity(
+            PIPELINE, self.role, facts, LIMITS.slots, host_id="", boot_id=self.boot_id
+        )
 
     @property
     def name(self) -> str:
@@ -69,14 +79,11 @@ class SimulatedStage:
         return list(self.engine.segments)
 
     def handle(self, fact: Fact, now: float) -> list[Instruction]:
-        """What the table wants done elsewhere; the engine's part is noted here."""
-        try:
-            done = self.table.handle(fact, now)
-        except AntiphonError as error:
-            if not isinstance(fact, SessionRequested):
-                raise
-            # As the servicer does: the stream ends with the error.
-            done = [End(fact.request.session_id, error)]
+        """What the table wants done elsewhere; the engine's part is noted here.
+
+        Raises the error that refuses a session.
+        """
+        done = self.table.handle(fact, now)
         elsewhere: list[Instruction] = []
         for each in done:
             if isinstance(each, Admit | Feed | Limit | Release):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-
-from antiphon.runtime.session.facts import Fact
-from antiphon.runtime.session.instructions import End, Instruction, Send
+from antiphon.runtime.session.instructions import Send
+from antiphon.v1 import stage_pb2
 from antiphon.values.chunk import Chunk
-from antiphon_tools.simulation.caller import Caller
-from antiphon_tools.simulation.host import SimulatedStage
 
 
 class Violation(Exception):
@@ -23,17 +18,6 @@ class Gone:
 GONE = Gone()
 
 
-@dataclass(eq=False)
-class SimulatedStream:
-    """A session's hold on one replica."""
-
-    caller: Caller
-    host: SimulatedStage
-    session_id: str
-    down: deque[Fact] = field(default_factory=deque)
-    up: deque[Instruction | Gone] = field(default_factory=deque)
-
-
 def name_of(message: object) -> str:
     """A message in a word or two."""
     match message:
@@ -43,6 +27,10 @@ def name_of(message: object) -> str:
             return f"{chunk.edge} {chunk.sequence} of {chunk.session_id}"
         case Send(_, chunk):
             return f"{chunk.edge} {chunk.sequence}"
-        case End(_, error):
-            return "the end" if error is None else f"the error {error.code.name}"
+        case stage_pb2.LineRequest():
+            kind = message.WhichOneof("message")
+            what = message.request.WhichOneof("message") if kind == "request" else kind
+            return f"{what} of line {message.line}"
+        case stage_pb2.LineResponse():
+            return f"{len(message.messages)} messages"
     return type(message).__name__

@@ -12,35 +12,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from antiphon.errors import AntiphonError, Cancelled, DeadlineExceeded, Unavailable
-from antiphon.runtime.session.facts import (
-    ClientDone,
-    Credited,
-    SegmentCancelled,
-    SegmentRequested,
-    SessionRequested,
-    StreamLost,
-)
-from antiphon.runtime.session.instructions import (
-    REPLY,
-    Destination,
-    End,
-    Report,
-    Send,
-)
-from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
-from antiphon.values.segment import SegmentKey
+from antiphon.v1 import session_pb2
+from antiphon.values.history import FRAMES
+from antiphon.wire.chunks import chunk_from_proto
+from antiphon.wire.convert import error_from_proto, sampling_to_proto
+from antiphon.wire.history import history_to_proto
+from antiphon_gateway.sessions.standing_lines import WindowExceeded
 from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.engines import SAMPLES_PER_FRAME
 from antiphon_tools.simulation.fleet import Move, SimulatedFleet
 from antiphon_tools.simulation.host import ROLES, TALKER, VOCODER, SimulatedStage
-from antiphon_tools.simulation.network import Gone, SimulatedStream, Violation, name_of
+from antiphon_tools.simulation.network import Violation
+from antiphon_tools.simulation.standing import SimulatedStream
 
 MOMENT_S = 0.05
 MOST_MOMENTS = 20
 """Together they are shorter than any timeout of a stage."""
 LONG_S = 6.0
 """Longer than a stage waits for anybody."""
-AUDIO_ALONE = frozenset({"audio"})
 MOST_MOVES = 20_000
 """Until everything has ended once nothing fails any more."""
 WINDOWS = {"codes": 3, "audio": 4 * SAMPLES_PER_FRAME}
@@ -77,9 +66,9 @@ class World:
 
     def _replies(self) -> Iterator[Move]:
         for stream in self.fleet.streams:
-            if stream.up:
-                what = f"the gateway gets {name_of(stream.up[0])} of {stream.session_id}"
-                yield f"{what} from {stream.host.name}", partial(self._deliver_up, stream)
+            if stream.readable:
+                what = f"the line of {stream.session_id} to {stream.host.name} is read"
+                yield what, partial(self._read, stream)
 
     def _listeners(self) -> Iterator[Move]:
         for caller in self.callers:
@@ -147,19 +136,27 @@ class World:
         caller.begin()
         picked = {role: self._pick(role, caller) for role in ROLES}
         vocoder = picked[VOCODER]
+        stage = session_pb2.StageTarget(address=vocoder.address, boot_id=vocoder.boot_id)
+        reply = session_pb2.Destination(reply=session_pb2.ReplyTarget())
         routes = {
-            TALKER: {"codes": (Destination(vocoder.address, vocoder.boot_id),)},
-            VOCODER: {"audio": (REPLY,)},
+            TALKER: session_pb2.Route(
+                edge="codes", destinations=[session_pb2.Destination(stage=stage)]
+            ),
+            VOCODER: session_pb2.Route(edge="audio", destinations=[reply]),
         }
         for role, host in picked.items():
-            session = SessionRequest(caller.session_id, routes[role], windows=WINDOWS)
-            history = caller.history if role == TALKER else None
-            turn = SegmentRequest(
-                0, caller.sampling, "", AUDIO_ALONE, {}, last=True, history=history
+            segment = session_pb2.SegmentOpen(
+                sampling={role: sampling_to_proto(caller.sampling)}, outputs=["audio"], last=True
             )
-            stream = SimulatedStream(caller, host, caller.session_id)
-            stream.down += [SessionRequested(session), SegmentRequested(caller.session_id, turn)]
-            self.fleet.streams.append(stream)
+            if role == TALKER and (history := caller.history) is not None:
+                segment.history.CopyFrom(history_to_proto(history, (FRAMES,)))
+            opening = session_pb2.SessionOpen(
+                session_id=caller.session_id,
+                routes=[routes[role]],
+                windows=WINDOWS,
+                first_segment=segment,
+            )
+            self.fleet.open_line(caller, host, opening)
 
     def _pick(self, role: str, caller: Caller) -> SimulatedStage:
         """One that is up, the same one whenever the same is asked in the same world."""
@@ -167,46 +164,54 @@ class World:
         alive = [each for each in alive if not each.stands_still] or alive
         return alive[zlib.crc32(f"{role} {caller.session_id}".encode()) % len(alive)]
 
-    def _deliver_up(self, stream: SimulatedStream) -> None:
-        message, caller = stream.up.popleft(), stream.caller
-        if isinstance(message, Gone) and self.fleet.runs(stream.host):
-            # Given up while it stood still: it learns of that when it goes on.
-            stream.down.clear()
-            stream.down.append(StreamLost(stream.session_id))
-        elif isinstance(message, End | Gone):
+    def _read(self, stream: SimulatedStream) -> None:
+        response, caller, role = stream.read(), stream.caller, stream.host.role
+        ended = response is None and stream.line.is_over
+        if ended:
             self.fleet.streams.remove(stream)
-        left = stream.session_id != caller.session_id or caller in self._unopened
-        if left or caller.finished or caller.error:
+            if isinstance(stream.line.failure, WindowExceeded):
+                self._check_overrun(stream)
+        if caller.finished or caller.error:
             return
-        match message:
-            case Gone():
-                self._failed(caller, Unavailable("the stage is gone", stage=stream.host.role))
-                return
-            case End(_, error) if error is not None:
-                lost = Unavailable(str(error)) if isinstance(error, Cancelled) else error
-                self._failed(caller, lost)
-                return
-            case End():
-                caller.progress.add_end(stream.host.role)
-            case Send(_, chunk):
-                taken = caller.take(stream.host.role, chunk)
-                if taken is not None:
-                    self._taken[caller.session_id] = taken
-            case Report():
-                caller.report(stream.host.role)
+        if ended and isinstance(failure := stream.line.failure, AntiphonError):
+            self._failed(caller, failure)
+            return
+        if ended:
+            caller.progress.add_end(role)
+        elif response is not None and not self._take(caller, role, response):
+            return
         if caller.cancelled and caller.progress.complete:
             caller.finished = True
         if caller.finished or (not caller.cancelled and caller.finish_if_complete()):
             for each in self._streams_of(caller):
-                each.down.append(ClientDone(caller.session_id))
+                each.half_close()
+
+    def _take(self, caller: Caller, role: str, response: session_pb2.SessionResponse) -> bool:
+        """Take a response in; whether the session goes on."""
+        match response.WhichOneof("message"):
+            case "error":
+                error = error_from_proto(response.error)
+                lost = Unavailable(str(error)) if isinstance(error, Cancelled) else error
+                self._failed(caller, lost)
+                return False
+            case "chunk":
+                taken = caller.take(role, chunk_from_proto(response.chunk))
+                if taken is not None:
+                    self._taken[caller.session_id] = taken
+            case "report":
+                caller.report(role)
+        return True
+
+    def _check_overrun(self, stream: SimulatedStream) -> None:
+        if stream.session_id not in self.fleet.overrun:
+            raise Violation(f"{stream.host.name} overran the line of {stream.session_id}")
 
     def _failed(self, caller: Caller, error: AntiphonError) -> None:
         """The session is left, and another attempt is made where that helps."""
-        if not self.fleet.failed:
+        if not self.fleet.failed and caller.session_id not in self.fleet.overrun:
             raise Violation(f"{caller.name} failed although nothing did: {error}")
         for stream in self._streams_of(caller):
-            stream.down.clear()
-            stream.down.append(StreamLost(caller.session_id))
+            self.fleet.leave(stream)
         self._taken.pop(caller.session_id, None)
         if caller.cancelled:
             caller.finished = True
@@ -218,14 +223,15 @@ class World:
         caller.cancelled = True
         caller.progress.cancel()
         for stream in self._streams_of(caller):
-            stream.down.append(SegmentCancelled(caller.session_id, 0))
+            cancel = session_pb2.CancelSegment(segment=0)
+            stream.send(session_pb2.SessionRequest(cancel_segment=cancel))
 
     def _listen(self, caller: Caller) -> None:
         total = self._taken.pop(caller.session_id) + WINDOWS["audio"]
+        credit = session_pb2.OutputCredit(edge="audio", segment=0, positions=total)
         for stream in self._streams_of(caller):
             if stream.host.role == VOCODER:
-                key = SegmentKey(caller.session_id, 0)
-                stream.down.append(Credited(key, "audio", REPLY, total))
+                stream.send(session_pb2.SessionRequest(credit=credit))
 
     def _streams_of(self, caller: Caller) -> list[SimulatedStream]:
         return [each for each in self.fleet.streams if each.session_id == caller.session_id]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from antiphon.runtime.server.line_table import LineTable
+from antiphon.runtime.server.served_session import ServedSession
 from antiphon.runtime.session.live_sessions import LiveSessions
 from antiphon.runtime.session.session import LiveSession
 from antiphon.runtime.session.table import SessionTable
 from antiphon.transport.link.incoming.link import ResponseLog
 from antiphon.transport.link.outgoing.send_log import SendLog
+from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.history import History
 from antiphon_gateway.failover.delivered import DeliveredOutput
+from antiphon_gateway.sessions import standing_lines
+from antiphon_gateway.sessions.line_connection import ConnectionCancelled
+from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines, WindowExceeded
 from antiphon_tools.simulation.__main__ import main
 from antiphon_tools.simulation.search import Found, play, scenario_of, shrink
 
@@ -46,8 +54,43 @@ def lose_the_first_frame(delivered: DeliveredOutput) -> History:
     return History(frames=WHOLE_HISTORY(delivered).frames[1:])
 
 
+HANDLED, RECEIVED = LineTable.handle, StandingLine.receive
+
+
+def count_twice(table: LineTable, request: stage_pb2.LineRequest) -> None:
+    """The stage counts what a reader has processed once more than it should."""
+    if request.HasField("processed_bytes"):
+        request.processed_bytes *= 2
+    HANDLED(table, request)
+
+
+def drop_reports(table: LineTable, request: stage_pb2.LineRequest) -> None:
+    if not request.HasField("processed_bytes"):
+        HANDLED(table, request)
+
+
+def end_here_alone(line: StandingLine) -> None:
+    """A line that is cancelled is not cancelled at the stage."""
+    line.end(ConnectionCancelled())
+
+
+def raise_overrun(line: StandingLine, response: session_pb2.SessionResponse) -> None:
+    """A line that overruns ends the stream."""
+    RECEIVED(line, response)
+    if isinstance(line.failure, WindowExceeded):
+        raise line.failure
+
+
 WHOLE_HISTORY = vars(DeliveredOutput)["history"].fget
 FAULTS: dict[str, tuple[object, str, Any]] = {
+    "what is processed is counted twice": (LineTable, "handle", count_twice),
+    "what is processed is not counted": (LineTable, "handle", drop_reports),
+    "a stream that is lost frees nothing": (LineTable, "close", keep_on),
+    "the end of a line is not sent": (LineTable, "_say_end", keep_on),
+    "a line that is done stays": (ServedSession, "done", keep_on),
+    "readers do not learn of a lost stream": (StandingLines, "end", keep_on),
+    "a cancel of a line is not sent": (StandingLine, "cancel", end_here_alone),
+    "a line that overruns ends the others": (StandingLine, "receive", raise_overrun),
     "credit is dropped": (SessionTable, "_credit", nothing),
     "a lost destination is not noticed": (SessionTable, "_lose_target", nothing),
     "who left is kept": (SessionTable, "_stream_lost", nothing),
@@ -68,6 +111,16 @@ def first_finding() -> Found:
         if isinstance(result, Found):
             return result
     raise AssertionError("it was not found")
+
+
+def test_what_comes_late_of_a_line_whose_number_is_used_again_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reused = SimpleNamespace(count=lambda _: itertools.cycle((1, 2, 3)))
+    monkeypatch.setattr(standing_lines, "itertools", reused)
+    takes_any = property(lambda _: 0, keep_on)
+    monkeypatch.setattr(LineTable, "_newest", takes_any, raising=False)
+    assert shrink(first_finding()).chosen <= 60
 
 
 @pytest.mark.parametrize("fault", FAULTS)

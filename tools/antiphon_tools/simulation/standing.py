@@ -1,0 +1,173 @@
+"""The gateway's standing stream to one boot of a stage, with the real lines of both ends and what
+is on its way between them.
+
+Each end learns by itself that the stream is gone, after what was on its way, or instead of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from antiphon.errors import Unavailable
+from antiphon.runtime.server.line_table import LineTable
+from antiphon.runtime.server.served_session import ServedSession, SessionHost
+from antiphon.tracing.tracing import Tracing
+from antiphon.v1 import session_pb2, stage_pb2
+from antiphon_gateway.sessions.line_requests import LineRequests
+from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines
+from antiphon_tools.simulation.caller import Caller
+from antiphon_tools.simulation.host import SimulatedStage
+from antiphon_tools.simulation.network import GONE, Gone
+
+WINDOW_BYTES = 160
+"""One or two chunks of audio."""
+TRACING = Tracing()
+
+
+class SimulatedStanding:
+    """A standing stream, open until each end has learned of its loss."""
+
+    def __init__(self, host: SimulatedStage, sessions: SessionHost) -> None:
+        self.host = host
+        self.down: deque[stage_pb2.LineRequest | Gone] = deque()
+        self.up: deque[stage_pb2.LineResponse | Gone] = deque()
+        self.gateway_sends = self.stage_sends = False
+        """Whether an end may have something to send."""
+        self.gateway_over = self.stage_over = False
+        """Whether an end has learned of the loss."""
+        self.waiting: set[int] = set()
+        """Lines that wait for their readers, at the stage."""
+        self.lines = StandingLines(self._gateway_ready)
+        self.table = LineTable(self._serving(sessions), host.role, WINDOW_BYTES, self)
+        self.up.append(stage_pb2.LineResponse(window_bytes=WINDOW_BYTES))
+        self._sending = self.lines.take()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether an end knows of the loss, or will learn of it."""
+        return self.gateway_over or self.stage_over or GONE in self.up or GONE in self.down
+
+    def send_down(self) -> None:
+        """The gateway sends its next request, if it has one."""
+        request = next(self._sending, None)
+        if request is not None:
+            self.down.append(request)
+        else:
+            self.gateway_sends = False
+            self._sending = self.lines.take()
+
+    def send_up(self) -> None:
+        """The stage sends what its lines have."""
+        messages = self.table.take()
+        if messages:
+            self.up.append(stage_pb2.LineResponse(messages=messages))
+        else:
+            self.stage_sends = False
+
+    def arrive_up(self) -> None:
+        """The gateway gets the next message, or learns of the loss."""
+        response = self.up.popleft()
+        if isinstance(response, Gone):
+            self.gateway_over = True
+            self.lines.end(Unavailable("the stage is gone"))
+        else:
+            self.lines.receive(response)
+
+    def arrive_down(self) -> None:
+        """The stage gets the next message, or learns of the loss."""
+        request = self.down.popleft()
+        if isinstance(request, Gone):
+            self.stage_over = True
+            self.table.close()
+        else:
+            self.table.handle(request)
+
+    def sever(self) -> None:
+        """It breaks: what is on its way is lost."""
+        if not self.gateway_over:
+            self.up = deque([GONE])
+        if not self.stage_over:
+            self.down = deque([GONE])
+
+    def kill(self) -> None:
+        """The stage is gone; what it has sent may still arrive."""
+        self.stage_over = True
+        self.down.clear()
+        if not self.gateway_over and GONE not in self.up:
+            self.up.append(GONE)
+
+    def overrun(self, number: int) -> None:
+        """The stage sends more than the window of a line, on which it has nothing to say."""
+        suspended = session_pb2.SessionSuspended(address="x" * WINDOW_BYTES)
+        response = session_pb2.SessionResponse(suspended=suspended)
+        message = stage_pb2.LineMessage(line=number, response=response)
+        self.up.append(stage_pb2.LineResponse(messages=[message] * 2))
+
+    # -- what the stage's table reports --------------------------------------------------------
+
+    def ready(self) -> None:
+        """The stage has something to send."""
+        self.stage_sends = True
+
+    def stalled(self, number: int) -> None:
+        """A line waits for its reader."""
+        self.waiting.add(number)
+
+    def moved(self, number: int) -> None:
+        """A line waits no more."""
+        self.waiting.remove(number)
+
+    def _gateway_ready(self) -> None:
+        self.gateway_sends = True
+
+    def _serving(
+        self, sessions: SessionHost
+    ) -> Callable[[session_pb2.SessionOpen, Callable[[], None]], ServedSession]:
+        def serve(opening: session_pb2.SessionOpen, on_reply: Callable[[], None]) -> ServedSession:
+            return ServedSession(sessions, self.host.identity, TRACING, opening, on_reply)
+
+        return serve
+
+
+@dataclass(eq=False)
+class SimulatedStream:
+    """A session's hold on one replica: a line, and what its reader is not done with."""
+
+    caller: Caller
+    session_id: str
+    standing: SimulatedStanding
+    requests: LineRequests
+    line: StandingLine
+    unprocessed_bytes: int = 0
+
+    @property
+    def host(self) -> SimulatedStage:
+        """The replica."""
+        return self.standing.host
+
+    @property
+    def readable(self) -> bool:
+        """Whether the reader has something to do, or learns of the end."""
+        return bool(self.unprocessed_bytes or self.line.has_response or self.line.is_over)
+
+    def send(self, request: session_pb2.SessionRequest) -> None:
+        """Send a message about the segment."""
+        self.requests.add(request)
+        self.line.changed()
+
+    def half_close(self) -> None:
+        """Send no more."""
+        self.requests.done = True
+        self.line.changed()
+
+    def read(self) -> session_pb2.SessionResponse | None:
+        """Be done with the response before, and take the next one, if one waits."""
+        done, self.unprocessed_bytes = self.unprocessed_bytes, 0
+        if done:
+            self.line.processed(done)
+        if not self.line.has_response:
+            return None
+        response, self.unprocessed_bytes = self.line.read()
+        return response
