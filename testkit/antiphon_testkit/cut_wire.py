@@ -23,6 +23,7 @@ class CutWire:
         self._chance = random.Random(0)
         self._passing = 0
         self._misspelt = b""
+        self._last = b"_"
 
     async def open(self) -> None:
         """Listen."""
@@ -38,9 +39,9 @@ class CutWire:
         """Change one byte of a transmitted piece, in either direction, after this many pieces."""
         self._chance, self._passing = chance, passing + 1
 
-    def misspell(self, word: bytes) -> None:
+    def misspell(self, word: bytes, last: bytes = b"_") -> None:
         """Change the last byte of that word where it passes for the first time, in one piece."""
-        self._misspelt = word
+        self._misspelt, self._last = word, last
 
     def cut(self) -> None:
         """Break every connection at once."""
@@ -95,7 +96,7 @@ class CutWire:
         if self._misspelt and self._misspelt in piece:
             word, self._misspelt = self._misspelt, b""
             self.damaged += 1
-            return piece.replace(word, word[:-1] + b"_", 1)
+            return piece.replace(word, word[:-1] + self._last, 1)
         if not self._passing:
             return piece
         self._passing -= 1

@@ -24,11 +24,11 @@ LONG_S = 120.0
 
 
 @asynccontextmanager
-async def misread(method: str) -> AsyncIterator[tuple[ServedGateway, CutWire]]:
-    """A gateway whose first call of that method has another name for the talker."""
+async def misread(word: str, last: bytes = b"_") -> AsyncIterator[tuple[ServedGateway, CutWire]]:
+    """A gateway whose first use of that word in a header ends otherwise for the talker."""
     async with asyncio.timeout(LONG_S), FakeStages() as fakes:
         wire = CutWire(fakes[TALKER].address)
-        wire.misspell(method.encode())
+        wire.misspell(word.encode(), last)
         await wire.open()
         deployment = deployment_of(fakes)
         deployment.stages[TALKER] = StageConfig(addresses=(wire.address,))
@@ -43,9 +43,18 @@ async def misread(method: str) -> AsyncIterator[tuple[ServedGateway, CutWire]]:
             await wire.close()
 
 
-@pytest.mark.parametrize("method", ["Health/Watch", "Health/Check", "StageService/Describe"])
-async def test_a_stage_becomes_ready_although_a_method_was_misread(method: str) -> None:
-    async with misread(method) as (served, wire):
+@pytest.mark.parametrize(
+    ("word", "last"),
+    [
+        ("Health/Watch", b"_"),
+        ("Health/Check", b"_"),
+        ("StageService/Describe", b"_"),
+        ("content-type", b"\xac"),
+    ],
+    ids=["Watch", "Check", "Describe", "no name of a header"],
+)
+async def test_a_stage_becomes_ready_although_a_header_was_misread(word: str, last: bytes) -> None:
+    async with misread(word, last) as (served, wire):
         await served.gateway.wait_ready()
         while not wire.damaged:
             await served.gateway.fleet.wait_changed()

@@ -209,16 +209,21 @@ class Replica:
             self.__dict__.pop(made_with_it, None)
 
     def misread(self, channel: grpc.aio.Channel, failure: grpc.aio.AioRpcError) -> None:
-        """Close the connection of a call that failed because its method is unknown.
+        """Close the connection of a call that failed because its headers were not understood.
 
-        A byte of the method's name may have been corrupted on the way. HTTP/2 caches header values
-        for the lifetime of a connection, so that every later call of the method would also fail.
+        A byte of the method's name, or of a header's, may have been corrupted on the way. HTTP/2
+        caches headers for the lifetime of a connection, so that every later call would also fail.
         """
-        unknown = failure.code() is grpc.StatusCode.UNIMPLEMENTED and not is_typed(failure)
+        unknown = failure.code() is grpc.StatusCode.UNIMPLEMENTED
+        # gRPC's own words for a header that cannot be one.
+        illegal = "Illegal header" in (failure.details() or "")
         # Another call may have given it up already.
-        if unknown and channel is self.channel:
+        if (unknown or illegal) and not is_typed(failure) and channel is self.channel:
             log.warning(
-                "stage %s at %s misread a method: connecting again", self.role, self.address
+                "stage %s at %s: a call was misread (%s): connecting again",
+                self.role,
+                self.address,
+                failure.details(),
             )
             self.open_anew()
 

@@ -12,6 +12,7 @@ import grpc
 from antiphon.v1 import session_pb2
 from antiphon.wire.checksum import undamaged
 from antiphon_gateway.fleet.replica import Replica
+from antiphon_gateway.sessions.connection_errors import ConnectionCancelled
 from antiphon_gateway.sessions.line_requests import LineRequests
 
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
@@ -19,10 +20,6 @@ Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionR
 FRESH_S = 0.1
 """A message counts as a sign of life if its reader has waited for it for so long, or has been away
 for less: what waits in a buffer may have been sent long ago."""
-
-
-class ConnectionCancelled(Exception):
-    """The connection was cancelled at this end, or its channel was closed."""
 
 
 class Connection(Protocol):

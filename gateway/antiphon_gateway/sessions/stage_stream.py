@@ -10,7 +10,8 @@ from antiphon.errors import AntiphonError, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.status import error_from_rpc, is_typed
 from antiphon_gateway.fleet.replica import Replica
-from antiphon_gateway.sessions.line_connection import Connect, ConnectionCancelled, OwnStream
+from antiphon_gateway.sessions.connection_errors import ConnectionCancelled
+from antiphon_gateway.sessions.line_connection import Connect, OwnStream
 from antiphon_gateway.sessions.line_requests import LineRequests
 
 # What gRPC says by itself of a connection that broke, or on which came what nobody has sent: what

@@ -15,12 +15,8 @@ from collections.abc import Callable, Iterator
 
 from antiphon.errors import Unavailable
 from antiphon.v1 import session_pb2, stage_pb2
-from antiphon_gateway.sessions.line_connection import ConnectionCancelled
+from antiphon_gateway.sessions.connection_errors import ConnectionCancelled, WindowExceeded
 from antiphon_gateway.sessions.line_requests import LineRequests
-
-
-class WindowExceeded(Unavailable):
-    """The stage has sent more than the window of a line, which is an error of its code."""
 
 
 class StandingLines:

@@ -20,7 +20,8 @@ from antiphon.errors import Internal, Unavailable
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.checksum import undamaged
 from antiphon_gateway.fleet.replica import Replica
-from antiphon_gateway.sessions.line_connection import ConnectionCancelled, SignsOfLife
+from antiphon_gateway.sessions.connection_errors import ConnectionCancelled
+from antiphon_gateway.sessions.line_connection import SignsOfLife
 from antiphon_gateway.sessions.line_requests import LineRequests
 from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.stage_stream import StageStream

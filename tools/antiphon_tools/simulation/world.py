@@ -17,7 +17,7 @@ from antiphon.values.history import FRAMES
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto, sampling_to_proto
 from antiphon.wire.history import history_to_proto
-from antiphon_gateway.sessions.standing_lines import WindowExceeded
+from antiphon_gateway.sessions.connection_errors import WindowExceeded
 from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.engines import SAMPLES_PER_FRAME
 from antiphon_tools.simulation.fleet import Move, SimulatedFleet

@@ -19,8 +19,8 @@ from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.history import History
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.sessions import standing_lines
-from antiphon_gateway.sessions.line_connection import ConnectionCancelled
-from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines, WindowExceeded
+from antiphon_gateway.sessions.connection_errors import ConnectionCancelled, WindowExceeded
+from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines
 from antiphon_tools.simulation.__main__ import main
 from antiphon_tools.simulation.search import Found, play, scenario_of, shrink
 
