@@ -61,7 +61,7 @@ from antiphon.wire.options import option_values_from_proto
 log = logging.getLogger(__name__)
 
 
-class SessionHost(Protocol):
+class SessionRegistry(Protocol):
     """The stage, as its sessions need it; see `Stage`."""
 
     def open(
@@ -85,7 +85,7 @@ class ServedSession:
 
     def __init__(
         self,
-        stage: SessionHost,
+        stage: SessionRegistry,
         identity: StageIdentity,
         tracing: Tracing,
         opening: session_pb2.SessionOpen,

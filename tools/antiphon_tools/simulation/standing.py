@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from antiphon.errors import Unavailable
 from antiphon.runtime.server.line_table import LineTable
-from antiphon.runtime.server.served_session import ServedSession, SessionHost
+from antiphon.runtime.server.served_session import ServedSession, SessionRegistry
 from antiphon.tracing.tracing import Tracing
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon_gateway.sessions.line_requests import LineRequests
@@ -29,7 +29,7 @@ TRACING = Tracing()
 class SimulatedStanding:
     """A standing stream, open until each end has learned of its loss."""
 
-    def __init__(self, host: SimulatedStage, sessions: SessionHost) -> None:
+    def __init__(self, host: SimulatedStage, sessions: SessionRegistry) -> None:
         self.host = host
         self.down: deque[stage_pb2.LineRequest | Gone] = deque()
         self.up: deque[stage_pb2.LineResponse | Gone] = deque()
@@ -123,7 +123,7 @@ class SimulatedStanding:
         self.gateway_sends = True
 
     def _serving(
-        self, sessions: SessionHost
+        self, sessions: SessionRegistry
     ) -> Callable[[session_pb2.SessionOpen, Callable[[], None]], ServedSession]:
         def serve(opening: session_pb2.SessionOpen, on_reply: Callable[[], None]) -> ServedSession:
             return ServedSession(sessions, self.host.identity, TRACING, opening, on_reply)
