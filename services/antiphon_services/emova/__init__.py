@@ -1,0 +1,1 @@
+"""EMOVA's speech tokenizer: recordings to speech units, and units to speech."""

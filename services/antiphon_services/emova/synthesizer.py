@@ -1,0 +1,145 @@
+"""Speech units to samples, in two parts.
+
+The latents of an utterance are computed at once: attention and flow see all of it. Samples depend
+on few latents, so they can be generated in windows, which bounds memory and the time of a call. A
+window is computed with `UnitDecoderSizes.reach` more latents on each side, so that its samples
+equal those of a whole pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, reading
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.transport.device_edge import host_array, on_device
+from antiphon.values.chunk import Tensor as Array
+from antiphon_services.emova.normed_convolution import fold_all
+from antiphon_services.emova.unit_decoder import TRAINED_WITH, UnitDecoderModule
+from antiphon_services.emova.unit_decoder_sizes import PREFIX, UNIT_ENTRIES, UnitDecoderSizes
+from antiphon_services.flow.normal_draws import normal_draws
+
+STYLES = "style_embedding.weight"
+SAMPLE_RATE_HZ = 22_050
+MOST_UNITS = 1000
+"""Longest utterance that the decoder was trained on."""
+MOST_SPEECH_S = 120
+"""Longest speech. Durations have no bound of their own."""
+
+DURATION_STEP, LATENT_STEP = 0, 1
+"""Steps of the keyed draws."""
+DURATION_NOISE, LATENT_NOISE = 0.8, 0.667
+"""The deviations that EMOVA's own code speaks with."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechLatents:
+    """Latents [latent, frames] of an utterance, and its style [width, 1]."""
+
+    values: Tensor
+    style: Tensor
+
+    @property
+    def frames(self) -> int:
+        """Number of latents."""
+        return self.values.shape[1]
+
+
+class UnitSynthesizer:
+    """Speaks units in a style. `styles` are the rows [styles, width] of the checkpoint."""
+
+    def __init__(self, module: UnitDecoderModule, sizes: UnitDecoderSizes, styles: Tensor) -> None:
+        self._module, self._styles = module, styles
+        self._first_symbol = sizes.symbols - UNIT_ENTRIES
+        self._reach = sizes.reach
+        self._most_frames = MOST_SPEECH_S * SAMPLE_RATE_HZ // sizes.hop
+        self.hop = sizes.hop
+        """Samples of a latent."""
+
+    @torch.inference_mode()
+    def latents(self, units: Array, style: int, key: int) -> SpeechLatents:
+        """Latents of units uint16 [n], which are below `UNIT_ENTRIES`; n must be above 0.
+
+        Noise depends only on the 128-bit `key` and on the number of the unit or latent. Raises
+        `InvalidArgument` if the speech is longer than `MOST_SPEECH_S`.
+        """
+        module, device = self._module, self._styles.device
+        symbols = on_device(units.astype("int64") + self._first_symbol, device)
+        vector = self._styles[style][:, None]
+        rows, means, logs = module.enc_p(symbols)
+        noise = self._noise(key, DURATION_STEP, len(units), 2) * DURATION_NOISE
+        frames = module.dp(rows, vector, noise).float().exp().ceil()
+        total = float(frames.sum())
+        if not total <= self._most_frames:
+            raise InvalidArgument(
+                f"the speech of {len(units)} units is longer than {MOST_SPEECH_S} s"
+            )
+        if total:
+            counts = frames.long()
+            means, logs = (each.repeat_interleave(counts, 1) for each in (means, logs))
+        else:
+            # The reference makes one frame of an utterance without duration.
+            means, logs = means.new_zeros(len(means), 1), logs.new_zeros(len(logs), 1)
+        drawn = self._noise(key, LATENT_STEP, means.shape[1], len(means))
+        latents = means + drawn * logs.exp() * LATENT_NOISE
+        return SpeechLatents(module.flow(latents, vector), vector)
+
+    @torch.inference_mode()
+    def samples(self, latents: SpeechLatents, first: int, stop: int) -> Array:
+        """float32 [hop * (stop - first)]: samples of the latents from `first` to `stop`."""
+        left, right = max(first - self._reach, 0), min(stop + self._reach, latents.frames)
+        made = self._module.dec(latents.values[:, left:right], latents.style)
+        return host_array(made[self.hop * (first - left) : self.hop * (stop - left)].float())
+
+    def _noise(self, key: int, step: int, count: int, channels: int) -> Tensor:
+        """[channels, count] in which a column's numbers depend on its index only."""
+        drawn = normal_draws(key, step, count * channels).reshape(count, channels)
+        return torch.from_numpy(drawn.T.copy()).to(self._styles)
+
+
+@torch.inference_mode()
+def load_synthesizer(
+    weights: Weights, *, dtype: torch.dtype, device: torch.device
+) -> tuple[UnitSynthesizer, int]:
+    """Return the synthesizer of the directory of EMOVA's speech tokenizer, and how many styles it
+    has.
+
+    Raises `FailedPrecondition` if the checkpoint does not fit together.
+    """
+    with reading(weights.folder / CONFIG_FILE):
+        sizes = UnitDecoderSizes.read(weights)
+        table = weights.read(STYLES).to(device, dtype)
+    bare = (name.removeprefix(PREFIX) for name in weights.files if name.startswith(PREFIX))
+    module = load_submodule(
+        UnitDecoderModule,
+        sizes,
+        PREFIX,
+        weights,
+        dtype=dtype,
+        device=device,
+        ignored=[name for name in bare if name.startswith(TRAINED_WITH)],
+    )
+    fold_all(module)
+    return UnitSynthesizer(module, sizes, table), len(table)
+
+
+def read_styles(weights: Weights, config: Mapping[str, Any], count: int) -> dict[str, int]:
+    """Return the numbers of the styles by name, as `config.json` of the directory has them.
+
+    Raises `FailedPrecondition` if it names none or one beyond `count`.
+    """
+    path = weights.folder / CONFIG_FILE
+    with reading(path):
+        styles = {str(name): int(number) for name, number in config["u2s_style2idx"].items()}
+    if not styles or not all(0 <= number < count for number in styles.values()):
+        raise FailedPrecondition(
+            f"{path}: u2s_style2idx does not name the {count} styles of {STYLES}; {REMEDY}"
+        )
+    return styles

@@ -1,0 +1,123 @@
+"""Speech units to rows: a transformer with relative positions (VITS, arXiv 2106.06103).
+
+Everything is [channels, n] of one utterance, without a batch: no value depends on what else is
+served.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, pad
+
+from antiphon_services.emova.unit_decoder_sizes import ATTENTION_WINDOW, UnitDecoderSizes
+
+
+class ChannelNorm(nn.Module):
+    """Layer norm over the channels of [channels, n]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.GAMMA = nn.Parameter(torch.empty(channels))
+        self.BETA = nn.Parameter(torch.empty(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize each column."""
+        return layer_norm(x.T, (len(self.GAMMA),), self.GAMMA, self.BETA, 1e-5).T
+
+
+class UnitEncoder(nn.Module):
+    """Means and deviations of the latents of each unit, and the rows that durations are made of."""
+
+    def __init__(self, sizes: UnitDecoderSizes) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(sizes.symbols, sizes.hidden)
+        self.encoder = _Layers(sizes)
+        self.proj = nn.Conv1d(sizes.hidden, 2 * sizes.latent, 1)
+
+    def forward(self, symbols: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows [hidden, n], means and logarithms of deviations [latent, n] of symbols [n]."""
+        rows = self.encoder((self.emb(symbols) * math.sqrt(self.emb.embedding_dim)).T)
+        means, logs = self.proj(rows).chunk(2)
+        return rows, means, logs
+
+
+class _Layers(nn.Module):
+    def __init__(self, sizes: UnitDecoderSizes) -> None:
+        super().__init__()
+        count = range(sizes.layers)
+        self.attn_layers = nn.ModuleList(_RelativeAttention(sizes) for _ in count)
+        self.norm_layers_1 = nn.ModuleList(ChannelNorm(sizes.hidden) for _ in count)
+        self.ffn_layers = nn.ModuleList(_FeedForward(sizes) for _ in count)
+        self.norm_layers_2 = nn.ModuleList(ChannelNorm(sizes.hidden) for _ in count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = (self.attn_layers, self.norm_layers_1, self.ffn_layers, self.norm_layers_2)
+        for attend, first, feed, second in zip(*each, strict=True):
+            x = first(x + attend(x))
+            x = second(x + feed(x))
+        return x
+
+
+class _RelativeAttention(nn.Module):
+    """Attention whose heads share embeddings of the distances up to `ATTENTION_WINDOW`."""
+
+    def __init__(self, sizes: UnitDecoderSizes) -> None:
+        super().__init__()
+        width, distances = sizes.hidden, 2 * ATTENTION_WINDOW + 1
+        self.heads = sizes.heads
+        self.conv_q = nn.Conv1d(width, width, 1)
+        self.conv_k = nn.Conv1d(width, width, 1)
+        self.conv_v = nn.Conv1d(width, width, 1)
+        self.conv_o = nn.Conv1d(width, width, 1)
+        self.emb_rel_k = nn.Parameter(torch.empty(1, distances, width // self.heads))
+        self.emb_rel_v = nn.Parameter(torch.empty(1, distances, width // self.heads))
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            made.view(self.heads, -1, made.shape[-1]).transpose(1, 2)
+            for made in (self.conv_q(x), self.conv_k(x), self.conv_v(x))
+        )
+        query = query / math.sqrt(query.shape[-1])
+        near = _Near(x.shape[-1], x.device)
+        scores = query @ key.transpose(1, 2)
+        scores = scores + near.spread(query @ self.emb_rel_k[0].T)
+        shares = scores.softmax(-1)
+        made = shares @ value + near.gathered(shares) @ self.emb_rel_v[0]
+        out: Tensor = self.conv_o(made.transpose(1, 2).reshape(x.shape))
+        return out
+
+
+class _Near:
+    """Which of `count` rows are within the window of each row."""
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        rows = torch.arange(count, device=device)
+        self._distance = rows - rows[:, None] + ATTENTION_WINDOW
+        self._outside = (self._distance < 0) | (self._distance > 2 * ATTENTION_WINDOW)
+        self._column = rows[:, None] + torch.arange(2 * ATTENTION_WINDOW + 1, device=device)
+
+    def spread(self, by_distance: Tensor) -> Tensor:
+        """[heads, n, n] of [heads, n, distances]: zero outside of the window."""
+        index = self._distance.clamp(0, 2 * ATTENTION_WINDOW).expand(len(by_distance), -1, -1)
+        return by_distance.gather(2, index).masked_fill(self._outside, 0.0)
+
+    def gathered(self, by_row: Tensor) -> Tensor:
+        """[heads, n, distances] of [heads, n, n]: zero before the first and after the last row."""
+        padded = pad(by_row, (ATTENTION_WINDOW, ATTENTION_WINDOW))
+        return padded.gather(2, self._column.expand(len(by_row), -1, -1))
+
+
+class _FeedForward(nn.Module):
+    def __init__(self, sizes: UnitDecoderSizes) -> None:
+        super().__init__()
+        self.padding = (sizes.kernel - 1) // 2, sizes.kernel // 2
+        self.conv_1 = nn.Conv1d(sizes.hidden, sizes.inner, sizes.kernel)
+        self.conv_2 = nn.Conv1d(sizes.inner, sizes.hidden, sizes.kernel)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.conv_1(pad(x, self.padding)).relu()
+        out: Tensor = self.conv_2(pad(inner, self.padding))
+        return out

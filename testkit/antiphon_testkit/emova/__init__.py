@@ -1,0 +1,1 @@
+"""Tiny EMOVA speech tokenizers."""
