@@ -42,7 +42,8 @@ def paint_until(page: Page, file: Path) -> None:
 
     def ask_slowly(route: Route) -> None:
         body = json.loads(route.request.post_data or "")
-        options = {"until": str(file), "steps": 4}
+        assert body["modalities"] == ["image"]
+        options = {**body["options"], "until": str(file), "steps": 4}
         route.continue_(post_data=json.dumps({**body, "options": options}))
 
     page.route("**/v1/chat/completions", ask_slowly)
@@ -64,7 +65,8 @@ def test_image_and_its_progress_are_shown(drawing: str, tmp_path: Path) -> None:
         expect(image).to_be_visible()
         expect(page.get_by_role("status")).to_have_text("Ready.")
         assert image.evaluate("each => [each.naturalWidth, each.naturalHeight]") == [16, 16]
-        expect(answer).to_contain_text(f"Here is {PROMPT}")
+        # An image is a task of its own, which the sketcher does without words.
+        expect(answer).not_to_contain_text("Here is")
         expect(bar).to_have_count(0)
         expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
         for width in (1280, 320):
@@ -86,6 +88,26 @@ def test_interrupted_image_is_not_shown_and_the_next_is(drawing: str, tmp_path: 
         expect(answers.nth(1).get_by_role("img")).to_be_visible()
         expect(answers.nth(0).get_by_role("img")).to_have_count(0)
         expect(page.get_by_role("status")).to_have_text("Ready.")
+
+
+def test_text_comes_with_images_where_they_are_no_task(drawing: str) -> None:
+    """As the page sees a model whose description has no such option."""
+
+    def without_task(route: Route) -> None:
+        listed = route.fetch().json()
+        for model in listed["data"]:
+            model["options"] = [each for each in model["options"] if each["name"] != "task"]
+        route.fulfill(json=listed)
+
+    with browser_page(drawing) as page:
+        page.route("**/v1/models", without_task)
+        with page.expect_response("**/v1/models"):
+            page.get_by_role("button", name="Connect again").click()
+        expect(page.get_by_role("status")).to_have_text("Connected.")
+        ask(page, output="image")
+        answer = page.locator("#turns li.answer")
+        expect(answer.get_by_role("img", name=PROMPT)).to_be_visible()
+        expect(answer).to_contain_text(f"Here is {PROMPT}")
 
 
 def test_model_that_does_not_speak_answers_as_text(drawing: str) -> None:

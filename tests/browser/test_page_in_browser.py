@@ -229,6 +229,34 @@ def test_a_conversation_goes_on_when_its_connection_is_lost(served: str) -> None
     assert commands.count("conversation.item.create") == 2
 
 
+# Sends as many next connections as `refused` says to a path that refuses them.
+REFUSE_SOME = """
+globalThis.refused = 0;
+const Socket = WebSocket;
+globalThis.WebSocket = class extends Socket {
+  constructor(url, protocols) {
+    const elsewhere = new URL(url);
+    if (globalThis.refused-- > 0) elsewhere.pathname = "/nothing";
+    super(elsewhere, protocols);
+  }
+};
+"""
+
+
+def test_a_conversation_goes_on_when_its_gateway_is_ready_after_it_refused(served: str) -> None:
+    """One that starts may be ready between its refusal and the page's look for the reason."""
+    with (
+        cut_connection(served) as connection,
+        browser_page(connection.url, script=REFUSE_SOME, expected_errors=REFUSED) as page,
+    ):
+        ask(page, QUESTION)
+        expect(page.get_by_role("status")).to_have_text("Ready.")
+        expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+        page.evaluate("globalThis.refused = 2")
+        connection.cut()
+        expect(page.get_by_role("status")).to_have_text("Connected again.")
+
+
 def test_every_control_is_reached_and_named(page: Page) -> None:
     names = ["Message", "Send", "Talk", "Voice", "Answer", "API key", "Connect again"]
     page.get_by_label("Message").focus()

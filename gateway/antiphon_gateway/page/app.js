@@ -28,8 +28,7 @@ const page = {
   detectsTurns: false,
   takesAudio: true,
   writes: true, // answers may come as text alone
-  model: "",
-  outputs: [],
+  model: null, // as `GET v1/models` describes it
   drawing: null, // aborts the answer with images that is being made
   answering: null, // id of the response that is being made
   interrupted: null, // id of the response whose remaining audio is not played
@@ -209,8 +208,7 @@ async function showModel(key) {
   at("voice").replaceChildren(...model.voices.map((name) => new Option(name, name)));
   page.takesAudio = model.input_kinds.includes("audio");
   page.writes = !model.reads_aloud;
-  page.model = model.id;
-  page.outputs = model.outputs;
+  page.model = model;
   const draws = model.outputs.includes("image");
   for (const option of at("output").options) {
     if (option.value === "image") option.hidden = option.disabled = !draws;
@@ -295,7 +293,6 @@ async function showDrawing(text) {
     await draw({
       key: at("key").value,
       model: page.model,
-      outputs: page.outputs,
       text,
       signal: drawing.signal,
       onText: (more) => {

@@ -103,7 +103,8 @@ export class Conversation {
       const refused = await refusal(this.#key);
       // The page may have closed this conversation while it waited for the reason.
       if (socket.onclose === null) return;
-      if (!refused.retry || (resumable && this.#attempts >= MOST_ATTEMPTS)) {
+      const retries = refused.retry || (refused.ready && resumable);
+      if (!retries || (resumable && this.#attempts >= MOST_ATTEMPTS)) {
         this.closed(refused.reason, refused.needsKey);
         return;
       }

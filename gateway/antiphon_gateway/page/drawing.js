@@ -19,12 +19,19 @@ async function* eventsOf(response) {
   }
 }
 
+/** What a model is asked for: images alone where these are a task of their own, else text with them. */
+function request(model) {
+  const task = model.options.find(({ name, choices }) => name === "task" && choices?.includes("image"));
+  if (task) return { modalities: ["image"], options: { task: "image" } };
+  return { modalities: model.outputs.filter((output) => output !== "audio") };
+}
+
 /**
- * Asks for text and images, or for the outputs that the model has of these. Calls `onText(text)`,
+ * Asks a model of `GET v1/models` for images, with text if it makes both at once. Calls `onText(text)`,
  * `onImage(url)` and `onSteps({ stage, done, due })` as they arrive. Throws an error with the reason;
  * aborting the `signal` throws an `AbortError`.
  */
-export async function draw({ key, model, outputs, text, signal, onText, onImage, onSteps }) {
+export async function draw({ key, model, text, signal, onText, onImage, onSteps }) {
   const response = await fetch("v1/chat/completions", {
     method: "POST",
     signal,
@@ -33,9 +40,9 @@ export async function draw({ key, model, outputs, text, signal, onText, onImage,
       ...(key ? { authorization: `Bearer ${key}` } : {}),
     },
     body: JSON.stringify({
-      model,
+      model: model.id,
       messages: [{ role: "user", content: text }],
-      modalities: outputs.filter((output) => output !== "audio"),
+      ...request(model),
       stream: true,
     }),
   });

@@ -1,7 +1,10 @@
 // Why the gateway refused a WebSocket. A browser reports nothing but close code 1006, so the page
 // asks the gateway over HTTP.
 
-/** The `reason`; `retry` if another attempt may succeed by itself, `needsKey` if it needs another key. */
+/**
+ * The `reason`; `retry` if another attempt may succeed by itself, `needsKey` if it needs another key.
+ * `ready` if the gateway is ready now, which it may not have been when it refused.
+ */
 export async function refusal(key) {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
   try {
@@ -16,7 +19,7 @@ export async function refusal(key) {
       const { reason } = await health.json();
       return { reason: `The gateway is not ready: ${reason}.`, retry: true };
     }
-    return { reason: "The gateway refused the conversation." };
+    return { reason: "The gateway refused the conversation.", ready: true };
   } catch {
     return { reason: "The gateway cannot be reached; trying again …", retry: true };
   }
