@@ -206,7 +206,8 @@ fetch_checkpoint(HubId("{MODEL}"), HubSettings(cache=Path(sys.argv[1]), endpoint
     # What had come is kept.
     hub.asked.clear()
     fetch_checkpoint(VOICE, settings)
-    assert any(each.range for each in hub.asked_for(SHARD))
+    # Files are downloaded in parallel: any of the large ones may have met the limit first.
+    assert any(each.range for each in hub.asked)
 
 
 def test_offline_the_cache_is_read_alone(hub: LoopbackHub, settings: HubSettings) -> None:
