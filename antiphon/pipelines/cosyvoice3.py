@@ -5,7 +5,8 @@ The contract between its two stages. Reference: the vendor's repository, FunAudi
 is one of the checkpoint's, or is cloned from a reference recording.
 
 A long text is spoken in several utterances, each with a separate flow: see `FIRST`. A text that is
-sent to the talker in pieces is a single utterance: see `PIECE`.
+sent to the talker in pieces is a single utterance: see `PIECE` in
+antiphon/pipelines/edges.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
+from antiphon.pipelines.edges import audio_edge, frames_edge, spoken_edge
 from antiphon.pipelines.examples import (
     ExampleSettings,
     MadeUp,
@@ -37,12 +38,6 @@ from antiphon.values.options import Option, OptionKind
 
 TALKER, CODE2WAV = "talker", "code2wav"
 INPUT, VOICE, CODES, AUDIO = "input", "speaker_prompt", "codes", "audio"
-
-PIECE = "utf8"
-"""Tensor of `input` with a piece of the text, instead of `messages`: any bytes of its UTF-8.
-
-The chunks of a segment make up the text, up to the one that is `segment_finished`. The codes do not
-depend on how the text is cut, and the first ones may be sent before the text ends."""
 
 MODEL_FILE = "cosyvoice3.yaml"
 
@@ -122,13 +117,6 @@ def code2wav_example(settings: ExampleSettings) -> MadeUp:
     return made_up
 
 
-def input_edge() -> Edge:
-    """Return the edge of a conversation with one text, or its pieces."""
-    edge = conversation_edge(TALKER)
-    piece = TensorSpec(PIECE, "uint8", (VARIES,), optional=True)
-    return replace(edge, tensors=(*edge.tensors, piece))
-
-
 PIPELINE = Pipeline(
     name="cosyvoice3",
     architectures=(),
@@ -162,7 +150,7 @@ PIPELINE = Pipeline(
         StageSpec(CODE2WAV, example=code2wav_example, dtype="float32"),
     ),
     edges=(
-        input_edge(),
+        spoken_edge(TALKER),
         # One chunk, before all codes. A voice without a prompt has no codes and no mel frames.
         Edge(
             VOICE,

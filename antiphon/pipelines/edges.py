@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from antiphon.pipelines.graph import CLIENT, SAMPLE, VARIES, Edge, TensorSpec
 
 # A message costs 0.1 ms at each end whatever its size, and text passes through the gateway. A stage
@@ -30,6 +32,20 @@ def conversation_edge(consumer: str) -> Edge:
         ),
         counted_by="messages",
     )
+
+
+PIECE = "utf8"
+"""Tensor of `input` with a piece of a text, instead of `messages`: any bytes of its UTF-8.
+
+The chunks of a segment make up the text, up to the one that is `segment_finished`. What is made of
+it does not depend on how the text is cut, and its beginning may be sent before the text ends."""
+
+
+def spoken_edge(consumer: str) -> Edge:
+    """Return `input`: a conversation with one text, or the pieces of a text."""
+    edge = conversation_edge(consumer)
+    piece = TensorSpec(PIECE, "uint8", (VARIES,), optional=True)
+    return replace(edge, tensors=(*edge.tensors, piece))
 
 
 def text_edge(producer: str) -> Edge:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
+from antiphon.pipelines.edges import audio_edge, frames_edge, spoken_edge
 from antiphon.pipelines.examples import conversation, random_floats
 from antiphon.pipelines.files import CONFIG_FILE, read_config, read_json, reading
 from antiphon.pipelines.graph import CheckpointFiles, Pipeline, StageSpec
@@ -141,7 +141,7 @@ PIPELINE = Pipeline(
         ),
     ),
     edges=(
-        conversation_edge(TALKER),
+        spoken_edge(TALKER),
         frames_edge(
             LATENTS,
             TALKER,

@@ -99,15 +99,19 @@ async def listen(
     generation: antiphon.AsyncGeneration,
     groups: int | None = None,
     at_first: Callable[[], Awaitable[None]] | None = None,
+    *,
+    after: int = 0,
 ) -> Speech:
-    """Read an answer with its codes to the end; `at_first` is awaited with the first audio."""
+    """Read an answer with its codes to the end; `at_first` is awaited with the first audio, or
+    with the first one after so many frames of latents."""
     codes, latents, samples, deltas = b"", b"", b"", 0
     finished = None
     async for event in generation:
         match event:
             case antiphon.AudioDelta():
-                if at_first is not None and not deltas:
+                if at_first is not None and len(latents) >= 4 * after * (groups or 1):
                     await at_first()
+                    at_first = None
                 assert event.first_sample == len(samples) // 4
                 codes += event.codes
                 latents += event.latents

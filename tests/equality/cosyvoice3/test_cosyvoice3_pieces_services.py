@@ -18,7 +18,8 @@ import pytest_asyncio
 from antiphon import AsyncStageClient
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import DeadlineExceeded, InvalidArgument
-from antiphon.pipelines.cosyvoice3 import CODE2WAV, CODES, INPUT, PIECE, PIPELINE, TALKER, VOICE
+from antiphon.pipelines.cosyvoice3 import CODE2WAV, CODES, INPUT, PIPELINE, TALKER, VOICE
+from antiphon.pipelines.edges import PIECE
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2_grpc
 from antiphon.values.chunk import Chunk
 from antiphon.values.segment import FinishReason

@@ -30,7 +30,7 @@ from antiphon_services.flow.normal_draws import normal_draws
 from antiphon_services.ming_tts.talker.reference import CLIP_KEY
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import FLASH
-from tests.equality.ming_tts.flash_cases import NAMES, flash_cases
+from tests.equality.ming_tts.flash_cases import MOST_STEPS, NAMES, flash_cases, made_texts
 from tests.equality.ming_tts.ming_cases import (
     AUDIO_STEP,
     CLIP,
@@ -112,6 +112,7 @@ def import_port(wheel: Path, torchaudio: Path, draws: Draws) -> Any:
     from vllm_omni.model_executor.models.ming_flash_omni import (
         prompt_utils,
         talker_module,
+        text_processing,
         voice_presets,
     )
 
@@ -145,6 +146,7 @@ def import_port(wheel: Path, torchaudio: Path, draws: Draws) -> Any:
     voice_presets.resample = audio.functional.resample
     port.aggregator, port.audio_vae, port.prompts = aggregator, audio_vae, prompt_utils
     port.talker, port.voices = talker_module, voice_presets
+    port.cut = text_processing.cut_text_by_semantic_length
     return port
 
 
@@ -218,29 +220,34 @@ class Speaker:
         if case.mode == DESCRIPTION:
             instruction = self.port.prompts.create_instruction({"风格": STYLE})
             speaker = [torch.zeros(1, self.model.config.hidden_size)]
-        rows, _ = self.port.talker.build_tts_input(
-            tokenizer=self.tokenizer,
-            embed_tokens=self.model.get_input_embeddings(),
-            device=torch.device("cpu"),
-            dtype=torch.float32,
-            text=case.text,
-            prompt=self.port.prompts.DEFAULT_PROMPT,
-            spk_emb=speaker,
-            instruction=instruction,
-            prompt_text=words,
-            prompt_wav_emb=voice.get("prompt_wav_emb"),
-        )
         stops: list[npt.NDArray[np.float32]] = []
         hook = self.stop_head.register_forward_hook(
             lambda _m, _g, out: stops.append(out[0].numpy())
         )
-        latents = self.generator.generate_latents(
-            inputs_embeds=rows,
-            prompt_wav_lat=voice.get("prompt_wav_lat"),
-            min_new_token=LEAST_STEPS,
-            max_steps=self.generator.duration_capped_steps(len(case.text), case.most_steps),
-            temperature=case.temperature,
-        )
+        latents: list[torch.Tensor] = []
+        lengths = []
+        for text in utterances(self.port, case.text):
+            rows, _ = self.port.talker.build_tts_input(
+                tokenizer=self.tokenizer,
+                embed_tokens=self.model.get_input_embeddings(),
+                device=torch.device("cpu"),
+                dtype=torch.float32,
+                text=text,
+                prompt=self.port.prompts.DEFAULT_PROMPT,
+                spk_emb=speaker,
+                instruction=instruction,
+                prompt_text=words,
+                prompt_wav_emb=voice.get("prompt_wav_emb"),
+            )
+            most = min(case.most_steps, MOST_STEPS)
+            latents += self.generator.generate_latents(
+                inputs_embeds=rows,
+                prompt_wav_lat=voice.get("prompt_wav_lat"),
+                min_new_token=LEAST_STEPS,
+                max_steps=self.generator.duration_capped_steps(len(text), most),
+                temperature=case.temperature,
+            )
+            lengths.append(len(latents) - sum(lengths))
         hook.remove()
         made = torch.cat(latents, 1)
         audio, _, _ = self.vae.decode(
@@ -250,11 +257,29 @@ class Speaker:
             "stop": np.array(stops),
             "latents": made[0].numpy(),
             "audio": audio.numpy().reshape(-1),
+            "lengths": np.array(lengths),
         }
 
 
+def utterances(port: Any, text: str) -> list[str]:
+    """A text as the port's front end divides it, without its spelling of numbers.
+
+    Texts of one utterance stay as they are.
+    """
+    cut = [each.removeprefix("，").strip() for each in port.cut(text.strip())]  # noqa: RUF001
+    cut = [each for each in cut if each]
+    return cut if len(cut) > 1 else [text]
+
+
+def all_ended(seen: dict[str, Any]) -> bool:
+    """Whether the stop head ended every utterance."""
+    last = np.cumsum(seen["lengths"]) - 1
+    stops = seen["stop"][last, 1] > seen["stop"][last, 0]
+    return bool((stops & (seen["lengths"] > LEAST_STEPS + 1)).all())
+
+
 def main() -> None:
-    """Write `recorded_flash.npz` and `recorded_flash.json`."""
+    """Write `recorded_flash.npz`, `recorded_flash.json` and `recorded_cuts.json`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("wheel", type=Path, help="folder of the unpacked wheel of vllm-omni 0.30")
     parser.add_argument("torchaudio", type=Path, help="folder of an unpacked wheel of torchaudio")
@@ -286,9 +311,17 @@ def main() -> None:
             ended = bool(margins[-1] > 0 and steps > LEAST_STEPS + 1)
             arrays[f"{case.name}/latents"] = seen["latents"][:, ::LATENT_STEP]
             arrays[f"{case.name}/audio"] = seen["audio"][::AUDIO_STEP]
-            rows.append({"case": case.name, "seed": seed, "steps": steps, "ended": ended})
+            row = {"case": case.name, "seed": seed, "steps": steps, "ended": ended}
+            if len(seen["lengths"]) > 1:
+                row["utterances"] = seen["lengths"].tolist()
+                row["ended"] = all_ended(seen)
+            rows.append(row)
             print(rows[-1], float(np.abs(seen["audio"]).max()), flush=True)
     np.savez_compressed(HERE / "recorded_flash.npz", **arrays)
+    cuts = [[text, utterances(port, text)] for text in made_texts()]
+    (HERE / "recorded_cuts.json").write_text(
+        "[\n" + ",\n".join(json.dumps(each, ensure_ascii=False) for each in cuts) + "\n]\n"
+    )
     made_with = {"port": WHEEL, "transformers": transformers.__version__}
     made_with |= {"torch": torch.__version__}
     lines = ",\n".join("  " + json.dumps(row) for row in rows)

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,6 @@ from antiphon_services.ming_tts.code2wav.module import UNUSED as UNUSED_BY_DECOD
 from antiphon_services.ming_tts.talker.caption import STYLE as STYLE_PART
 from antiphon_services.ming_tts.talker.caption import VOICE as VOICE_PART
 from antiphon_services.ming_tts.talker.caption import caption_of
-from antiphon_services.ming_tts.talker.latent_segment import LatentText
 from antiphon_services.ming_tts.talker.module import (
     AUDIO,
     UNUSED,
@@ -128,10 +129,9 @@ class TalkerInProcess:
     def _draws(
         self, case: Case, prompt: LatentPrompt, seed: int, slot: int
     ) -> Iterator[tuple[LatentDrawn, bool]]:
-        text = LatentText("input", lambda size: None, lambda tensors: prompt, 0)
-        text.hold(prompt)
+        text: Any = SimpleNamespace(current=prompt)
         self.model.begin(slot, prompt)
-        last = text.rows - 1
+        last = len(prompt.ids) - 1
         self.model.step([LatentTurn([PromptPart(slot, 0, last, text, "")])])
         key = stream_key(seed, "talker")
         sampling = Sampling(case.temperature, 0, 1.0, 1.0, seed=key, max_tokens=case.most_steps)

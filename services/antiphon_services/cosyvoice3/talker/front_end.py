@@ -20,7 +20,7 @@ from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import MOST_CODES
 from antiphon.values.chunk import Tensors
 from antiphon.values.conversation import from_tensors
-from antiphon_services.cosyvoice3.talker.growing_text import PIECES, GrowingText
+from antiphon_services.cosyvoice3.talker.growing_text import GrowingText
 from antiphon_services.cosyvoice3.talker.interleaved import InterleavedText, MixRatio, Opening
 from antiphon_services.cosyvoice3.talker.prompt import SpeechPrompt, Voice, make_utterance
 from antiphon_services.cosyvoice3.talker.reference import VoiceEncoder
@@ -30,6 +30,7 @@ from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
 from antiphon_services.cosyvoice3.talker.voices import StoredVoice
 from antiphon_services.text.literal import LiteralTokenizer
 from antiphon_services.text.read_aloud import MESSAGES, text_to_read
+from antiphon_services.text.utf8_pieces import PIECES
 
 SYSTEM = "You are a helpful assistant."
 

@@ -8,14 +8,10 @@ are known when the next character, or the end of the text, has arrived.
 
 from __future__ import annotations
 
-import codecs
 import unicodedata
 from collections.abc import Callable, Collection
 
-from antiphon.errors import InvalidArgument
-
-PIECES = "input.utf8"
-"""The field that errors name."""
+from antiphon_services.text.utf8_pieces import Utf8Pieces, nothing_to_say
 
 
 class GrowingText:
@@ -27,7 +23,7 @@ class GrowingText:
         self._tokens = tokens
         self._begins = frozenset(each[0] for each in tokens)
         self._longest = max(map(len, tokens), default=0)
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._decoder = Utf8Pieces()
         self._text = ""
         self._empty = True
 
@@ -37,21 +33,14 @@ class GrowingText:
         A piece may end within a character. Raises `InvalidArgument` for invalid UTF-8, and for a
         whole text of only whitespace.
         """
-        try:
-            come = self._decoder.decode(utf8, last)
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(
-                f"{PIECES}: the pieces are not a text in UTF-8 ({error.reason}); encode the text "
-                "before it is cut",
-                field=PIECES,
-            ) from error
+        come = self._decoder.take(utf8, last=last)
         looked_at = max(len(self._text) - self._longest, 1)
         self._text += come
         stop = len(self._text) if last else self._settled(looked_at)
         known, self._text = self._text[:stop], self._text[stop:]
         self._empty = self._empty and not known.strip()
         if last and self._empty:
-            raise InvalidArgument(f"{PIECES}: there is nothing to say", field=PIECES)
+            raise nothing_to_say()
         return self._encode(known) if known else []
 
     def _settled(self, start: int) -> int:

@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any
 
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.cosyvoice3 import FIRST, INPUT, PIECE
+from antiphon.pipelines.cosyvoice3 import FIRST, INPUT
+from antiphon.pipelines.edges import PIECE
 from antiphon.runtime.engine import InputChunk
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
-from antiphon_services.cosyvoice3.talker.growing_text import PIECES, GrowingText
+from antiphon_services.cosyvoice3.talker.growing_text import GrowingText
 from antiphon_services.cosyvoice3.talker.interleaved import InterleavedText
 from antiphon_services.cosyvoice3.talker.prompt import (
     MOST_SILENT,
@@ -30,6 +31,7 @@ from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
 from antiphon_services.lm.frames import FrameDraw, PromptPart
 from antiphon_services.lm.spoken_text import ENCODING_WEIGHT, SpokenText, SpokenTextSegment
 from antiphon_services.stage.preparation import Preparations
+from antiphon_services.text.utf8_pieces import PIECES
 
 
 @dataclass(frozen=True, slots=True)

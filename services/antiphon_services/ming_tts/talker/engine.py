@@ -6,28 +6,30 @@ rows, frames that a client already has, and one row of every segment whose promp
 segments sample a frame in the same step, and the engine emits it.
 
 The stop head reads the state from which a frame is sampled. The frame at which it stops is spoken,
-and so is the frame of the last allowed draw.
+and so is the frame of the last allowed draw. Then the next utterance of the text begins in the same
+slot; a segment whose next utterance has not arrived waits for its input. Of frames that a client
+already has, the stop head tells to which utterance they belong.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from antiphon.errors import InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_WIDTH, INPUT, LATENTS, TALKER
-from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.frames import PromptPart
-from antiphon_services.lm.known_frames import KnownPart, known_latents
+from antiphon_services.lm.known_frames import ANEW, KnownPart, known_latents
 from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.spoken_engine import SpokenTextEngine
-from antiphon_services.ming_tts.talker.front_end import LatentFrontEnd
+from antiphon_services.ming_tts.talker.front_end import LatentFrontEnd, LatentPrompts
 from antiphon_services.ming_tts.talker.latent_segment import LatentSegment, LatentText
-from antiphon_services.ming_tts.talker.prompt import LatentPrompt
 from antiphon_services.ming_tts.talker.talker import (
     Floats,
     LatentDrawn,
@@ -44,7 +46,10 @@ Part = TypeVar("Part", PromptPart[Any], KnownPart[Any])
 
 
 class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
-    """Implements `antiphon.runtime.engine.PreparingEngine`: `input` in, `speech_latents` out."""
+    """Implements `antiphon.runtime.engine.PreparingEngine`: `text_edge` in, `speech_latents` out.
+
+    Another edge than `input` is that of a stage which writes the text: its tensor `utf8`.
+    """
 
     role, edge = TALKER, LATENTS
 
@@ -54,13 +59,15 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         front_end: LatentFrontEnd,
         context_limit: int,
         *,
+        text_edge: str = INPUT,
         prefill_rows: int = PREFILL_ROWS,
-        preparations: Preparations[LatentPrompt] | None = None,
+        preparations: Preparations[LatentPrompts] | None = None,
     ) -> None:
         # Whether a frame is the last one is known when it is read, so no step is launched ahead.
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
         self._model = model
         self._front_end = front_end
+        self.text_edge = text_edge
 
     @property
     def model(self) -> MingTalker:
@@ -83,20 +90,26 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
             self._front_end.voices,
             stored=self._front_end.stores_voices,
         )
-        text = LatentText(
-            INPUT,
-            self._front_end.check_size,
-            partial(self._front_end.prepare, request=voice),
-            0 if voice.reference is None else voice.reference.nbytes,
-        )
+        text = LatentText(self._front_end, voice, self.text_edge)
         return LatentSegment(key, "", settings.sampling, text)
 
-    def begin(self, segment: LatentSegment, prompt: LatentPrompt) -> Sequence[EngineEvent]:
-        """Take the prompt over."""
-        assert segment.slot is not None
-        segment.bound(self._context_limit)
-        self._model.begin(segment.slot, prompt)
-        return []
+    def begin(self, segment: LatentSegment, prompt: LatentPrompts) -> Sequence[EngineEvent]:
+        """Begin the first of these utterances, unless an earlier one is being spoken."""
+        # More of the text may have come meanwhile.
+        self.prepare(segment)
+        return [] if segment.prompt.speaks else self._begin_utterance(segment)
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """Return the segment's counts so far, of all its utterances."""
+        return _with_all_rows(self._segments[key], super().so_far(key))
+
+    def finish(self, segment: LatentSegment, reason: FinishReason) -> list[EngineEvent]:
+        """Return the segment's last events, with the rows of all its utterances."""
+        events = super().finish(segment, reason)
+        return [
+            _with_all_rows(segment, each) if isinstance(each, Completed) else each
+            for each in events
+        ]
 
     def forward(
         self, segments: Sequence[LatentSegment], events: list[EngineEvent]
@@ -118,15 +131,14 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         for (segment, turn), outcome in zip(work, outcomes, strict=True):
             with alone(segment.key, events, segment.end):
                 made = outcome()
-                events += self.tell_known(turn.known)
-                if made.known_stop is not None and segment.frames == len(segment.known):
-                    events += self._end(segment, made.known_stop)
+                if made.known_stops is not None:
+                    events += self._take_known(segment, turn.known, made.known_stops)
                 if made.drawn is not None:
                     draws_made.append((segment, made.drawn))
         return PendingStep(draws_made) if draws_made else None
 
     def take_drawn(self, segment: LatentSegment, drawn: LatentDrawn) -> Sequence[EngineEvent]:
-        """Emit the frame, and end if it is the last one."""
+        """Emit the frame, and end its utterance if it is the last one."""
         if not np.isfinite(drawn.frame).all():
             return self.undecided(segment)
         frame = Emitted(segment.key, LATENTS, segment.frames, {LATENTS: drawn.frame})
@@ -134,16 +146,71 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         return [frame, *self._end(segment, drawn.stop)]
 
     def _end(self, segment: LatentSegment, stop: Floats) -> list[EngineEvent]:
-        """The segment's last events if its last frame ends it; `stop` are the stop head's logits
-        there."""
+        """End the utterance if its last frame does; `stop` are the stop head's logits there."""
         if not np.isfinite(stop).all():
             return self.undecided(segment)
-        segment.shown = segment.frames
-        if is_last(segment.frames - 1, stop):
-            return self.finish(segment, FinishReason.STOP)
-        if segment.frames == segment.most_frames:
-            return self.finish(segment, FinishReason.LENGTH)
-        return []
+        segment.shown = segment.handed_on
+        reason = _end_of_utterance(segment, segment.handed_on, stop)
+        if reason is None:
+            return []
+        unsaid = segment.out_of_draws and not segment.prompt.is_last
+        segment.cut = segment.cut or unsaid or reason is FinishReason.LENGTH
+        if segment.out_of_draws:
+            return self.finish(segment, segment.reason)
+        segment.end_utterance(segment.frames)
+        return self._begin_utterance(segment)
+
+    def _begin_utterance(self, segment: LatentSegment) -> list[EngineEvent]:
+        """Begin the next utterance, or finish the segment after the last one."""
+        if segment.prompt.go_on():
+            assert segment.slot is not None
+            segment.bound(self._context_limit)
+            self._model.begin(segment.slot, segment.prompt.current)
+            return []
+        if not segment.prompt.complete:
+            return []
+        if segment.frames < len(segment.known):
+            raise InvalidArgument(
+                f"history.latents: {len(segment.known)} came, and the text has {segment.frames}; "
+                f"{ANEW}",
+                field="history.latents",
+            )
+        return self.finish(segment, segment.reason)
+
+    def _take_known(
+        self, segment: LatentSegment, parts: Sequence[KnownPart[Any]], stops: Floats
+    ) -> list[EngineEvent]:
+        """Emit known frames as if they had been drawn, up to the end of their utterance; those
+        behind it belong to the next one. `stops` [n, 2] are the stop head's logits at each."""
+        frames = np.concatenate([each.frames for each in parts])
+        first = segment.frames - len(frames)
+        count = len(frames)
+        if not segment.prompt.is_last:
+            local = first - segment.drawn_before
+            ends = (
+                at + 1
+                for at in range(len(frames))
+                if _end_of_utterance(segment, local + at + 1, stops[at]) is not None
+            )
+            count = next(ends, count)
+        segment.frames = first + count
+        emitted = Emitted(segment.key, LATENTS, first, {LATENTS: frames[:count]})
+        known = segment.frames == len(segment.known)
+        ends_here = count < len(frames) or known or segment.handed_on == segment.most_frames
+        return [emitted, *(self._end(segment, stops[count - 1]) if ends_here else [])]
+
+
+def _end_of_utterance(segment: LatentSegment, frames: int, stop: Floats) -> FinishReason | None:
+    """Why the current utterance ends after so many of its frames; None if it goes on. `stop` are
+    the stop head's logits at the last of them."""
+    if is_last(frames - 1, stop):
+        return FinishReason.STOP
+    return FinishReason.LENGTH if frames == segment.most_frames else None
+
+
+def _with_all_rows(segment: LatentSegment, completed: Completed) -> Completed:
+    rows = completed.input_positions + segment.prompt.rows_before
+    return replace(completed, input_positions=rows)
 
 
 def by_slot(parts: Iterable[Part]) -> dict[int | None, list[Part]]:

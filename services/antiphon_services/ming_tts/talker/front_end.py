@@ -1,28 +1,47 @@
-"""Prepare the talker's prompt from the text and the voice of a request.
+"""Prepare the talker's prompts from the text and the voice of a request.
 
 Mirrors `speech_generation` of the vendor's example. A request with a recording and its text
 continues the recording, a request with only a recording uses its speaker, and a caption describes
 the voice. A caption without a recording leaves the speaker open. In Ming-flash-omni the name of a
-voice stands for a recording of the checkpoint and its text.
+voice stands for a recording of the checkpoint and its text, and a long text is several utterances,
+each with a prompt. So is a text in pieces, in both layouts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from antiphon.errors import InvalidArgument
 from antiphon.values.chunk import Tensors
 from antiphon.values.conversation import from_tensors
 from antiphon_services.ming_tts.talker.caption import caption_of
-from antiphon_services.ming_tts.talker.prompt import LatentPrompt, RecordedVoice, make_prompt
+from antiphon_services.ming_tts.talker.prompt import (
+    MUSIC_MARKS,
+    LatentPrompt,
+    RecordedVoice,
+    make_prompt,
+)
 from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
+from antiphon_services.ming_tts.talker.utterances import ArrivingText, split_text
 from antiphon_services.ming_tts.talker.voice_options import MingVoiceRequest
 from antiphon_services.text.literal import LiteralTokenizer
 from antiphon_services.text.read_aloud import MESSAGES, text_to_read
+from antiphon_services.text.utf8_pieces import PIECES, nothing_to_say
 
 # Most bytes of JSON for one of text, and of what is around the text.
 JSON_ESCAPE, JSON_AROUND = 6, 256
+MOST_PIECES_BYTES = 64 << 10
+"""Most bytes of a text in pieces, an hour of speech."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentPrompts:
+    """The prompts of utterances, in order, and whether they are the `last` of their text."""
+
+    utterances: tuple[LatentPrompt, ...]
+    last: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +82,55 @@ class LatentFrontEnd:
     def check_size(self, json_bytes: int) -> None:
         """Raise `InvalidArgument` for a message whose JSON is larger than any that fits."""
         if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
-            raise _too_long(f"{json_bytes} bytes are too many")
+            raise _too_long(f"{json_bytes} bytes are too many", MESSAGES)
 
-    def prepare(self, tensors: Tensors, request: MingVoiceRequest) -> LatentPrompt:
-        """Return the prompt of an `input` chunk. Takes long, so that it should run on a worker
+    def check_pieces(self, count: int) -> None:
+        """Raise `InvalidArgument` for more than `MOST_PIECES_BYTES` of text in pieces."""
+        if count > MOST_PIECES_BYTES:
+            raise _too_long(f"more than {MOST_PIECES_BYTES} bytes of text are too many", PIECES)
+
+    def prepare(self, tensors: Tensors, request: MingVoiceRequest) -> LatentPrompts:
+        """Return the prompts of an `input` chunk. Takes long, so that it should run on a worker
         thread.
 
-        Raises `InvalidArgument` unless the input is one user message of text, and if the prompt
+        Raises `InvalidArgument` unless the input is one user message of text, and if a prompt
         leaves no positions for speech.
         """
         text = text_to_read(from_tensors(tensors))
         if not text.strip():
             raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
+        # A description of music is no text that is read.
+        divided = self._stored is not None and not all(mark in text for mark in MUSIC_MARKS)
+        return self._prompts(split_text(text) if divided else [text], request, MESSAGES)
+
+    def prepare_piece(
+        self,
+        arriving: ArrivingText,
+        utf8: bytes,
+        request: MingVoiceRequest,
+        *,
+        last: bool,
+        may_be_silent: bool,
+    ) -> LatentPrompts:
+        """Return the prompts of the utterances that a piece of a text completes. Takes long.
+
+        Raises `InvalidArgument` as `ArrivingText.take` does, if a prompt leaves no positions for
+        speech, and for a text that says nothing unless it `may_be_silent`.
+        """
+        texts = arriving.take(utf8, last=last)
+        if last and arriving.silent and not may_be_silent:
+            raise nothing_to_say()
+        return replace(self._prompts(texts, request, PIECES), last=last)
+
+    def _prompts(
+        self, texts: Sequence[str], request: MingVoiceRequest, field: str
+    ) -> LatentPrompts:
+        return LatentPrompts(tuple(self._prompt(text, request, field) for text in texts))
+
+    def _prompt(self, text: str, request: MingVoiceRequest, field: str) -> LatentPrompt:
         voice, said = self._voice(request)
         prompt = make_prompt(
-            self._encode,
+            partial(self._tokenizer.encode, field=field),
             self._tokenizer.control,
             text,
             voice=voice,
@@ -89,7 +142,8 @@ class LatentFrontEnd:
         if len(prompt.ids) > self._context_limit:
             raise _too_long(
                 f"{len(prompt.ids)} positions leave no room for speech within the context limit of "
-                f"{self._context_limit}"
+                f"{self._context_limit}",
+                field,
             )
         return prompt
 
@@ -107,9 +161,6 @@ class LatentFrontEnd:
             return stored.voice, stored.text
         return None, ""
 
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, field=MESSAGES)
 
-
-def _too_long(what: str) -> InvalidArgument:
-    return InvalidArgument(f"{MESSAGES}: {what}; shorten it", field=MESSAGES)
+def _too_long(what: str, field: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: {what}; shorten it", field=field)

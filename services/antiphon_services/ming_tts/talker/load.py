@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from transformers import Qwen2Config
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.edges import PIECE
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, reading
 from antiphon.pipelines.ming_tts import (
     FRAME_WIDTH,
@@ -24,6 +26,7 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
+from antiphon.values.chunk import Tensors
 from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.values.history import LATENTS as LATENT_HISTORY
 from antiphon.values.options import OptionValue
@@ -65,6 +68,8 @@ DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=200
 )
 """As the vendor's `speech_generation`: 200 steps are 64 s."""
+MOST_STEPS_OF_ALL = 2000
+"""The default of `max_tokens` for Ming-flash-omni, whose texts are divided: 640 s."""
 
 DENSE = "dense"
 
@@ -75,8 +80,10 @@ OTHER_ROWS = 128
 
 
 @torch.inference_mode()
-def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+def load(model_dir: Path, config: StageConfig, *, text_edge: str = INPUT) -> LoadedStage:
     """The talker with its text front end and the encoder of reference recordings.
+
+    A pipeline in which another stage writes the text names that stage's `text_edge`.
 
     Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
     `FailedPrecondition` when the checkpoint does not fit together or onnxruntime is missing.
@@ -128,7 +135,11 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(checkpoint.folder),
         engine=TORCH,
-        default_sampling=DEFAULT_SAMPLING,
+        default_sampling=(
+            replace(DEFAULT_SAMPLING, max_tokens=MOST_STEPS_OF_ALL)
+            if checkpoint.flash
+            else DEFAULT_SAMPLING
+        ),
         voices=front_end.voices,
         code_groups=FRAME_WIDTH,
         frame_dtype="float32",
@@ -141,6 +152,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         model,
         front_end,
         limit,
+        text_edge=text_edge,
         prefill_rows=frame_rows(config),
         preparations=Preparations.of(config),
     )
@@ -208,8 +220,12 @@ def _warm_up(engine: MingTalkerEngine, slots: int, limit: int) -> None:
 
     def make_input(rows: int) -> Iterator[InputChunk]:
         """A text of at most so many ids."""
-        message = ConversationMessage("user", (TextPart(WORD * rows),))
-        yield InputChunk(INPUT, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
+        text = WORD * rows
+        tensors: Tensors = {PIECE: np.frombuffer(text.encode(), np.uint8)}
+        if engine.text_edge == INPUT:
+            message = ConversationMessage("user", (TextPart(text),))
+            tensors = to_tensors(Conversation((message,)))
+        yield InputChunk(engine.text_edge, 0, tensors, True, FinishReason.STOP)
 
     room = (limit - OTHER_ROWS) // len(WORD)
     speak(engine, LATENTS, DEFAULT_SAMPLING, slots, room, make_input, options)

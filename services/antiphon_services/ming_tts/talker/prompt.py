@@ -37,7 +37,8 @@ CONTROL = (
 """Every control token of a prompt."""
 
 LEAST_CAP_S, CAP_S_PER_CHARACTER = 2.0, 5818 / 16000
-"""The longest speech of Ming-flash-omni."""
+MOST_STEPS = 200
+"""The longest speech of an utterance in Ming-flash-omni: by its characters, and in steps."""
 
 Floats = npt.NDArray[np.float32]
 Encode = Callable[[str], Sequence[int]]
@@ -116,4 +117,5 @@ def make_prompt(
 def flash_steps(characters: int) -> int:
     """The most steps of speech in Ming-flash-omni, by the number of characters of its text."""
     longest_s = max(LEAST_CAP_S, characters * CAP_S_PER_CHARACTER)
-    return max(1, int(longest_s / (STEP_LATENTS * LATENT_SAMPLES / SAMPLE_RATE_HZ)))
+    steps = int(longest_s / (STEP_LATENTS * LATENT_SAMPLES / SAMPLE_RATE_HZ))
+    return min(max(1, steps), MOST_STEPS)

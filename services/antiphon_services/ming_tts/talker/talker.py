@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,11 +55,11 @@ class LatentDrawn:
 
 @dataclass(frozen=True, slots=True)
 class LatentOutcome:
-    """What came of a turn: its draw, if there was one, and the logits of the stop head float32 [2]
-    at the last of the known frames, if there were some."""
+    """What came of a turn: its draw, if there was one, and the logits of the stop head float32
+    [n, 2] at its known frames, if there were some."""
 
     drawn: LatentDrawn | None = None
-    known_stop: Floats | None = None
+    known_stops: Floats | None = None
 
 
 class MingTalker(FrameDecoder):
@@ -120,7 +121,7 @@ class MingTalker(FrameDecoder):
         known = [part for turn in turns for part in turn.known]
         wanted = [turn.draw for turn in turns if turn.draw is not None]
         arranged = self.arrange([*parts, *known], wanted)
-        rows = [self.rows(each.prompt.held, each.start, each.stop) for each in parts]
+        rows = [self.rows(each.prompt.current, each.start, each.stop) for each in parts]
         rows += [self._known_rows(each) for each in known]
         if wanted:
             slots = on_device([each.slot for each in arranged.filled], self._device)
@@ -129,10 +130,10 @@ class MingTalker(FrameDecoder):
         states, _ = self._decoder.append(joined, arranged.plan)
         stops = linear(states, *self._stop).float().cpu().numpy()
         row = sum(each.stop - each.start for each in parts)
-        known_stops: dict[int, Floats] = {}
+        known_stops: dict[int, list[Floats]] = defaultdict(list)
         for each in known:
+            known_stops[each.slot].append(stops[row : row + len(each.frames)])
             row += len(each.frames)
-            known_stops[each.slot] = stops[row - 1]
         drawn: dict[int, LatentDrawn] = {}
         if wanted:
             count = len(arranged.draws)
@@ -145,7 +146,7 @@ class MingTalker(FrameDecoder):
         return [
             LatentOutcome(
                 drawn[turn.draw.slot] if turn.draw is not None else None,
-                known_stops[turn.known[-1].slot] if turn.known else None,
+                np.concatenate(known_stops[turn.known[0].slot]) if turn.known else None,
             )
             for turn in turns
         ]

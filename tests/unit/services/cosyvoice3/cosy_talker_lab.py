@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.pipelines.cosyvoice3 import CODES, INPUT, PIECE, TALKER, VOICE
+from antiphon.pipelines.cosyvoice3 import CODES, INPUT, TALKER, VOICE
+from antiphon.pipelines.edges import PIECE
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.values.chunk import Tensor
 from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors

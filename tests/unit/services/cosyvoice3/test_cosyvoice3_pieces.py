@@ -13,7 +13,8 @@ import pytest
 
 import tests.equality.cosyvoice3.cosy_cases as cases
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.cosyvoice3 import CODES, INPUT, PIECE, SPEECH_IDS
+from antiphon.pipelines.cosyvoice3 import CODES, INPUT, SPEECH_IDS
+from antiphon.pipelines.edges import PIECE
 from antiphon.runtime.engine import InputChunk
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.growing_text import GrowingText
