@@ -68,7 +68,9 @@ def test_a_long_text_is_one_answer_of_all_its_utterances(lab: TalkerLab) -> None
     np.testing.assert_allclose(frames[: len(first)], first, rtol=0, atol=TOLERANCE)
     assert output.completed is not None
     alone = [lab.speak(replace(ASKED, text=text))[0].completed for text in texts]
-    assert output.completed.input_positions == sum(each.input_positions for each in alone if each)
+    rows = [each.input_positions for each in alone if each]
+    assert output.completed.input_positions == sum(rows)
+    assert min(rows) > 100
 
 
 def test_company_of_long_and_short_texts_changes_nothing(lab: TalkerLab) -> None:
@@ -157,6 +159,17 @@ def test_speech_begins_with_the_first_sentence_and_waits_for_the_next(lab: Talke
     assert output.completed is None
     for chunk in [*some[1:], last]:
         lab.engine.accept(key, chunk)
+    advance(lab.engine, {key: output})
+    np.testing.assert_allclose(latents_of(output), expected, rtol=0, atol=TOLERANCE)
+
+
+def test_pieces_that_come_while_others_are_prepared_are_spoken(lab: TalkerLab) -> None:
+    key, asked = SegmentKey("pieces", 0), Asked(SHORT, seed=3)
+    expected = latents_of(say(lab, (asked, by_size(SHORT, 10_000)))[0])
+    lab.engine.admit(key, lab.settings(asked))
+    for chunk in by_size(SHORT, 1):
+        lab.engine.accept(key, chunk)
+    output = SegmentOutput()
     advance(lab.engine, {key: output})
     np.testing.assert_allclose(latents_of(output), expected, rtol=0, atol=TOLERANCE)
 
