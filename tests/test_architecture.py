@@ -44,6 +44,7 @@ SHARED = (
     "services/antiphon_services/emova",
     "services/antiphon_services/flow",
     "services/antiphon_services/lm",
+    "services/antiphon_services/magvit",
     "services/antiphon_services/stage",
     "services/antiphon_services/text",
     "services/antiphon_services/vllm",

@@ -1,0 +1,109 @@
+"""Image tokens to pixels: MAGVITv2's decoder, with the names of its checkpoint."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.files import CONFIG_FILE, reading
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.transport.device_edge import host_array, on_device
+from antiphon.values.chunk import Tensor as Array
+from antiphon_services.magvit.image_layers import (
+    DoubledPixels,
+    MiddlePixels,
+    PixelLevel,
+    codebook_vectors,
+    group_norm,
+    same_convolution,
+)
+from antiphon_services.magvit.image_sizes import (
+    IMAGE_BITS,
+    MOST_SIDE_TOKENS,
+    PixelSizes,
+)
+
+PREFIX = "decoder."
+CHANNELS = 3
+
+
+class ImageDecoderModule(nn.Module):
+    """The tensors below `decoder.`."""
+
+    def __init__(self, sizes: PixelSizes) -> None:
+        super().__init__()
+        widest, narrowest = sizes.levels[-1][0], sizes.levels[0][-1]
+        self.post_quant_conv = nn.Conv2d(IMAGE_BITS, IMAGE_BITS, 1)
+        self.conv_in = same_convolution(IMAGE_BITS, widest)
+        self.mid = MiddlePixels(widest)
+        self.up = nn.ModuleList(
+            PixelLevel(widths, DoubledPixels if level else None, "upsample")
+            for level, widths in enumerate(sizes.levels)
+        )
+        self.norm_out = group_norm(narrowest)
+        self.conv_out = same_convolution(narrowest, CHANNELS)
+
+    def forward(self, latents: Tensor) -> Tensor:
+        """Pixels [1, 3, scale * rows, scale * columns] of latents [1, bits, rows, columns]."""
+        x = self.mid(self.conv_in(self.post_quant_conv(latents)))
+        for level in reversed(self.up):
+            x = level(x)
+        out: Tensor = self.conv_out(silu(self.norm_out(x)))
+        return out
+
+
+class ImageDecoder:
+    """Draws square images."""
+
+    def __init__(self, module: ImageDecoderModule, sizes: PixelSizes) -> None:
+        self._module = module
+        self.scale = sizes.scale
+        """Pixels of a token's side."""
+
+    @torch.inference_mode()
+    def pixels(self, ids: Array) -> Array:
+        """uint8 [side, side, 3], red, green and blue, of ids uint16 [n] in rows of `side_of` n.
+
+        The ids are below `IMAGE_ENTRIES`. Values are rounded down, as the vendor's are.
+        """
+        shares = ((self.values(ids) + 1.0) / 2.0).clamp(0.0, 1.0) * 255.0
+        return host_array(shares.permute(1, 2, 0).to(torch.uint8))
+
+    @torch.inference_mode()
+    def values(self, ids: Array) -> Tensor:
+        """float32 [3, side, side]: from -1, which is black, to 1, and somewhat beyond."""
+        side = side_of(len(ids))
+        weight = self._module.conv_in.weight
+        rows = codebook_vectors(on_device(ids.astype("int64"), weight.device), IMAGE_BITS)
+        latents = rows.to(weight.dtype).T.reshape(1, IMAGE_BITS, side, side)
+        made: Tensor = self._module(latents)[0].float()
+        return made
+
+
+def side_of(count: int) -> int:
+    """Return the tokens of a side of a square image with `count` tokens.
+
+    Raises `InvalidArgument` for another number, and above `MOST_SIDE_TOKENS`.
+    """
+    side = math.isqrt(count)
+    if not count or side * side != count or side > MOST_SIDE_TOKENS:
+        raise InvalidArgument(
+            f"{count} image tokens are no square image; give {MOST_SIDE_TOKENS}² = "
+            f"{MOST_SIDE_TOKENS**2} or a smaller square number"
+        )
+    return side
+
+
+def load_image_decoder(
+    weights: Weights, *, dtype: torch.dtype, device: torch.device
+) -> ImageDecoder:
+    """Load the decoder of the released directory. Raises `FailedPrecondition`."""
+    with reading(weights.folder / CONFIG_FILE):
+        sizes = PixelSizes.read(weights, f"{PREFIX}up.")
+    module = load_submodule(ImageDecoderModule, sizes, PREFIX, weights, dtype=dtype, device=device)
+    return ImageDecoder(module, sizes)

@@ -1,0 +1,138 @@
+"""What both networks of MAGVITv2 consist of; everything is [1, channels, rows, columns]."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, pad, silu
+
+GROUPS = 32
+"""Of each norm."""
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """Return a norm over groups of channels and the whole image."""
+    return nn.GroupNorm(GROUPS, channels, eps=1e-6)
+
+
+def same_convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    """Return a convolution over nine neighbours that keeps rows and columns."""
+    return nn.Conv2d(inputs, outputs, 3, padding=1)
+
+
+class ResidualPixels(nn.Module):
+    """Two convolutions, each after a norm, added to the input."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm1 = group_norm(inputs)
+        self.conv1 = same_convolution(inputs, outputs)
+        self.norm2 = group_norm(outputs)
+        self.conv2 = same_convolution(outputs, outputs)
+        self.nin_shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum, with as many channels as outputs."""
+        made = self.conv2(silu(self.norm2(self.conv1(silu(self.norm1(x))))))
+        sum_: Tensor = (x if self.nin_shortcut is None else self.nin_shortcut(x)) + made
+        return sum_
+
+
+class PixelAttention(nn.Module):
+    """Attention of one head over all pixels, added to the input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = group_norm(channels)
+        self.q = nn.Conv2d(channels, channels, 1)
+        self.k = nn.Conv2d(channels, channels, 1)
+        self.v = nn.Conv2d(channels, channels, 1)
+        self.proj_out = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum."""
+        normed = self.norm(x)
+        query, key, value = (made(normed).flatten(2) for made in (self.q, self.k, self.v))
+        scores = query.transpose(1, 2) @ key * x.shape[1] ** -0.5
+        made = (value @ scores.softmax(2).transpose(1, 2)).view(x.shape)
+        sum_: Tensor = x + self.proj_out(made)
+        return sum_
+
+
+class MiddlePixels(nn.Module):
+    """The layers at the lowest resolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.block_1 = ResidualPixels(channels, channels)
+        self.attn_1 = PixelAttention(channels)
+        self.block_2 = ResidualPixels(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layers."""
+        out: Tensor = self.block_2(self.attn_1(self.block_1(x)))
+        return out
+
+
+class HalvedPixels(nn.Module):
+    """Halves rows and columns."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pad after the last row and column, and convolve."""
+        out: Tensor = self.conv(pad(x, (0, 1, 0, 1)))
+        return out
+
+
+class DoubledPixels(nn.Module):
+    """Doubles rows and columns."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = same_convolution(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Repeat rows and columns, and convolve."""
+        out: Tensor = self.conv(interpolate(x, scale_factor=2.0, mode="nearest"))
+        return out
+
+
+class PixelLevel(nn.Module):
+    """Blocks at one resolution, then a change of the resolution unless it is the last level."""
+
+    def __init__(self, widths: tuple[int, ...], change: type[nn.Module] | None, name: str) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(
+            ResidualPixels(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)
+        )
+        self._change = name if change else ""
+        if change is not None:
+            setattr(self, name, change(widths[-1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the blocks, and change the resolution."""
+        for block in self.block:
+            x = block(x)
+        if self._change:
+            x = getattr(self, self._change)(x)
+        return x
+
+
+def codebook_vectors(ids: Tensor, bits: int) -> Tensor:
+    """[n, bits] of ids int64 [n]: 1 for a set bit and -1 for another, the highest bit first."""
+    return (ids[:, None] >> _shifts(bits, ids.device) & 1) * 2.0 - 1.0
+
+
+def codebook_ids(vectors: Tensor) -> Tensor:
+    """int64 [n] of vectors [n, bits]: a positive number sets its bit."""
+    bits = vectors.shape[1]
+    return ((vectors > 0).long() << _shifts(bits, vectors.device)).sum(1)
+
+
+def _shifts(bits: int, device: torch.device) -> Tensor:
+    return torch.arange(bits - 1, -1, -1, device=device)

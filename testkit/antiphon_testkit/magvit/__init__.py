@@ -1,0 +1,1 @@
+"""Tiny MAGVITv2 networks."""
