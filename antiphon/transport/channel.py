@@ -3,16 +3,20 @@
 gRPC's message size limit is off: its default of 4 MiB is less than the hidden rows of 30 s of
 audio. Sizes are bounded per session instead.
 
-Keepalive detects a peer that is stopped (SIGSTOP) or whose host vanished within `KEEPALIVE_TIME_MS`
-+ `PING_TIMEOUT_MS`. A process killed on a live host is detected at once. gRPC's own threads answer
-pings, so a busy event loop or GIL of the peer does not matter. The gateway's health checks detect
-more kinds of failure, and sooner. They also tolerate a pause of the whole machine. gRPC's timer
-does not: it expires before the answer in the socket is read. So pings get the longer timeout.
+Keepalive detects a peer that is stopped (SIGSTOP) or whose host vanished: a server within
+`KEEPALIVE_TIME_MS` + `PING_TIMEOUT_MS`, a client within `WATCHED_KEEPALIVE_MS` + `PING_TIMEOUT_MS`.
+A process killed on a live host is detected at once. gRPC's own threads answer pings, so a busy
+event loop or GIL of the peer does not matter. The gateway's health checks detect more kinds of
+failure, and sooner. They also tolerate a pause of the whole machine. gRPC's timer does not: it
+expires before the answer in the socket is read. So pings get the longer timeout.
 """
 
 from __future__ import annotations
 
 KEEPALIVE_TIME_MS = 1000
+# Where a peer is watched by other means, too: the gateway has its stages' reports and its probes,
+# and a stage's session ends with the other stages'. Pings are half of what an idle fleet costs.
+WATCHED_KEEPALIVE_MS = 5000
 # Ping timeout; longer than a busy machine may pause. This gRPC ignores grpc.keepalive_timeout_ms in
 # favour of the timeout of any ping, which is a minute by default.
 PING_TIMEOUT_MS = 5000
@@ -38,7 +42,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    *_MESSAGE_OPTIONS,
+    *{**dict(_MESSAGE_OPTIONS), "grpc.keepalive_time_ms": WATCHED_KEEPALIVE_MS}.items(),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
     # Do not close connections of peers that ping faster than this.

@@ -102,7 +102,7 @@ class StageServiceServicer(object):
 
     def WatchLoad(self, request, context):
         """How loaded this process is: once at the start, then on every change, at most every 100 ms,
-        and at least every second. The stream ends when the stage stops.
+        and at least every half second, as a sign of life. The stream ends when the stage stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

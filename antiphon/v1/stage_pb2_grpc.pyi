@@ -59,7 +59,7 @@ class StageServiceStub:
         antiphon.v1.stage_pb2.StageLoad,
     ]
     """How loaded this process is: once at the start, then on every change, at most every 100 ms,
-    and at least every second. The stream ends when the stage stops.
+    and at least every half second, as a sign of life. The stream ends when the stage stops.
     """
 
 class StageServiceAsyncStub:
@@ -102,7 +102,7 @@ class StageServiceAsyncStub:
         antiphon.v1.stage_pb2.StageLoad,
     ]
     """How loaded this process is: once at the start, then on every change, at most every 100 ms,
-    and at least every second. The stream ends when the stage stops.
+    and at least every half second, as a sign of life. The stream ends when the stage stops.
     """
 
 class StageServiceServicer(metaclass=abc.ABCMeta):
@@ -155,7 +155,7 @@ class StageServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[antiphon.v1.stage_pb2.StageLoad], collections.abc.AsyncIterator[antiphon.v1.stage_pb2.StageLoad]]:
         """How loaded this process is: once at the start, then on every change, at most every 100 ms,
-        and at least every second. The stream ends when the stage stops.
+        and at least every half second, as a sign of life. The stream ends when the stage stops.
         """
 
 def add_StageServiceServicer_to_server(servicer: StageServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

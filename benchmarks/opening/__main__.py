@@ -36,20 +36,26 @@ FRAMES = 2
 
 
 class Fleet:
-    """A gateway and its stages, of one checkout."""
+    """A gateway and its stages, of one checkout. `settings` are the gateway's, as `gateway_config`
+    names them."""
 
-    def __init__(self, checkout: Path, slots: int) -> None:
+    def __init__(self, checkout: Path, slots: int, **settings: float) -> None:
         self._checkout = checkout
         self._processes: dict[str, subprocess.Popen[str]] = {}
         try:
             for role in PIPELINE.roles:
                 self._start(role, "stage", role, str(slots), str(FRAMES))
             stages = {role: self._line(role) for role in PIPELINE.roles}
-            self._start("gateway", "gateway", json.dumps(stages))
+            self._start("gateway", "gateway", json.dumps(stages), json.dumps(settings))
             self.addresses: dict[str, str] = json.loads(self._line("gateway"))
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes, by role; the gateway's by its name."""
+        return {name: each.pid for name, each in self._processes.items()}
 
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds of each process so far, and of the client's, which is this one."""

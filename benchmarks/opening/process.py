@@ -1,8 +1,8 @@
 """One process of the benchmark, of the checkout that `PYTHONPATH` names.
 
 `python -P process.py stage ROLE SLOTS FRAMES` prints its address, `python -P process.py gateway
-STAGES` (JSON: addresses by role) prints a JSON object with `http` and `grpc` when it is ready. Both
-serve until stdin ends.
+STAGES SETTINGS` (JSON: addresses by role, and the gateway's settings) prints a JSON object with
+`http` and `grpc` when it is ready. Both serve until stdin ends.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ async def serve_stage(role: str, slots: int, frames: int) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-async def serve_gateway(stages: dict[str, str]) -> None:
+async def serve_gateway(stages: dict[str, str], settings: dict[str, float]) -> None:
     """A gateway that admits every call at once."""
     from antiphon_gateway.server import Gateway
 
-    config = gateway_config(
-        http_listen="127.0.0.1:0",
-        grpc_listen="127.0.0.1:0",
-        max_calls=MOST,
-        max_waiting=MOST,
-        max_connections=MOST,
-        queue_timeout_s=WAIT_S,
-        probe_timeout_s=60.0,
-    )
+    given = {
+        "http_listen": "127.0.0.1:0",
+        "grpc_listen": "127.0.0.1:0",
+        "max_calls": MOST,
+        "max_waiting": MOST,
+        "max_connections": MOST,
+        "queue_timeout_s": WAIT_S,
+        "probe_timeout_s": 60.0,
+    }
+    config = gateway_config(**{**given, **settings})
     reached = {role: StageConfig(addresses=(each,)) for role, each in stages.items()}
     async with Gateway(Deployment(stages=reached, gateway=config)) as gateway:
         await gateway.wait_ready()
@@ -60,4 +61,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "stage":
         run(serve_stage(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
     else:
-        run(serve_gateway(json.loads(sys.argv[2])))
+        run(serve_gateway(json.loads(sys.argv[2]), json.loads(sys.argv[3])))

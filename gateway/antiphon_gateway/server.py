@@ -147,7 +147,7 @@ class Gateway:
         # Answers that nobody makes any more, but that clients have not taken yet.
         left_s = max(SHUTDOWN_GRACE_S, drained_at - loop.time())
         self._http.config.timeout_graceful_shutdown = math.ceil(left_s)
-        self._http.should_exit = True
+        self._http.end()
         await self._grpc.stop(SHUTDOWN_GRACE_S)
         hurried = asyncio.create_task(self.calls.wait_hurried())
         await asyncio.wait((serving, hurried), return_when=asyncio.FIRST_COMPLETED)

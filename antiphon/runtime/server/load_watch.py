@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-# Shortest and longest interval between two reports to one watcher.
+# Shortest and longest interval between two reports to one watcher. They are signs of life: the
+# longest is less than the gateway's default `probe_interval_s`, so an idle stage is not probed.
 SHORTEST_S = 0.1
-LONGEST_S = 1.0
+LONGEST_S = 0.45
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,13 @@ class LoadWatch:
         try:
             while not self._closed.is_set():
                 touched.clear()
-                load = self._read()
-                if load != reported or loop.time() >= reported_at + self._longest_s:
+                load, read_at = self._read(), loop.time()
+                if load != reported or read_at >= reported_at + self._longest_s:
                     yield load
-                    reported, reported_at = load, loop.time()
-                await _wait(self._closed, self._shortest_s)
+                    reported, reported_at = load, read_at
                 await _wait(touched, reported_at + self._longest_s - loop.time())
+                if touched.is_set():
+                    await _wait(self._closed, read_at + self._shortest_s - loop.time())
         finally:
             self._watchers.discard(touched)
 

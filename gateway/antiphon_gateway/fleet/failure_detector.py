@@ -33,6 +33,28 @@ class Liveness(Enum):
     """What runs on it ends."""
 
 
+class ProbeSchedule:
+    """When a stage is probed: after `interval_s` in which it has reported no load, or is not ready;
+    else once in the time for which reports excuse a missing answer."""
+
+    def __init__(self, interval_s: float, timeout_s: float) -> None:
+        self._interval_s = interval_s
+        self._confirm_s = REPORTS_EXCUSE * timeout_s
+        self._confirmed_at: float | None = None
+
+    def confirmed(self, now: float) -> None:
+        """A probe was answered, and its answer agrees with what the stage says by itself."""
+        self._confirmed_at = now
+
+    def left_s(self, now: float, reported_at: float, *, ready: bool) -> float:
+        """Seconds until it has to be decided again; 0: a probe is due.
+
+        `reported_at` is when the latest report of its load was read.
+        """
+        is_confirmed = self._confirmed_at is not None and now < self._confirmed_at + self._confirm_s
+        return max(0.0, reported_at + self._interval_s - now) if ready and is_confirmed else 0.0
+
+
 class FailureDetector:
     """Judges one stage by its probes and signs of life.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
@@ -17,7 +19,7 @@ import grpc
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Unavailable
-from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.transport.channel import CHANNEL_OPTIONS, WATCHED_KEEPALIVE_MS
 from antiphon.transport.mutual_tls import ServiceTls, open_channel
 from antiphon.v1 import stage_pb2
 from antiphon.wire.status import is_typed
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gateway.stages")
 
+STREAM_WINDOW_BYTES = 1 << 20
 CLOSING_S = 5.0
 """For what still runs on a connection that was given up."""
 Lost = Callable[[Unavailable], None]
@@ -67,6 +70,8 @@ class Replica:
         self.reported: stage_pb2.StageLoad | None = None
         # Messages of its sessions, and reports of its load, that were read as they came.
         self.outputs = self.reports = 0
+        # When the latest report of its load was read, as `time.monotonic` has it.
+        self.reported_at = -math.inf
         self.description: stage_pb2.DescribeResponse | None = None
         # Its latest description, kept while it is down.
         self.told: stage_pb2.DescribeResponse | None = None
@@ -235,7 +240,9 @@ class Replica:
         """Apply a report of the load, or note that there are no reports."""
         drained, busy = self.draining, self.busy
         self.reported = load
-        self.reports += load is not None
+        if load is not None:
+            self.reports += 1
+            self.reported_at = time.monotonic()
         if drained != self.draining or busy != self.busy:
             self._tell()
 
@@ -271,5 +278,9 @@ class Replica:
 def _channel_options(reconnect_s: float) -> list[tuple[str, int]]:
     """The common options, with the deployment's pause between attempts to connect."""
     options = dict(CHANNEL_OPTIONS)
+    options["grpc.keepalive_time_ms"] = WATCHED_KEEPALIVE_MS
+    # Without probes of the bandwidth, which answer each message, a stream has a constant window.
+    options["grpc.http2.bdp_probe"] = 0
+    options["grpc.http2.lookahead_bytes"] = STREAM_WINDOW_BYTES
     options["grpc.max_reconnect_backoff_ms"] = max(100, round(reconnect_s * 1000))
     return list(options.items())

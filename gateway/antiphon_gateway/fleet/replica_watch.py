@@ -5,8 +5,10 @@ Three signals determine whether the process is serving:
 * the health stream: SERVING or not, as reported by the stage;
 * the connection: gRPC's keepalive pings detect a stopped or lost process
   (`antiphon.transport.channel`), and end its streams;
-* a probe, a unary health check every `probe_interval_s`. A process with a blocked event loop or
-  interpreter answers pings, but not the probe. A stage that neither answers a probe nor sends
+* a probe, a unary health check if the stage has reported no load for `probe_interval_s`. A process
+  with a blocked event loop or interpreter answers pings, but sends no reports and answers no probe.
+  Reports do not show that messages to the stage arrive, so a stage that reports is probed, too, but
+  rarely. A stage that neither answers a probe nor sends
   anything else for `probe_timeout_s` gets no new requests. After the same time again, its running
   requests end, and the connection is closed, because it may be the cause. The rule is in
   `antiphon_gateway.fleet.failure_detector`. A health stream that is silent, or contradicts two
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable
 
@@ -30,7 +33,12 @@ from antiphon.v1 import stage_pb2
 from antiphon.wire.checksum import intact, undamaged
 from antiphon.wire.status import is_typed, said_by
 from antiphon_gateway.fleet.cpu_pressure import CpuPressure
-from antiphon_gateway.fleet.failure_detector import MISSES_TO_LOSE, FailureDetector, Liveness
+from antiphon_gateway.fleet.failure_detector import (
+    MISSES_TO_LOSE,
+    FailureDetector,
+    Liveness,
+    ProbeSchedule,
+)
 from antiphon_gateway.fleet.replica import Replica
 
 log = logging.getLogger("gateway.stages")
@@ -38,7 +46,7 @@ log = logging.getLogger("gateway.stages")
 DESCRIBE_TIMEOUT_S = 5.0
 CONTRADICTIONS_TO_DOUBT = 2
 LOAD_SILENT_S = 10.0
-"""A stage tells its load every second."""
+"""A stage reports its load much more often, whether it changes or not."""
 WORTH_A_WORD_S = 0.5
 """An event loop this late is logged."""
 Serving = health_pb2.HealthCheckResponse.ServingStatus
@@ -149,18 +157,28 @@ class ReplicaWatch:
             await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _probe(self) -> None:
-        """Probe at intervals, and compare the answers with the health stream.
+        """Probe a silent stage at intervals and others rarely, and compare the answers with the
+        health stream.
 
         Raises `Unavailable` if the stage is lost, or contradicts its stream.
         """
-        detector = FailureDetector(self._config.health.probe_timeout_s)
+        health = self._config.health
+        detector = FailureDetector(health.probe_timeout_s)
         contradictions = 0
+        schedule = ProbeSchedule(health.probe_interval_s, health.probe_timeout_s)
+        wait_s = health.probe_interval_s
         while True:
-            await asyncio.sleep(self._config.health.probe_interval_s)
+            await asyncio.sleep(wait_s)
             if self._replica.channel.get_state() is not grpc.ChannelConnectivity.READY:
                 # The stream is waiting for a connection, or breaks now.
                 detector.answered()
+                wait_s = health.probe_interval_s
                 continue
+            now, replica = time.monotonic(), self._replica
+            wait_s = schedule.left_s(now, replica.reported_at, ready=replica.ready)
+            if wait_s:
+                continue
+            wait_s = health.probe_interval_s
             serves = await self._ask(detector)
             if serves is None:
                 continue
@@ -168,6 +186,8 @@ class ReplicaWatch:
             contradictions = contradictions + 1 if serves != self._says_serving else 0
             if contradictions >= CONTRADICTIONS_TO_DOUBT:
                 raise Unavailable("its health stream says otherwise than its probes")
+            if not contradictions:
+                schedule.confirmed(time.monotonic())
 
     async def _ask(self, detector: FailureDetector) -> bool | None:
         """Probe until an answer arrives, and return whether it is SERVING, or None if a probe

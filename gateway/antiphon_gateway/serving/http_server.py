@@ -17,6 +17,8 @@ from antiphon.transport.listening import listen_sockets
 from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
 from antiphon_gateway.serving.accepting import accept_connections, start_connection
 
+DATE_S = 1.0
+"""Between two dates of responses."""
 SHUTDOWN_GRACE_S = 1.0
 """How long an answer that is over may take to leave, when the gateway stops."""
 
@@ -52,6 +54,19 @@ class HttpServer(uvicorn.Server):
         self._tls = tls
         self._handshake_s = handshake_s
         self._accepting: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """End `serve`."""
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """Wait for the end. uvicorn looks for it ten times a second, and sets the date once."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_S):
+                    await self._ended.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve at these sockets; uvicorn itself gives a client a minute for its handshake."""

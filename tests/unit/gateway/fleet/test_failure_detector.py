@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from antiphon.deployment.gateway_config import HealthConfig
+from antiphon.runtime.server.load_watch import LONGEST_S
 from antiphon_gateway.fleet.failure_detector import (
     MISSES_TO_LOSE,
     REPORTS_EXCUSE,
@@ -13,6 +15,7 @@ from antiphon_gateway.fleet.failure_detector import (
     STARVED_WEIGHT,
     FailureDetector,
     Liveness,
+    ProbeSchedule,
 )
 
 TIMEOUT_S = 1.5
@@ -119,3 +122,41 @@ def test_probes_that_fail_are_misses_and_an_answer_forgets_them() -> None:
     assert detector.failed() is SUSPECTED
     assert detector.failed() is LOST
     assert detector.misses == MISSES_TO_LOSE
+
+
+INTERVAL_S = HealthConfig().probe_interval_s
+
+
+def probes_in(seconds: float, report_every_s: float, *, ready: bool = True) -> int:
+    """Of a stage that answers each probe at once."""
+    schedule = ProbeSchedule(INTERVAL_S, TIMEOUT_S)
+    now, wait_s, probes = 0.0, INTERVAL_S, 0
+    while (now := now + wait_s) < seconds:
+        reported_at = now // report_every_s * report_every_s
+        wait_s = schedule.left_s(now, reported_at, ready=ready)
+        if not wait_s:
+            probes += 1
+            schedule.confirmed(now)
+            wait_s = INTERVAL_S
+    return probes
+
+
+def test_idle_stage_that_reports_its_load_is_hardly_probed() -> None:
+    assert probes_in(600.0, LONGEST_S) <= 600 / (REPORTS_EXCUSE * TIMEOUT_S)
+
+
+def test_stage_that_reports_nothing_or_is_not_ready_is_probed_at_intervals() -> None:
+    assert probes_in(60.0, 3600.0) == 60 / INTERVAL_S - 1
+    assert probes_in(60.0, LONGEST_S, ready=False) == 60 / INTERVAL_S - 1
+
+
+def test_probe_is_due_as_soon_as_a_report_is_late() -> None:
+    schedule = ProbeSchedule(INTERVAL_S, TIMEOUT_S)
+    schedule.confirmed(10.0)
+    assert schedule.left_s(10.4, 10.0, ready=True) == pytest.approx(0.1)
+    assert schedule.left_s(10.5, 10.0, ready=True) == 0
+
+
+def test_stage_whose_answer_contradicts_it_is_probed_again() -> None:
+    schedule = ProbeSchedule(INTERVAL_S, TIMEOUT_S)
+    assert schedule.left_s(10.0, 10.0, ready=True) == 0

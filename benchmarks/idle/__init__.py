@@ -1,0 +1,1 @@
+"""What a fleet costs that has nothing to do."""
