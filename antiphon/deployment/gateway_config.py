@@ -213,9 +213,9 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     # How often a replica that is down is tried again.
     reconnect_s: Seconds = 1.0
-    # After how long without a report of its load a replica is probed, and how long it may then neither
-    # answer nor send anything else while the gateway runs. After one such silence it gets no new
-    # requests, after two its calls end.
+    # A replica is probed after so long without a report of its load. Then it may neither answer nor
+    # send anything else for the timeout while the gateway runs. After one such silence it gets no
+    # new requests, after two its calls end.
     probe_interval_s: Seconds = 0.5
     probe_timeout_s: Seconds = 1.5
     # A replica on which so many sessions have failed in a row gets none for a while, twice as long
