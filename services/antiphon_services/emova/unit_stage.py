@@ -1,0 +1,115 @@
+"""Builds a stage that speaks the units of EMOVA's speech tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import Internal
+from antiphon.pipelines.files import CONFIG_FILE, read_config
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.values.options import Option
+from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.emova.synthesizer import (
+    MOST_UNITS,
+    SAMPLE_RATE_HZ,
+    load_synthesizer,
+    read_styles,
+)
+from antiphon_services.emova.unit_decoder_sizes import UNIT_ENTRIES
+from antiphon_services.emova.unit_engine import UnitEngine, UnitStyles
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.stage.config_fields import ConfigPart, check_fields, names
+from antiphon_services.stage.engines import (
+    TORCH,
+    check_device,
+    context_limit,
+    refuse_fused,
+    require_torch,
+)
+from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.vocoder.audio_segment import VocoderEdges
+from antiphon_services.vocoder.stage import NO_SAMPLING
+
+UNIT_TYPE = "40ms_multilingual_8888_xujing_cosyvoice_FT"
+UNIT_DECODER_CONFIG = ConfigPart(
+    "",
+    computed=names("u2s_style2idx"),
+    only={"u2s_unit_type": (None, UNIT_TYPE)},
+    # Tensors state the sizes of the table of styles; the encoder reads recordings.
+    idle=names("u2s_num_styles u2s_dim_styles s2u_unit_type"),
+)
+"""What the stage does with the fields of the speech tokenizer's `config.json`."""
+
+NEUTRAL = "gender-female_emotion-neutral_speed-normal_pitch-normal"
+"""The style of requests without one, if the checkpoint has it; else its first."""
+WARM_UP_UNITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTerms:
+    """A family's names: the stage's role, its edges, and the option that chooses a style."""
+
+    role: str
+    edges: VocoderEdges
+    style: Option
+
+
+def unit_stage(
+    terms: UnitTerms,
+    model_dir: Path,
+    tokenizer_dir: Path,
+    config: StageConfig,
+    parts: Sequence[ConfigPart] = (UNIT_DECODER_CONFIG,),
+) -> LoadedStage:
+    """Load the stage from the directory of the speech tokenizer.
+
+    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
+    checkpoint does not fit together.
+    """
+    require_torch(terms.role, config)
+    refuse_fused(terms.role, config)
+    check_device(config)
+    told, weights = read_config(tokenizer_dir), Weights(tokenizer_dir)
+    check_fields(tokenizer_dir / CONFIG_FILE, told, parts)
+    synthesizer, count = load_synthesizer(
+        weights, dtype=compute_dtype(terms.role, config), device=torch.device(config.device)
+    )
+    numbers = read_styles(weights, told, count)
+    styles = UnitStyles(
+        numbers, terms.style.name, NEUTRAL if NEUTRAL in numbers else next(iter(numbers))
+    )
+    limit = context_limit(terms.role, config, MOST_UNITS)
+    engine = UnitEngine(
+        synthesizer, styles, terms.edges, terms.role, context_limit=limit, slots=config.slots
+    )
+    _warm_up(engine, terms.edges, min(WARM_UP_UNITS, limit))
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(tokenizer_dir),
+        engine=TORCH,
+        default_sampling=NO_SAMPLING,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        code_groups=1,
+        code_entries=UNIT_ENTRIES,
+        context_limit=limit,
+        options=(replace(terms.style, choices=tuple(numbers)),),
+    )
+    return LoadedStage(engine, facts)
+
+
+def _warm_up(engine: UnitEngine, edges: VocoderEdges, count: int) -> None:
+    """Speak so many units, so that no request pays for what happens once."""
+    key = SegmentKey("warm-up", 0)
+    engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({edges.audio})))
+    units = {edges.frames: np.arange(count, dtype=np.uint16)}
+    engine.accept(key, InputChunk(edges.frames, 0, units, True, FinishReason.STOP))
+    for failed in run_to_the_end(engine, [key]):
+        raise Internal(f"warm-up: {failed.error}")

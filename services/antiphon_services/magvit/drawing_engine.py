@@ -1,0 +1,133 @@
+"""The engine of a stage that draws images: a PNG file of the image tokens of each segment.
+
+An image is drawn once all its tokens have come, one image a step, the longest waiting first. Every
+image is computed by itself. A fault fails its segment and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from antiphon.errors import InvalidArgument, ResourceExhausted
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
+from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon.wire.images import image_parts
+from antiphon_services.magvit.image_decoder import ImageDecoder
+from antiphon_services.magvit.image_sizes import IMAGE_ENTRIES
+from antiphon_services.stage.isolation import alone
+from antiphon_services.vocoder.whole_ids import WholeIds
+
+
+@dataclass(frozen=True, slots=True)
+class DrawingTerms:
+    """A family's names: the stage's role, the edge of its tokens, and that of its images."""
+
+    role: str
+    tokens: str
+    image: str
+
+
+@dataclass(slots=True)
+class Drawing:
+    """An admitted segment; its image is `wanted` if the edge has a destination."""
+
+    tokens: WholeIds
+    wanted: bool
+    drawn: int = 0
+    ended: bool = False
+
+    @property
+    def can_step(self) -> bool:
+        """Whether all tokens have come, and the end has not left."""
+        return not self.ended and self.tokens.finish_reason is not None
+
+    def fail(self) -> None:
+        """Mark the segment as ended."""
+        self.ended = True
+
+
+class DrawingEngine:
+    """Implements `antiphon.runtime.engine.Engine`: image tokens in, images out.
+
+    `context_limit` is the most tokens of a segment, `slots` the most segments.
+    """
+
+    def __init__(
+        self, decoder: ImageDecoder, terms: DrawingTerms, *, context_limit: int, slots: int
+    ) -> None:
+        self._decoder, self._terms = decoder, terms
+        self._context_limit, self._slots = context_limit, slots
+        self._drawings: dict[SegmentKey, Drawing] = {}
+        # Segments that can step, the longest waiting first.
+        self._ready: dict[SegmentKey, None] = {}
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Raises `ResourceExhausted` when all slots are taken."""
+        terms = self._terms
+        if len(self._drawings) == self._slots:
+            raise ResourceExhausted(f"{terms.role} has {self._slots} slots, and all are taken")
+        tokens = WholeIds(terms.tokens, IMAGE_ENTRIES, self._context_limit)
+        self._drawings[key] = Drawing(tokens, terms.image in settings.outputs)
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Check and queue tokens. Raises `DataLoss` or `InvalidArgument`."""
+        drawing = self._drawings[key]
+        drawing.tokens.accept(chunk)
+        if drawing.can_step:
+            self._ready[key] = None
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """The edge of tokens, or None once all have come."""
+        return None if self._drawings[key].can_step else self._terms.tokens
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        drawing = self._drawings[key]
+        return Completed(key, FinishReason.CANCELLED, drawing.tokens.count, drawing.drawn)
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget the segment."""
+        del self._drawings[key]
+        self._ready.pop(key, None)
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Draw the image that has waited longest."""
+        events: list[EngineEvent] = []
+        key = next((key for key in self._ready if key not in held), None)
+        if key is not None:
+            del self._ready[key]
+            drawing = self._drawings[key]
+            with alone(key, events, drawing.fail):
+                events += self._draw(key, drawing)
+        return events
+
+    def _draw(self, key: SegmentKey, drawing: Drawing) -> list[EngineEvent]:
+        tokens, edge = drawing.tokens, self._terms.image
+        assert tokens.finish_reason is not None
+        events: list[EngineEvent] = []
+        if drawing.wanted and tokens.count:
+            data, row = image_parts(self._file(tokens), tokens.count)
+            drawing.drawn = 1
+            events = [
+                Emitted(key, edge, 0, data),
+                Emitted(key, edge, 0, row, tokens.finish_reason),
+            ]
+        elif drawing.wanted:
+            events = [Emitted(key, edge, 0, finish_reason=tokens.finish_reason)]
+        drawing.ended = True
+        return [*events, Completed(key, tokens.finish_reason, tokens.count, drawing.drawn)]
+
+    def _file(self, tokens: WholeIds) -> bytes:
+        """A PNG file of the tokens' image. An error about their number names the edge."""
+        # Not at the top: without pillow, the stage refuses to load with a remedy.
+        from antiphon_services.magvit.square_pixels import png_file
+
+        try:
+            return png_file(self._decoder.pixels(tokens.ids))
+        except InvalidArgument as error:
+            message = f"{tokens.edge}: {error}"
+            raise InvalidArgument(message, field=tokens.edge, edge=tokens.edge) from None
