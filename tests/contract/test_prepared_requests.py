@@ -8,11 +8,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from antiphon.errors import ResourceExhausted
 from antiphon.values.chunk import Tensor
 from antiphon.values.conversation import ConversationMessage, TextPart, from_tensors
+from antiphon.values.options import Option, OptionKind
+from antiphon.wire.options import option_to_proto, option_values_from_proto
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
@@ -20,11 +23,12 @@ from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_gateway.media.vision_in import File
 from antiphon_gateway.orders import preparing
 from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.events import Event
 from benchmarks.hostile import files
-from tests.contract.failing_stages import Failing, failing
-from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
+from tests.contract.failing_stages import ORDER, Failing, check_whole, failing, told_by
+from tests.contract.fake_stages import INPUT_RATE_HZ, ROLES, THINKER
 from tests.contract.replicated_stages import open_replicas
-from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.served_gateway import ServedGateway, serve_gateway, tell_anew
 from tests.contract.slotted_stages import (
     QUEUE,
     Gate,
@@ -117,6 +121,45 @@ async def test_the_whole_order_is_in_each_session_of_an_answer_that_is_continued
         brought = [from_tensors(each.input.tensors) for each in sessions if each.input]
     assert [[each.tobytes() for each in given.images] for given in brought] == [[PNG], [PNG]]
     assert [given.messages for given in brought] == [seen.messages, seen.messages]
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_the_options_are_in_each_session_of_an_answer_that_is_continued(role: str) -> None:
+    """And those of the other stages, whose sessions are new as well."""
+    room, sample = (
+        Option("room", OptionKind.TEXT, choices=("hall", "studio")),
+        Option("sample", OptionKind.AUDIO, sample_rate_hz=8_000, max_s=1.0),
+    )
+    script = Failing(role)
+    counts = dict.fromkeys(ROLES, 2)
+    async with open_replicas(**counts, prepare=failing(role, script)) as replicas:
+        for each in ROLES:
+            for replica in replicas.gateway.fleet[each]:
+                assert replica.description is not None
+                replica.description.options.extend(map(option_to_proto, (room, sample)))
+        tell_anew(replicas.gateway)
+        asked = replace(
+            ORDER, options={"room": "studio", "sample": Recording("options.sample", FILE)}
+        )
+        events: list[Event] = []
+        async with asyncio.timeout(120), replicas.gateway.calls.answer(asked) as segment:
+            async for event in segment:
+                events.append(event)
+                if told_by(role, events):
+                    script.now.set()
+        check_whole(events)
+        sessions = {
+            each: [session for fake in replicas.fakes[each] for session in fake.sessions]
+            for each in ROLES
+        }
+    assert len(sessions[role]) == 2
+    for each in ROLES:
+        given = [option_values_from_proto(session.segment.options) for session in sessions[each]]
+        assert [values["room"] for values in given] == ["studio"] * len(given)
+        recordings = [values["sample"] for values in given]
+        assert all(isinstance(recording, np.ndarray) for recording in recordings)
+        assert len({recording.tobytes() for recording in recordings}) == 1
+        assert len(recordings[0]) > 0
 
 
 async def test_decoding_takes_of_the_time_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
