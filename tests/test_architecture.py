@@ -41,6 +41,7 @@ SHARED = (
     "services/antiphon_services/*.py",
     "services/Dockerfile",
     "services/antiphon_services/clips",
+    "services/antiphon_services/diffusion",
     "services/antiphon_services/emova",
     "services/antiphon_services/flow",
     "services/antiphon_services/lm",

@@ -1,0 +1,207 @@
+"""One step of masked diffusion for several answers in one call of the model.
+
+A step draws an id for each masked position of its range and fixes those with the highest
+confidence (`unmasking_plan.py`). Draws depend only on the answer's seed, the step and the position,
+so an answer does not depend on the answers of the same call, and one that is started again with the
+same seed is the same.
+
+The mask itself is never drawn. The vendors' code would leave such a position masked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+from torch.nn.utils.rnn import pad_sequence
+
+from antiphon.errors import Internal, InvalidArgument
+from antiphon.transport.device_edge import on_device
+from antiphon.values.sampling import Sampling
+from antiphon_services.diffusion.llada import Llada
+from antiphon_services.diffusion.unmasking_plan import UnmaskingStep
+from antiphon_services.lm.sampler import SamplingRows, choose_each, uniform_each
+
+POSITIONS_AT_ONCE = 128
+"""Bounds the memory of a draw: float64 numbers for these positions and all ids."""
+SMALLEST_LOGARITHM = 1e-20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnIds:
+    """The ids that an answer may consist of, and the head's rows for them.
+
+    `weight` [choices, width]; `ids` int64 [choices], or None if choices are ids; `forbidden` bool
+    [choices] are never drawn, but count in the confidence of the others.
+    """
+
+    weight: Tensor
+    ids: Tensor | None = None
+    forbidden: Tensor | None = None
+
+    @classmethod
+    def any_but(cls, model: Llada, mask_id: int) -> Self:
+        """Every id of the vocabulary but the mask."""
+        weight = model.ff_out.weight
+        forbidden = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
+        forbidden[mask_id] = True
+        return cls(weight, None, forbidden)
+
+    @classmethod
+    def only(cls, model: Llada, ids: Sequence[int]) -> Self:
+        """These ids, whose rows are copied."""
+        weight = model.ff_out.weight
+        kept = torch.tensor(ids, device=weight.device)
+        return cls(weight[kept], kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """Classifier-free guidance: logits are u + (scale + 1) * (c - u).
+
+    c are those of the answer's sequence. u are those of a second one with another `prompt`, in
+    which the positions of the answer are masked unless it `sees_answer`.
+    """
+
+    scale: float
+    prompt: Sequence[int]
+    sees_answer: bool = True
+
+
+class MaskedAnswer:
+    """An answer between a prompt and the ids `after` it.
+
+    `ids` int64 [count] are those fixed so far, and `mask_id` elsewhere. Confidence is the
+    probability of the drawn id, at the temperature of `sampling` if `tempered` and at 1 otherwise;
+    a temperature of 0 takes the likeliest id. `sampling.seed` is the key of all draws.
+    Raises `InvalidArgument` if the plan has no step.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        plan: Sequence[UnmaskingStep],
+        drawn: DrawnIds,
+        sampling: Sampling,
+        *,
+        mask_id: int,
+        after: Sequence[int] = (),
+        guidance: Guidance | None = None,
+        tempered: bool = False,
+    ) -> None:
+        if not plan:
+            raise InvalidArgument("plan: the answer needs at least one position")
+        self._plan, self._drawn, self._sampling = tuple(plan), drawn, sampling
+        self._guidance, self._mask_id = guidance, mask_id
+        self._tempered = tempered
+        device = drawn.weight.device
+        self._count = max(step.stop for step in plan)
+        self.ids = torch.full((self._count,), mask_id, device=device)
+        self._masked = self.ids.clone()
+        self._before = torch.tensor(prompt, dtype=torch.int64, device=device)
+        self._after = torch.tensor(after, dtype=torch.int64, device=device)
+        self._unguided = None
+        if guidance is not None:
+            self._unguided = torch.tensor(guidance.prompt, dtype=torch.int64, device=device)
+        self._taken = 0
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps so far."""
+        return self._taken
+
+    @property
+    def steps_due(self) -> int:
+        """Steps of the whole answer."""
+        return len(self._plan)
+
+    @property
+    def done(self) -> bool:
+        """Whether all positions are fixed."""
+        return self._taken == len(self._plan)
+
+    @property
+    def settled(self) -> int:
+        """How many leading positions are final: those of finished blocks."""
+        return self._count if self.done else self._plan[self._taken].start
+
+    def sequences(self) -> list[Tensor]:
+        """Return the sequences of the next step, int64 [length]: the answer's, then that without
+        the prompt, if there is guidance."""
+        made = [torch.cat((self._before, self.ids, self._after))]
+        if self._unguided is not None and self._guidance is not None:
+            answer = self.ids if self._guidance.sees_answer else self._masked
+            made.append(torch.cat((self._unguided, answer, self._after)))
+        return made
+
+    def advance(self, rows: Sequence[Tensor]) -> None:
+        """Take a step with the rows before the head [length, width] of each of `sequences`.
+
+        Raises `Internal` if the logits are not finite.
+        """
+        step, noisy = self._plan[self._taken], self._plan[self._taken].noise > 0
+        within = self.ids[step.start : step.stop] == self._mask_id
+        at = within.nonzero()[:, 0] + step.start
+        keys = uniform_each([self._sampling.seed], [self._taken], self._count * (2 if noisy else 1))
+        numbers = on_device(keys[0], self.ids.device)
+        drawn, confidence = self._draw(rows, at, numbers)
+        if noisy:
+            noise = _gumbel(numbers[self._count :][at])
+            confidence = confidence.clamp(min=SMALLEST_LOGARITHM).log() + step.noise * noise
+        most = confidence.argsort(descending=True, stable=True)[: step.fixed]
+        self.ids[at[most]] = drawn[most]
+        self._taken += 1
+
+    def _draw(self, rows: Sequence[Tensor], at: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids int64 [n] and confidences float64 [n] for positions `at` of the answer."""
+        parts = [self._draw_part(rows, part, numbers) for part in at.split(POSITIONS_AT_ONCE)]
+        ids, confidences = zip(*parts, strict=True)
+        return torch.cat(ids), torch.cat(confidences)
+
+    def _draw_part(
+        self, rows: Sequence[Tensor], at: Tensor, numbers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logits = linear(rows[0][len(self._before) + at], self._drawn.weight).float()
+        if self._unguided is not None and self._guidance is not None:
+            without = linear(rows[1][len(self._unguided) + at], self._drawn.weight).float()
+            logits = without + (self._guidance.scale + 1.0) * (logits - without)
+        settings = SamplingRows.of([self._sampling] * len(at), logits.device)
+        choices, best = choose_each(
+            logits, settings, numbers[at, None], suppressed=self._drawn.forbidden
+        )
+        if not math.isfinite(best.sum().item()):
+            raise Internal(f"step {self._taken}: the logits are not finite")
+        if self._tempered and not self._sampling.greedy:
+            logits = logits / self._sampling.temperature
+        confidence = logits.double().softmax(-1).gather(1, choices[:, None])[:, 0]
+        return choices if self._drawn.ids is None else self._drawn.ids[choices], confidence
+
+
+@torch.no_grad()
+def take_step(model: Llada, answers: Sequence[MaskedAnswer]) -> None:
+    """Take the next step of each answer, none of which is done, in one call of the model.
+
+    The call has two sequences for an answer with guidance, padded to the longest. It costs what a
+    whole forward pass costs; nothing is kept between steps, because every position may change what
+    all others see. Raises `Internal` if the logits of an answer are not finite; the answers before
+    it have taken their step.
+    """
+    sequences = [each.sequences() for each in answers]
+    flat = [ids for of_answer in sequences for ids in of_answer]
+    lengths = torch.tensor([len(ids) for ids in flat], device=flat[0].device)
+    padded = pad_sequence(flat, batch_first=True)
+    seen = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
+    rows = iter(model(padded, None if len({len(ids) for ids in flat}) == 1 else seen))
+    for answer, own in zip(answers, sequences, strict=True):
+        answer.advance([next(rows) for _ in own])
+
+
+def _gumbel(numbers: Tensor) -> Tensor:
+    """Standard Gumbel numbers of numbers in [0, 1), within the limits of MaskGIT's code."""
+    inner = -numbers.clamp(min=SMALLEST_LOGARITHM).log()
+    return -inner.clamp(min=SMALLEST_LOGARITHM).log()
