@@ -89,7 +89,7 @@ class LladaBlock(nn.Module):
 
 def _split(rows: Tensor, heads: int) -> Tensor:
     """[n, length, heads * head_dim] as [n, heads, length, head_dim]."""
-    return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return rows.view(*rows.shape[:2], heads, -1).transpose(1, 2)
 
 
 def _rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

@@ -159,7 +159,9 @@ class MaskedAnswer:
 
     def _draw(self, rows: Sequence[Tensor], at: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids int64 [n] and confidences float64 [n] for positions `at` of the answer."""
-        parts = [self._draw_part(rows, part, numbers) for part in at.split(POSITIONS_AT_ONCE)]
+        parts = [
+            self._draw_part(rows, part, numbers) for part in torch.split(at, POSITIONS_AT_ONCE)
+        ]
         ids, confidences = zip(*parts, strict=True)
         return torch.cat(ids), torch.cat(confidences)
 
