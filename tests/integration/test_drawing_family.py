@@ -242,6 +242,25 @@ async def test_image_is_the_same_and_comes_once_when_its_painter_is_killed(
     assert await failovers(running) == before + 1
 
 
+async def test_image_comes_once_when_the_gateway_is_killed(
+    running: Running, tmp_path: Path
+) -> None:
+    until = tmp_path / "go on"
+    async with antiphon.AsyncClient(running.grpc_address) as client:
+        generation = client.generate(PROMPT, temperature=1, options={"until": str(until)})
+        events: list[antiphon.Event] = []
+        async for event in generation:
+            events.append(event)
+            if isinstance(event, antiphon.StepProgress) and not until.exists():
+                running.processes["gateway"].kill()
+                until.touch()
+    text = "".join(each.text for each in events if isinstance(each, antiphon.TextDelta))
+    assert text == f"Here is {PROMPT}"
+    deltas = [each for each in events if isinstance(each, antiphon.ImageDelta)]
+    (image,) = [image for each in deltas for image in each.images]
+    assert Image.open(io.BytesIO(image.file)).size == (16, 16)
+
+
 async def test_cancelled_image_frees_the_painter(running: Running, tmp_path: Path) -> None:
     until = tmp_path / "never"
     async with antiphon.AsyncClient(running.grpc_address) as client:
