@@ -131,6 +131,23 @@ async def test_stock_client_reads_a_stream_with_images_and_steps(
     assert told[-1] == {"stage": "painter", "done": 3, "due": 3}
 
 
+async def test_steps_are_streamed_while_the_image_is_made(
+    official: openai.AsyncOpenAI, tmp_path: Path
+) -> None:
+    until = tmp_path / "go on"
+    fields = {"modalities": ["image"], "options": {"steps": 4, "until": str(until)}}
+    stream = await official.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True, extra_body=fields,  # type: ignore[arg-type]
+    )  # fmt: skip
+    told = []
+    async for chunk in stream:
+        if (own := (chunk.model_extra or {}).get("antiphon")) is not None:
+            told.append(own["progress"])
+            until.touch()
+    assert told[0] == {"stage": "painter", "done": 1, "due": 4}
+    assert told[-1] == {"stage": "painter", "done": 4, "due": 4}
+
+
 async def test_stock_client_generates_images(official: openai.AsyncOpenAI) -> None:
     answer = await official.images.generate(
         prompt=PROMPT, model="gpt-image-1", n=2, size="32x16",  # type: ignore[arg-type]
@@ -237,8 +254,9 @@ async def test_image_is_the_same_and_comes_once_when_its_painter_is_killed(
                 until.touch()
     images = [image for e in events if isinstance(e, antiphon.ImageDelta) for image in e.images]
     assert [each.file for each in images] == [drawn(sampling=keyed(5))]
-    done = [each.done for each in events if isinstance(each, antiphon.StepProgress)]
-    assert (done[0], done[-1]) == (1, 4)
+    steps = [each for each in events if isinstance(each, antiphon.StepProgress)]
+    assert steps[0] == antiphon.StepProgress("painter", 1, 4)
+    assert steps[-1] == antiphon.StepProgress("painter", 4, 4)
     assert await failovers(running) == before + 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator, Sequence
@@ -163,6 +164,16 @@ async def test_as_many_images_as_there_may_be_arrive() -> None:
     async with served(PAINTS, {"mind": paints(*[PNG] * MAX_IMAGES)}) as family:
         answer = await family.client.generate(TEXT).collect()
     assert len(answer.images) == MAX_IMAGES
+
+
+async def test_each_image_of_an_event_is_counted() -> None:
+    async with served(PAINTS, {"mind": paints(PNG, PNG, PNG)}) as family:
+        await family.client.generate(TEXT, delivery=antiphon.Delivery.WHOLE).collect()
+        wanted = 'antiphon_gateway_images_total{api="grpc"} 3.0'
+        # The request's entry ends after its answer.
+        async with asyncio.timeout(240):
+            while wanted not in (await family.http.get("/metrics")).text:
+                pass
 
 
 async def test_prompt_without_an_image_is_an_error_that_says_so() -> None:
