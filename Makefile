@@ -39,7 +39,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients setup-docs wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart images lock audit docs format proto proto-check clean distclean \
+.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients setup-docs wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart chart-package images lock audit sbom docs format proto proto-check clean distclean \
 	gpu verify-release bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -260,6 +260,19 @@ lock: setup ## choose the images' packages again, from pyproject.toml: TORCH_IND
 
 # stage-cpu has what stage-cuda has, but for torch, whose version is none that advisories name.
 AUDITED := $(filter-out tools/antiphon_tools/images/locks/stage-cpu%,$(wildcard tools/antiphon_tools/images/locks/*.txt))
+
+PACKAGE_CHART := import sys, helm_python; print(helm_python.package("helm/antiphon", destination=sys.argv[1]))
+
+chart-package: setup-dev ## package the chart in OUT/chart (out/chart)
+	mkdir -p "$(OUT)/chart"
+	$(BIN)/python -c '$(PACKAGE_CHART)' "$(OUT)/chart"
+
+sbom: setup-dev ## write a bill of materials (CycloneDX) for each image and extra in OUT/sbom (out/sbom)
+	@mkdir -p "$(OUT)/sbom"
+	@set -e; for lock in tools/antiphon_tools/images/locks/*.txt; do \
+		$(BIN)/python -m cyclonedx_py requirements --of JSON --output-reproducible \
+			--output-file "$(OUT)/sbom/$$(basename "$$lock" .txt).cdx.json" "$$lock"; \
+	done
 
 audit: setup ## ask PyPI for known vulnerabilities of what the images install
 	$(BIN)/python -m pip install --quiet --group audit

@@ -1,0 +1,125 @@
+"""Versions of a release, the workflows' files, and bills of materials."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import helm_python
+import pytest
+import yaml
+
+from antiphon_tools.release import STATEMENTS, VERSION, faults, of_chart, set_version
+from tests.deploy.chart_rendering import ROOT
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+LOCKS = ROOT / "tools" / "antiphon_tools" / "images" / "locks"
+DAY = datetime.date(2030, 1, 2)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the files that state a version."""
+    for file in {each.file for each in STATEMENTS} | {"CHANGELOG.md"}:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    return tmp_path
+
+
+def test_every_file_states_one_version() -> None:
+    stated = {
+        version for each in STATEMENTS if not each.of_chart for version in each.found_in(ROOT)
+    }
+    (version,) = stated
+    assert VERSION.fullmatch(version)
+    charts = [found for each in STATEMENTS if each.of_chart for found in each.found_in(ROOT)]
+    assert charts == [of_chart(version)]
+    assert all(each.found_in(ROOT) for each in STATEMENTS)
+
+
+def test_no_other_file_states_the_version() -> None:
+    (version,) = STATEMENTS[0].found_in(ROOT)
+    listed = subprocess.run(
+        ["git", "grep", "-lF", version], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    known = {each.file for each in STATEMENTS}
+    told = {file for file in listed if not file.startswith(("benchmarks/results/", "docs/"))}
+    assert told - known - {"helm/antiphon/README.md"} <= {"tests/deploy/test_release.py"}
+
+
+@pytest.mark.parametrize(
+    ("version", "chart"),
+    [("1.2.3", "1.2.3"), ("0.2.0rc1", "0.2.0-rc.1"), ("0.2.0.dev0", "0.2.0-dev.0")],
+)
+def test_a_version_that_is_set_can_be_released(checkout: Path, version: str, chart: str) -> None:
+    set_version(checkout, version, DAY)
+    assert f"version: {chart}\n" in (checkout / "helm/antiphon/Chart.yaml").read_text()
+    found = list(faults(checkout, f"v{version}"))
+    if ".dev" in version:
+        assert found == [f"CHANGELOG.md: the first section must be {version} with its date"]
+    else:
+        assert found == []
+        assert f"## {version} (2030-01-02)\n" in (checkout / "CHANGELOG.md").read_text()
+
+
+def test_each_file_with_another_version_is_named(checkout: Path) -> None:
+    set_version(checkout, "1.2.3", DAY)
+    for each in STATEMENTS:
+        each.write(checkout, "1.2.4")
+        assert [line.partition(":")[0] for line in faults(checkout, "v1.2.3")] == [each.file]
+        each.write(checkout, "1.2.3")
+    assert list(faults(checkout, "1.2.3")) == ["1.2.3: is no tag of a release; write v0.1.0"]
+    with pytest.raises(ValueError, match="is no version"):
+        set_version(checkout, "1.2", DAY)
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_workflow_is_valid_by_its_schema(file: Path) -> None:
+    schema = "vendor.github-workflows"
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_run_what_there_is() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = [
+        step["run"]
+        for file in WORKFLOWS
+        for job in yaml.safe_load(file.read_text())["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    made = [word for line in commands for word in _targets(line)]
+    assert set(made) <= targets
+    assert {"images", "wheels", "sbom", "chart-package", "test-fast"} <= set(made)
+    assert any(".ci/run" in line for line in commands)
+    assert any("antiphon_tools.release check" in line for line in commands)
+
+
+def _targets(command: str) -> list[str]:
+    found = re.search(r"\bmake ([a-z -]+)", command)
+    return found[1].split() if found else []
+
+
+def test_chart_is_packaged_under_its_version(tmp_path: Path) -> None:
+    made = helm_python.package(str(ROOT / "helm" / "antiphon"), destination=str(tmp_path))
+    (version,) = STATEMENTS[-1].found_in(ROOT)
+    assert Path(made).name == f"antiphon-{version}.tgz"
+
+
+def test_bills_of_materials_have_every_locked_package(tmp_path: Path) -> None:
+    lock = LOCKS / "gateway.txt"
+    target = tmp_path / "gateway.cdx.json"
+    command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--of", "JSON", str(lock)]
+    command += ["--output-reproducible", "--output-file", str(target)]
+    subprocess.run(command, check=True, capture_output=True)
+    content = json.loads(target.read_text())
+    listed = {(each["name"], each["version"]) for each in content["components"]}
+    locked = set(re.findall(r"^([a-z0-9-]+)==(\S+)", lock.read_text(), re.MULTILINE))
+    assert listed == locked

@@ -1,0 +1,116 @@
+"""`python -m antiphon_tools.release`: the version of a release, in every file that states it.
+
+`set VERSION` writes it, and dates the changelog's section; `check TAG` fails unless all files
+state the tag's version. A chart's version is semantic: `0.2.0.dev0` is `0.2.0-dev.0` there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+VERSION = re.compile(r"\d+\.\d+\.\d+((?:a|b|rc)\d+|\.dev\d+)?")
+CHANGELOG = Path("CHANGELOG.md")
+_SECTION = re.compile(r"^## (\S+) \((.*)\)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A file that states the version: `pattern` has it as its only group. Some are the chart's."""
+
+    file: str
+    pattern: str
+    of_chart: bool = False
+
+    def found_in(self, root: Path) -> list[str]:
+        """What the file states, each time."""
+        text = (root / self.file).read_text()
+        return [match[1] for match in re.finditer(self.pattern, text, re.MULTILINE)]
+
+    def write(self, root: Path, version: str) -> None:
+        """State this version each time."""
+        path = root / self.file
+        stated = of_chart(version) if self.of_chart else version
+
+        def replaced(match: re.Match[str]) -> str:
+            start, end = match.start(1) - match.start(), match.end(1) - match.start()
+            return match[0][:start] + stated + match[0][end:]
+
+        path.write_text(re.sub(self.pattern, replaced, path.read_text(), flags=re.MULTILINE))
+
+
+STATEMENTS = (
+    Statement("pyproject.toml", r'^version = "(.*)"$'),
+    Statement("pyproject.toml", r"antiphon-server==([^\"]*)"),
+    Statement("packaging/server/pyproject.toml", r'^version = "(.*)"$'),
+    Statement("packaging/server/pyproject.toml", r"antiphon\[[a-z,]+\]==([^\"]*)"),
+    Statement("helm/antiphon/Chart.yaml", r"^appVersion: (.*)$"),
+    Statement("helm/antiphon/Chart.yaml", r"^version: (.*)$", of_chart=True),
+)
+
+
+def of_chart(version: str) -> str:
+    """The version as semantic versioning writes it."""
+    number, mark, rest = re.fullmatch(r"(\d+\.\d+\.\d+)\.?([a-z]*)(\d*)", version).groups()  # type: ignore[union-attr]
+    return f"{number}-{mark}.{rest}" if mark else str(number)
+
+
+def faults(root: Path, tag: str) -> Iterator[str]:
+    """What keeps a tag from being released: files that state another version."""
+    version = tag.removeprefix("v")
+    if not tag.startswith("v") or not VERSION.fullmatch(version):
+        yield f"{tag}: is no tag of a release; write v0.1.0"
+        return
+    for each in STATEMENTS:
+        wanted = of_chart(version) if each.of_chart else version
+        found = each.found_in(root)
+        if set(found) != {wanted}:
+            stated = ", ".join(sorted(set(found))) or "no version"
+            yield f"{each.file}: states {stated}, not {wanted}; run `release set {version}`"
+    section = _SECTION.search((root / CHANGELOG).read_text())
+    if section is None or section[1] != version or section[2] == "unreleased":
+        yield f"{CHANGELOG}: the first section must be {version} with its date"
+
+
+def set_version(root: Path, version: str, day: datetime.date) -> None:
+    """Write the version to every file, and date the changelog's first section.
+
+    Raises `ValueError` for what is no version.
+    """
+    if not VERSION.fullmatch(version):
+        raise ValueError(f"{version}: is no version; write 0.1.0, 0.2.0rc1 or 0.2.0.dev0")
+    for each in STATEMENTS:
+        each.write(root, version)
+    if ".dev" not in version:
+        path = root / CHANGELOG
+        path.write_text(_SECTION.sub(f"## {version} ({day})", path.read_text(), count=1))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Set or check; the exit status."""
+    parser = argparse.ArgumentParser(prog="release", description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("set", help="write a version").add_argument("version")
+    commands.add_parser("check", help="fail unless all files state it").add_argument("tag")
+    given = parser.parse_args(arguments)
+    if given.command == "check":
+        found = list(faults(ROOT, given.tag))
+        for each in found:
+            print(f"release: {each}", file=sys.stderr)
+        return 1 if found else 0
+    try:
+        set_version(ROOT, given.version, datetime.datetime.now(datetime.UTC).date())
+    except ValueError as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
