@@ -130,6 +130,17 @@ class MaskedAnswer:
         """How many leading positions are final: those of finished blocks."""
         return self._count if self.done else self._plan[self._taken].start
 
+    @property
+    def rows(self) -> int:
+        """How many sequences a step computes."""
+        return 1 if self._unguided is None else 2
+
+    @property
+    def length(self) -> int:
+        """Positions of the longer sequence."""
+        unguided = 0 if self._unguided is None else len(self._unguided)
+        return max(len(self._before), unguided) + self._count + len(self._after)
+
     def sequences(self) -> list[Tensor]:
         """Return the sequences of the next step, int64 [length]: the answer's, then that without
         the prompt, if there is guidance."""
@@ -184,14 +195,11 @@ class MaskedAnswer:
         return choices if self._drawn.ids is None else self._drawn.ids[choices], confidence
 
 
-@torch.no_grad()
-def take_step(model: Llada, answers: Sequence[MaskedAnswer]) -> None:
-    """Take the next step of each answer, none of which is done, in one call of the model.
+def sequence_rows(model: Llada, answers: Sequence[MaskedAnswer]) -> list[list[Tensor]]:
+    """Return what `advance` of each answer takes, from one call of the model.
 
-    The call has two sequences for an answer with guidance, padded to the longest. It costs what a
-    whole forward pass costs; nothing is kept between steps, because every position may change what
-    all others see. Raises `Internal` if the logits of an answer are not finite; the answers before
-    it have taken their step.
+    The sequences are padded to the longest. Nothing is kept between steps, because every position
+    may change what all others see.
     """
     sequences = [each.sequences() for each in answers]
     flat = [ids for of_answer in sequences for ids in of_answer]
@@ -199,8 +207,7 @@ def take_step(model: Llada, answers: Sequence[MaskedAnswer]) -> None:
     padded = pad_sequence(flat, batch_first=True)
     seen = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
     rows = iter(model(padded, None if len({len(ids) for ids in flat}) == 1 else seen))
-    for answer, own in zip(answers, sequences, strict=True):
-        answer.advance([next(rows) for _ in own])
+    return [[next(rows) for _ in own] for own in sequences]
 
 
 def _gumbel(numbers: Tensor) -> Tensor:

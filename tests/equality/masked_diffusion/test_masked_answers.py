@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,27 +10,23 @@ import pytest
 import torch
 
 from antiphon.errors import Internal, InvalidArgument
-from antiphon.runtime.checkpoint.submodule import load_submodule
-from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.values.sampling import Sampling
-from antiphon_services.diffusion.llada import Llada
-from antiphon_services.diffusion.masked_answer import (
-    DrawnIds,
-    Guidance,
-    MaskedAnswer,
-    take_step,
-)
+from antiphon_services.diffusion.masked_answer import DrawnIds, MaskedAnswer
 from antiphon_services.diffusion.unmasking_plan import block_steps, cosine_steps
 from antiphon_testkit import tiny_llada as tiny
 from tests.equality.masked_diffusion.diffusion_cases import (
     CASES,
     COSINE_COUNTS,
     COSINE_STEPS,
-    IMAGE,
-    SEED,
     SPEECH,
     TEXT,
     DiffusionCase,
+)
+from tests.equality.masked_diffusion.diffusion_lab import (
+    Lab,
+    delivered,
+    finish,
+    sampled,
+    take_step,
 )
 
 pytestmark = pytest.mark.equality
@@ -42,106 +34,6 @@ pytestmark = pytest.mark.equality
 BY_NAME = {case.name: case for case in CASES}
 TOLERANCE = 1e-4
 IN_A_BATCH = 8
-
-
-@dataclass(frozen=True)
-class Lab:
-    """A loaded model and what may be drawn, by kind."""
-
-    model: Llada
-    drawn: dict[str, DrawnIds]
-
-    def answer(self, case: DiffusionCase) -> MaskedAnswer:
-        """Return the answer of a case before its first step."""
-        drawn = self.drawn[case.kind]
-        if case.kind == IMAGE:
-            plan = cosine_steps(case.count, case.steps, case.temperature)
-            sampling = sampled(1.0, case.key)
-        else:
-            plan = block_steps(case.count, case.block, case.steps)
-            sampling = sampled(case.temperature, case.key)
-        guidance = None
-        if case.guidance:
-            guidance = {
-                TEXT: Guidance(case.guidance, [tiny.MASK] * case.prompt),
-                SPEECH: Guidance(case.guidance, case.prompt_ids, sees_answer=False),
-                IMAGE: Guidance(case.guidance, case.unguided_ids),
-            }[case.kind]
-        return MaskedAnswer(
-            case.prompt_ids,
-            plan,
-            drawn,
-            sampling,
-            mask_id=tiny.MASK,
-            after=[tiny.END_OF_IMAGE] if case.kind == IMAGE else (),
-            guidance=guidance,
-            tempered=case.kind == SPEECH,
-        )
-
-
-def sampled(temperature: float, key: int) -> Sampling:
-    """Draws from all ids."""
-    return Sampling(
-        temperature=temperature,
-        top_k=0,
-        top_p=1.0,
-        repetition_penalty=1.0,
-        seed=key,
-        max_tokens=1,
-    )
-
-
-@pytest.fixture(scope="module")
-def recorded() -> dict[str, npt.NDArray[np.generic]]:
-    """What the vendor's code made, by preset and case."""
-    with np.load(Path(__file__).parent / "recorded.npz") as file:
-        return dict(file)
-
-
-@pytest.fixture(scope="module", params=tiny.SHAPES)
-def preset(request: pytest.FixtureRequest) -> str:
-    """The name of a shape."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def lab(preset: str, tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """The tiny model of a shape, loaded from its checkpoint."""
-    folder = tmp_path_factory.mktemp("llada") / "model"
-    tiny.write_tiny_llada(folder, tiny.SHAPES[preset], SEED)
-    model = load_submodule(
-        Llada,
-        SimpleNamespace(**json.loads((folder / "config.json").read_text())),
-        tiny.PREFIX,
-        Weights(folder),
-        dtype=torch.float32,
-        device="cpu",
-    )
-    units = range(tiny.FIRST_UNIT, tiny.FIRST_UNIT + tiny.SPEECH_IDS)
-    image = range(tiny.FIRST_IMAGE, tiny.FIRST_IMAGE + tiny.IMAGE_IDS)
-    return Lab(
-        model,
-        {
-            TEXT: DrawnIds.any_but(model, tiny.MASK),
-            SPEECH: DrawnIds.only(model, [*units, tiny.END_OF_AUDIO, tiny.END_OF_TEXT]),
-            IMAGE: DrawnIds.only(model, image),
-        },
-    )
-
-
-def finish(lab: Lab, *answers: MaskedAnswer) -> None:
-    """Take all steps, together."""
-    while left := [each for each in answers if not each.done]:
-        take_step(lab.model, left)
-
-
-def delivered(case: DiffusionCase, ids: torch.Tensor) -> list[int]:
-    """What the vendor's code returns for these ids."""
-    made = ids.tolist()
-    if case.kind == SPEECH:
-        ends = [at for at, each in enumerate(made) if each < tiny.TEXT_IDS]
-        return [each - tiny.FIRST_UNIT for each in made[: ends[0] if ends else None]]
-    return made if case.kind == TEXT else [each - tiny.FIRST_IMAGE for each in made]
 
 
 def test_rows_with_padding_are_recorded_ones(
@@ -190,7 +82,7 @@ def test_answer_is_the_same_in_a_batch_when_others_come_and_go(
         while waiting and len(running) < IN_A_BATCH and (not running or arrivals.random() < 0.5):
             running.append(waiting.pop())
         widest = max(widest, len(running))
-        take_step(lab.model, [answer for _, answer in running])
+        take_step(lab, *[answer for _, answer in running])
         for case, answer in [each for each in running if each[1].done]:
             wanted = recorded[f"{preset}/{case.name}"].tolist()
             assert delivered(case, answer.ids) == wanted, case.name
@@ -203,7 +95,7 @@ def test_finished_block_never_changes(name: str, lab: Lab) -> None:
     answer = lab.answer(BY_NAME[name])
     seen: dict[int, list[int]] = {}
     while not answer.done:
-        take_step(lab.model, [answer])
+        take_step(lab, answer)
         settled = answer.settled
         assert tiny.MASK not in answer.ids[:settled]
         seen.setdefault(settled, answer.ids[:settled].tolist())
@@ -216,7 +108,7 @@ def test_image_settles_at_its_last_step(lab: Lab) -> None:
     answer = lab.answer(BY_NAME["image"])
     while not answer.done:
         assert answer.settled == 0
-        take_step(lab.model, [answer])
+        take_step(lab, answer)
     assert answer.settled == len(answer.ids)
 
 
@@ -225,7 +117,7 @@ def test_answer_is_the_same_when_it_is_started_again(name: str, lab: Lab) -> Non
     """Another replica repeats the answer of a lost one, whose finished blocks the client has."""
     lost, repeated = (lab.answer(BY_NAME[name]) for _ in range(2))
     for _ in range(lost.steps_due * 2 // 3):
-        take_step(lab.model, [lost])
+        take_step(lab, lost)
     finish(lab, repeated)
     assert repeated.ids[: lost.settled].tolist() == lost.ids[: lost.settled].tolist()
     finish(lab, lost)
@@ -237,7 +129,7 @@ def test_other_answers_continue_when_one_is_dropped_between_steps(
 ) -> None:
     dropped, kept = lab.answer(BY_NAME["greedy"]), lab.answer(BY_NAME["units"])
     for _ in range(5):
-        take_step(lab.model, [dropped, kept])
+        take_step(lab, dropped, kept)
     finish(lab, kept)
     assert delivered(BY_NAME["units"], kept.ids) == recorded[f"{preset}/units"].tolist()
     assert dropped.steps_taken == 5
@@ -258,7 +150,7 @@ def test_logits_that_are_not_finite_are_an_error(lab: Lab) -> None:
     broken = DrawnIds(torch.full_like(lab.model.ff_out.weight, float("nan")))
     answer = MaskedAnswer([1], block_steps(2, 2, 2), broken, sampled(0.0, 0), mask_id=tiny.MASK)
     with pytest.raises(Internal, match="step 0: the logits are not finite"):
-        take_step(lab.model, [answer])
+        take_step(lab, answer)
 
 
 def test_answer_without_positions_is_rejected(lab: Lab) -> None:
@@ -306,6 +198,6 @@ def test_draws_follow_the_probabilities(lab: Lab) -> None:
 
 
 def _one_step(lab: Lab, answer: MaskedAnswer) -> torch.Tensor:
-    take_step(lab.model, [answer])
+    take_step(lab, answer)
     assert answer.done
     return answer.ids
