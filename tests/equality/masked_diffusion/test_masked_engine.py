@@ -157,7 +157,8 @@ def test_fault_of_one_answer_fails_it_alone(lab: Lab) -> None:
     bad, good = served.start(-1), served.start(CASES.index(BY_NAME["one-id"]))
     served.step()
     (failed,) = served.events[bad]
-    assert isinstance(failed, Failed) and "not finite" in str(failed.error)
+    assert isinstance(failed, Failed)
+    assert "not finite" in str(failed.error)
     assert isinstance(served.events[good][-1], Completed)
 
 
