@@ -79,6 +79,8 @@ class MaskedAnswer:
     `ids` int64 [count] are those fixed so far, and `mask_id` elsewhere. Confidence is the
     probability of the drawn id, at the temperature of `sampling` if `tempered` and at 1 otherwise;
     a temperature of 0 takes the likeliest id. `sampling.seed` is the key of all draws.
+    An answer is done at the first finished block that contains one of the ids `ends`: what follows
+    that id is not part of the answer, and later blocks cannot change it.
     Raises `InvalidArgument` if the plan has no step.
     """
 
@@ -93,6 +95,7 @@ class MaskedAnswer:
         after: Sequence[int] = (),
         guidance: Guidance | None = None,
         tempered: bool = False,
+        ends: Sequence[int] = (),
     ) -> None:
         if not plan:
             raise InvalidArgument("plan: the answer needs at least one position")
@@ -108,7 +111,9 @@ class MaskedAnswer:
         self._unguided = None
         if guidance is not None:
             self._unguided = torch.tensor(guidance.prompt, dtype=torch.int64, device=device)
+        self._ends = torch.tensor(ends, dtype=torch.int64, device=device)
         self._taken = 0
+        self._ended = False
 
     @property
     def steps_taken(self) -> int:
@@ -117,18 +122,19 @@ class MaskedAnswer:
 
     @property
     def steps_due(self) -> int:
-        """Steps of the whole answer."""
-        return len(self._plan)
+        """Steps of the whole answer: those of the plan, or fewer when it has ended."""
+        return self._taken if self._ended else len(self._plan)
 
     @property
     def done(self) -> bool:
-        """Whether all positions are fixed."""
-        return self._taken == len(self._plan)
+        """Whether all positions are fixed or the answer has ended before."""
+        return self._ended or self._taken == len(self._plan)
 
     @property
     def settled(self) -> int:
         """How many leading positions are final: those of finished blocks."""
-        return self._count if self.done else self._plan[self._taken].start
+        whole = self._taken == len(self._plan)
+        return self._count if whole else self._plan[self._taken].start
 
     @property
     def rows(self) -> int:
@@ -166,7 +172,10 @@ class MaskedAnswer:
             confidence = confidence.clamp(min=SMALLEST_LOGARITHM).log() + step.noise * noise
         most = confidence.argsort(descending=True, stable=True)[: step.fixed]
         self.ids[at[most]] = drawn[most]
+        before = self.settled
         self._taken += 1
+        if len(self._ends) and self.settled > before:
+            self._ended = bool(torch.isin(self.ids[before : self.settled], self._ends).any())
 
     def _draw(self, rows: Sequence[Tensor], at: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids int64 [n] and confidences float64 [n] for positions `at` of the answer."""

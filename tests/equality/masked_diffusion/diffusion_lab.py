@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,7 @@ class Lab:
     model: Llada
     drawn: dict[str, DrawnIds]
 
-    def answer(self, case: DiffusionCase) -> MaskedAnswer:
+    def answer(self, case: DiffusionCase, ends: Sequence[int] = ()) -> MaskedAnswer:
         """Return the answer of a case before its first step."""
         drawn = self.drawn[case.kind]
         if case.kind == IMAGE:
@@ -56,6 +57,7 @@ class Lab:
             after=[tiny.END_OF_IMAGE] if case.kind == IMAGE else (),
             guidance=guidance,
             tempered=case.kind == SPEECH,
+            ends=ends,
         )
 
 

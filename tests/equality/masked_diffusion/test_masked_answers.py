@@ -104,6 +104,35 @@ def test_finished_block_never_changes(name: str, lab: Lab) -> None:
         assert answer.ids[:settled].tolist() == ids
 
 
+def test_speech_is_the_recorded_one_when_it_stops_after_the_block_with_its_end(
+    preset: str, lab: Lab, recorded: dict[str, npt.NDArray[np.generic]]
+) -> None:
+    """The vendor's code draws all blocks and cuts; steps of later blocks are saved."""
+    saved = 0
+    for case in [case for case in CASES if case.kind == SPEECH]:
+        answer = lab.answer(case, ends=[tiny.END_OF_AUDIO, tiny.END_OF_TEXT])
+        due = answer.steps_due
+        finish(lab, answer)
+        made = delivered(case, answer.ids[: answer.settled])
+        assert made == recorded[f"{preset}/{case.name}"].tolist(), case.name
+        assert answer.steps_taken == answer.steps_due
+        saved += due - answer.steps_due
+    if preset == "grouped":
+        assert saved > 0
+
+
+def test_answer_does_not_end_before_its_block_is_finished(lab: Lab) -> None:
+    case = BY_NAME["greedy"]
+    whole = lab.answer(case)
+    finish(lab, whole)
+    ended = lab.answer(case, ends=[int(whole.ids[0])])
+    finish(lab, ended)
+    assert ended.settled == case.block
+    assert ended.steps_taken == case.block
+    assert ended.ids[: case.block].tolist() == whole.ids[: case.block].tolist()
+    assert ended.ids[case.block :].tolist() == [tiny.MASK] * (case.count - case.block)
+
+
 def test_image_settles_at_its_last_step(lab: Lab) -> None:
     answer = lab.answer(BY_NAME["image"])
     while not answer.done:
