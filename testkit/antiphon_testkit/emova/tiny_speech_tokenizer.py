@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from antiphon_testkit.emova.tiny_unit_encoder import unit_encoder_tensors
 from antiphon_testkit.tensor_shapes import Shapes, convolution
 from antiphon_testkit.tiny_weights import WeightRules
 
@@ -124,6 +125,7 @@ def write_tiny_speech_tokenizer(folder: Path, seed: int = 0) -> None:
     styles = {"style_embedding.weight": (len(STYLES), STYLE)}
     tensors = DECODER_RULES.draw_each(styles, seed)
     tensors |= {f"decoder.{name}": each for name, each in unit_decoder_tensors(seed).items()}
+    tensors |= {f"encoder.{name}": each for name, each in unit_encoder_tensors(seed).items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 

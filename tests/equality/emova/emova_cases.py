@@ -39,3 +39,29 @@ UNIT_CASES = (
     UnitCase("other-key", 9, STYLES[4], 11),
     UnitCase("windows", 150, STYLES[1], 13),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class HeardCase:
+    """A recording of so many samples at 16 kHz."""
+
+    name: str
+    count: int
+
+    @property
+    def samples(self) -> npt.NDArray[np.float32]:
+        """float32 [count]: a gliding tone with steps of loudness, and some noise."""
+        time = np.arange(self.count) / 16_000
+        noise = np.random.default_rng(self.count).standard_normal(self.count)
+        tone = np.sin(2 * np.pi * (180 * time + 60 * np.sin(5 * time)))
+        loud = 0.1 + 0.4 * (np.floor(time * 6) % 3)
+        return (loud * tone + 0.02 * noise).astype(np.float32)
+
+
+HEARD_CASES = (
+    HeardCase("least", 257),
+    HeardCase("even", 16_000),
+    HeardCase("odd", 7_321),
+    HeardCase("hops", 5_760),
+    HeardCase("seconds", 50_123),
+)

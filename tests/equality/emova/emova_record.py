@@ -17,6 +17,7 @@ import tempfile
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
@@ -24,7 +25,8 @@ from safetensors.torch import load_file
 
 from antiphon_services.flow.normal_draws import normal_draws
 from antiphon_testkit.emova import tiny_speech_tokenizer as tiny
-from tests.equality.emova.emova_cases import SAMPLE_STEP, SEED, UNIT_CASES, UnitCase
+from antiphon_testkit.emova import tiny_unit_encoder as heard
+from tests.equality.emova.emova_cases import HEARD_CASES, SAMPLE_STEP, SEED, UNIT_CASES, UnitCase
 
 HERE = Path(__file__).parent
 SPEECH = "tokenizers/EMOVA_speech_tokenizer/emova_speech_tokenizer/speech_tokenization"
@@ -42,7 +44,9 @@ def main() -> None:
     with torch.inference_mode(), tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "speech"
         tiny.write_tiny_speech_tokenizer(folder, SEED)
-        arrays |= record_speech(vendor, load_file(folder / "model.safetensors"))
+        tensors = load_file(folder / "model.safetensors")
+        arrays |= record_speech(vendor, tensors)
+        arrays |= record_units(vendor, tensors)
     np.savez_compressed(HERE / "recorded.npz", **arrays)
 
 
@@ -130,6 +134,122 @@ def speak(network: Any, case: UnitCase, style: torch.Tensor) -> tuple[np.ndarray
     widths = logs[0][0, 0].exp()
     assert (widths - widths.round()).abs().min() > LEAST_MARGIN, f"{case.name}: choose another key"
     return made[0][0, 0].numpy(), widths.ceil().numpy().astype(np.int32)
+
+
+class Fields(dict[str, Any]):
+    """A configuration whose keys are attributes as well."""
+
+    __getattr__ = dict.__getitem__
+
+
+def record_units(vendor: Path, tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """A unit for every 40 ms of the heard cases, and which of them have margins."""
+    root = vendor / SPEECH / "SPIRAL_L2_BN_FSQ_CTC"
+    sys.path.insert(0, str(root))
+    asr = "nemo.collections.asr"
+    for name in ("nemo", "nemo.collections", asr, f"{asr}.parts"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(root / name.replace(".", "/"))]
+        sys.modules[name] = package
+    # Packages and classes that only training, files and annotations need.
+    for name in (
+        "librosa",
+        "librosa.util",
+        "torch_stft",
+        "nemo.core",
+        "nemo.utils",
+        f"{asr}.parts.perturb",
+        f"{asr}.parts.segment",
+        f"{asr}.models",
+        f"{asr}.models.configs",
+        f"{asr}.models.configs.common_config",
+        f"{asr}.models.wav2vec",
+        f"{asr}.models.wav2vec.wav2vec_config",
+        f"{asr}.models.spec2vec",
+        f"{asr}.models.spec2vec.spec2vec_config",
+    ):
+        sys.modules[name] = MagicMock()
+    sys.modules["nemo.core"].NeuralModule = torch.nn.Module
+    # The checkpoint has the filters.
+    shape = heard.BINS, heard.FFT // 2 + 1
+    sys.modules["librosa"].filters.mel = lambda *_given, **_named: np.zeros(shape)
+    sys.modules["torch_stft"].STFT = object
+    from my_scripts.fsq import FSQ
+    from nemo.collections.asr.parts.features import FilterbankFeatures
+    from nemo.collections.asr.parts.spec2vec import FeatureEncoder
+
+    spectrum = FilterbankFeatures(
+        n_window_size=heard.WINDOW,
+        nfilt=heard.BINS,
+        dither_train_only=True,
+        normalize_time_domain=True,
+    )
+    rows = list(zip(heard.WIDTHS, heard.KERNELS, heard.STRIDES, strict=True))
+    stacks = list(zip((rows[:3], rows[3:]), heard.LAYERS, strict=True))
+    encoder = FeatureEncoder(
+        heard.BINS,
+        use_conv_mask=True,
+        conv2d_block=None,
+        conv_transformer_blocks=[transformer(convs, layers) for convs, layers in stacks],
+        use_tf_pad=True,
+    )
+    head = torch.nn.Linear(heard.WIDTHS[-1], heard.NUMBERS)
+    fsq = FSQ([8] * heard.NUMBERS)
+    for part, prefix in (
+        (spectrum, "encoder.encoder.wav2spec.featurizer."),
+        (encoder, "encoder.encoder.feature_encoder."),
+        (head, "encoder.pre_quant."),
+        (fsq, "encoder.quantizer."),
+    ):
+        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        part.load_state_dict(own)
+        part.eval()
+    arrays: dict[str, np.ndarray] = {}
+    for case in HEARD_CASES:
+        samples = torch.from_numpy(case.samples)[None]
+        features, lengths = spectrum(samples, torch.tensor([case.count]))
+        made, lengths, _ = encoder(features, lengths)
+        numbers = head(made.transpose(1, 2)[0, : int(lengths[0])])
+        units = fsq.codes_to_indexes(fsq(numbers)).to(torch.int).numpy()
+        bounded = fsq.bound(numbers)
+        clear = ((bounded - bounded.floor() - 0.5).abs() > LEAST_MARGIN).all(1).numpy()
+        arrays |= {f"{case.name}/units": units.astype(np.uint16), f"{case.name}/clear": clear}
+        print(case.name, len(units), len(set(units.tolist())), clear.sum())
+    return arrays
+
+
+def transformer(convs: list[tuple[int, int, int]], layers: int) -> Fields:
+    """The configuration of convolutions and the layers after them."""
+    width = convs[-1][0]
+    return Fields(
+        conv_layers=[
+            Fields(
+                filters=filters,
+                kernel_size=(kernel,),
+                stride=(stride,),
+                dilation=(1,),
+                norm_type="ln",
+                act_func="relu" if kernel > 1 else None,
+                bias=True,
+            )
+            for filters, kernel, stride in convs
+        ],
+        transformer_block=Fields(
+            dropout=0.1,
+            conv=Fields(conv_pos=heard.POSITIONS, conv_pos_groups=heard.GROUPS, layer_drop=0.0),
+            encoder=Fields(
+                embedding_dim=width,
+                ffn_embedding_dim=heard.INNER,
+                num_attention_heads=width // heard.HEAD_WIDTH,
+                attention_dropout=0.1,
+                activation_dropout=0.1,
+                activation_fn=types.SimpleNamespace(value="gelu"),
+                layer_norm_first=True,
+                encoder_layers=layers,
+                encoder_layerdrop=0.0,
+            ),
+        ),
+    )
 
 
 if __name__ == "__main__":
