@@ -83,6 +83,8 @@ class MaskedEngine:
         """Take a step of the segments that are not `held`, those first that waited longest."""
         events: list[EngineEvent] = []
         chosen = self._choose(held)
+        if not chosen:
+            return events
         for key, _ in chosen:
             self._segments[key] = self._segments.pop(key)
         answers = [answer for _, answer in chosen]

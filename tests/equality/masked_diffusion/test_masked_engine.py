@@ -162,6 +162,17 @@ def test_fault_of_one_answer_fails_it_alone(lab: Lab) -> None:
     assert isinstance(served.events[good][-1], Completed)
 
 
+def test_step_does_nothing_when_all_segments_have_ended(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served(lab)
+    for number in (-1, CASES.index(BY_NAME["one-id"])):
+        served.start(number)
+    assert {type(each) for each in served.engine.step()} == {Failed, Advanced, Emitted, Completed}
+    assert list(served.engine.step()) == []
+    assert not caplog.records
+
+
 def test_segment_costs_nothing_while_it_is_held(lab: Lab) -> None:
     served = Served(lab)
     held, other = (served.start(CASES.index(BY_NAME["greedy"])) for _ in range(2))
