@@ -149,6 +149,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # `antiphon serve` its id on the Hugging Face hub. Empty: the one of the released name, in or
     # beside the model's.
     audio_tokenizer_dir: str = ""
+    # Where a family's voice is no part of its checkpoints: the directory with the voice's files.
+    # Empty: the folder that the family names, in the checkpoint's directory.
+    voice_dir: str = ""
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0

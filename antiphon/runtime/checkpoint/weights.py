@@ -208,9 +208,14 @@ class _Shape:
 
 
 def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
-    """Return the file's tensors by name. Raises `FailedPrecondition` for other content."""
+    """Return the file's tensors by name. Raises `FailedPrecondition` for other content.
+
+    A training run may store them as the entry `model`.
+    """
     import torch
 
+    if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
+        content = content["model"]
     if not isinstance(content, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor)
         for name, tensor in content.items()

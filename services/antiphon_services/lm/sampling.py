@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,16 +18,38 @@ Score = tuple[list[int], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
+class PenaltyWindow:
+    """A repetition penalty for the last `size` ids, besides that for all."""
+
+    size: int
+    penalty: float
+
+    def of(self, ids: Sequence[int]) -> PenalisedIds:
+        """Return the ids with the penalty."""
+        return PenalisedIds(ids, self.penalty)
+
+
+@dataclass(frozen=True, slots=True)
+class PenalisedIds:
+    """Ids of the vocabulary, at least one, and the penalty of each of them."""
+
+    ids: Sequence[int]
+    penalty: float
+
+
+@dataclass(frozen=True, slots=True)
 class LogitsRow:
     """Logits [V] for choice number `step` of a segment.
 
-    The repetition penalty applies to ids in `seen` bool [V]; None if there is none.
+    The repetition penalty applies to ids in `seen` bool [V]; None if there is none. The `latest`
+    ids may have another one.
     """
 
     logits: Tensor
     sampling: Sampling
     step: int
     seen: Tensor | None
+    latest: PenalisedIds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +76,8 @@ def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
 def sample_alone(row: LogitsRow) -> int:
     """Return one id. Raises `Internal` if the logits leave nothing to choose from."""
     history = None if row.seen is None else row.seen.nonzero()[:, 0]
-    return choose(row.logits, row.sampling, step=row.step, history=history)
+    (logits,) = _lower_latest(row.logits[None], [row])
+    return choose(logits, row.sampling, step=row.step, history=history)
 
 
 def score_together(sampled: Sequence[Sampled]) -> list[Score]:
@@ -78,7 +102,7 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
 
 def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
     """Return ids [n] and their rows' highest scores, not finite where none can be chosen."""
-    logits = torch.stack([each.logits for each in rows])
+    logits = _lower_latest(torch.stack([each.logits for each in rows]), rows)
     samplings = [each.sampling for each in rows]
     numbers = draw_numbers(samplings, [each.step for each in rows], 1)
     return choose_each(
@@ -87,6 +111,24 @@ def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
         on_device(numbers, logits.device),
         seen=_seen_each(rows),
     )
+
+
+def _lower_latest(logits: Tensor, rows: Sequence[LogitsRow]) -> Tensor:
+    """Return logits [n, V] with the penalties of the rows' latest ids."""
+    given = [each.latest for each in rows]
+    size = max((len(each.ids) for each in given if each is not None), default=0)
+    if not size:
+        return logits
+    # Repeated ids get equal values. Without a penalty an id keeps its own.
+    ids = [
+        [0] * size if each is None else [*each.ids, *[each.ids[0]] * size][:size] for each in given
+    ]
+    penalties = [[1.0 if each is None else each.penalty] for each in given]
+    there = on_device(np.array(ids, np.int64), logits.device)
+    penalty = on_device(np.array(penalties, np.float32), logits.device)
+    scores = logits.to(torch.float32)
+    found = scores.gather(1, there)
+    return scores.scatter(1, there, torch.where(found < 0, found * penalty, found / penalty))
 
 
 def _seen_each(rows: Sequence[LogitsRow]) -> Tensor | None:

@@ -106,7 +106,7 @@ class ThinkerEngine:
                 "`engine: vllm` can",
                 field="json_schema",
             )
-        segment = Segment(key, settings, self._intake.every_row)
+        segment = Segment(key, settings, self._intake.every_row, speech=self._intake.speech)
         check_history(segment, self._model.vocabulary)
         self._segments[key] = segment
 
@@ -286,7 +286,7 @@ class ThinkerEngine:
                     spoken.append((generation, part.rows))
                 if part.logits is not None:
                     sampled.append((segment, generation))
-                    logits.append(_logits_row(segment, generation, part.logits))
+                    logits.append(self._logits_row(segment, generation, part.logits))
         self._bring_rows(spoken)
         asked: _Asked = []
         for each, row, id_ in zip(sampled, logits, sample_together(logits), strict=True):
@@ -299,6 +299,15 @@ class ThinkerEngine:
                     asked.append((*each, logprobs, Sampled(row.logits, chosen, logprobs.top)))
         if asked:
             self._push_scored(asked, events)
+
+    def _logits_row(
+        self, segment: Segment, generation: SlotGeneration, logits: torch.Tensor
+    ) -> LogitsRow:
+        """Return what the segment's next id is sampled from."""
+        sampling, window = segment.settings.sampling, self._intake.window
+        seen = generation.seen(logits) if sampling.repetition_penalty != 1.0 else None
+        latest = None if window is None else window.of(generation.latest(window.size))
+        return LogitsRow(logits, sampling, len(generation.reply.ids), seen, latest)
 
     def _push(
         self, segment: Segment, generation: SlotGeneration, id_: int, events: list[EngineEvent]
@@ -408,10 +417,3 @@ def _can_step(segment: Segment) -> bool:
     return segment.can_step or (
         not segment.ended and (segment.preparation is not None or _has_work(segment))
     )
-
-
-def _logits_row(segment: Segment, generation: SlotGeneration, logits: torch.Tensor) -> LogitsRow:
-    """Return what the segment's next id is sampled from."""
-    sampling = segment.settings.sampling
-    seen = generation.seen(logits) if sampling.repetition_penalty != 1.0 else None
-    return LogitsRow(logits, sampling, len(generation.reply.ids), seen)

@@ -248,6 +248,13 @@ class SlotGeneration:
             self._seen[latest[0]] = True
         return self._seen
 
+    def latest(self, count: int) -> Sequence[int]:
+        """Return the last `count` ids of prompt and reply."""
+        ids = self.reply.ids[-count:]
+        missing = count - len(ids)
+        before: list[int] = self.prompt.ids[-missing:].tolist() if missing else []
+        return [*before, *ids]
+
     def placed(self) -> int:
         """Return the slot. Raises `Internal` before `place`."""
         if self.slot is None:

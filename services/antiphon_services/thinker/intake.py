@@ -10,6 +10,7 @@ from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import InputChunk
 from antiphon.values.chunk import Tensors
 from antiphon.values.conversation import from_tensors
+from antiphon_services.lm.sampling import PenaltyWindow
 from antiphon_services.stage.preparation import LARGE_MEDIA_BYTES, Preparations
 from antiphon_services.text.calls import ReplyCalls
 from antiphon_services.text.detokenizer import Detokenizer, Vocabulary
@@ -24,6 +25,7 @@ from antiphon_services.thinker.thinker_segment import (
     TOKENS,
     G,
     Positions,
+    ReplyCodes,
     ThinkerSegment,
 )
 
@@ -37,7 +39,8 @@ class PromptIntake:
     """Creates prompts and replies for one checkpoint; `stop_id` ends a reply.
 
     `row_positions` returns the prompt positions whose hidden rows the talker needs, ascending. With
-    `every_row` these are all positions, and those of the reply, too.
+    `every_row` these are all positions, and those of the reply, too. `speech` describes a reply
+    whose ids are partly codes. The latest ids have another penalty if there is a `window`.
     """
 
     prompts: PromptFactory
@@ -45,6 +48,8 @@ class PromptIntake:
     stop_id: int
     row_positions: Callable[[Ids], Positions]
     every_row: bool = False
+    speech: ReplyCodes | None = None
+    window: PenaltyWindow | None = None
 
     def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
         """Store the conversation, which is one chunk except for a live segment's last recording.
@@ -148,8 +153,14 @@ class PromptIntake:
             segment.logprobs = ReplyLogprobs(self.vocabulary, sampling.top_logprobs)
         return ReplyText(
             Detokenizer(self.vocabulary),
-            stop_ids=frozenset({self.stop_id}),
+            stop_ids=frozenset({self._stop_id(segment)}),
             stop_strings=sampling.stop,
             limit=min(sampling.max_tokens, self.prompts.context_limit - prompt.reach),
             calls=None if prompt.calls is None else ReplyCalls(prompt.calls),
         )
+
+    def _stop_id(self, segment: ThinkerSegment[G]) -> int:
+        """Return the id that ends the reply of a segment."""
+        if self.speech is None or segment.wants(self.speech.edge):
+            return self.stop_id
+        return self.speech.unspoken_stop_id

@@ -29,6 +29,18 @@ INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
 TOOL_CALLS = "tool_calls"
 
 
+@dataclass(frozen=True, slots=True)
+class ReplyCodes:
+    """Codes among the ids of a reply: ids from `first` on, sent on `edge` in order.
+
+    A reply that is not spoken ends with another id.
+    """
+
+    edge: str
+    first: int
+    unspoken_stop_id: int
+
+
 class ReplyAnswer(Protocol):
     """A prompt and its reply, as needed for output."""
 
@@ -78,6 +90,7 @@ class ThinkerSegment(Generic[G]):
     spoken: int = 0
     called: int = 0
     logprobs: ReplyLogprobs | None = None
+    speech: ReplyCodes | None = None
 
     @property
     def can_step(self) -> bool:
@@ -155,10 +168,25 @@ class ThinkerSegment(Generic[G]):
                 spoken = {"ids": np.array(release.spoken, dtype=np.int32)}
             yield Emitted(self.key, TOKENS, self.spoken, spoken, release.speech_finish)
             self.spoken += len(release.spoken)
+        if self.speech is not None and self.wants(self.speech.edge):
+            yield from self._emit_codes(self.speech, reply, release)
         if self.wants(TOOL_CALLS) and (release.calls or release.finish):
             calls = call_pieces_to_tensors(release.calls)
             yield Emitted(self.key, TOOL_CALLS, self.called, calls, release.finish)
             self.called += len(release.calls)
+
+    def _emit_codes(
+        self, speech: ReplyCodes, reply: ReplyText, release: ReleasedText
+    ) -> Iterator[EngineEvent]:
+        """Yield the codes among the released ids, with the last one at a length limit."""
+        ids = list(release.spoken)
+        if release.finish is FinishReason.LENGTH:
+            ids.append(reply.ids[-1])
+        codes = np.array([each - speech.first for each in ids if each >= speech.first], np.uint16)
+        if len(codes) or release.speech_finish:
+            tensors: Tensors = {speech.edge: codes[:, None]} if len(codes) else {}
+            yield Emitted(self.key, speech.edge, self.spoken, tensors, release.speech_finish)
+            self.spoken += len(codes)
 
     def emit_reply_rows(self, rows: ReplyRows) -> Iterator[EngineEvent]:
         """Yield the reply rows that may be sent now."""

@@ -37,7 +37,8 @@ class TorchThinker:
     """Hugging Face's module for a thinker of this `config`, and what its talker reads.
 
     For `tapped_layer`, `towers` and `with_words` see `ThinkerModel`. `processor` are the settings
-    of the family's processor in transformers, for a thinker with vision.
+    of the family's processor in transformers, for a thinker with vision. Names of its tensors begin
+    with `prefix`.
     """
 
     module_class: type[torch.nn.Module]
@@ -46,6 +47,7 @@ class TorchThinker:
     towers: TowerPlan
     with_words: bool = False
     processor: object = None
+    prefix: str = "thinker."
 
 
 def load_torch(
@@ -70,7 +72,7 @@ def load_torch(
     module = load_submodule(
         thinker.module_class,
         thinker.config,
-        "thinker.",
+        thinker.prefix,
         Weights(model_dir),
         dtype=compute_dtype(role, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import antiphon_services.cosyvoice3.code2wav.fields as cosyvoice3_code2wav
 import antiphon_services.cosyvoice3.talker.fields as cosyvoice3_talker
+import antiphon_services.covo_audio.thinker.fields as covo_thinker
 import antiphon_services.mimo_audio.code2wav.fields as mimo_code2wav
 import antiphon_services.mimo_audio.talker.fields as mimo_talker
 import antiphon_services.ming_tts.code2wav.fields as ming_code2wav
@@ -59,6 +60,7 @@ ALL = (
     Stated("CosyVoice3", "talker", cosyvoice3_talker.PARTS, file=MODEL_FILE),
     Stated("CosyVoice3", "talker", cosyvoice3_talker.LAYER_PARTS, file=LAYERS_FILE),
     Stated("CosyVoice3", "code2wav", cosyvoice3_code2wav.PARTS, file=MODEL_FILE),
+    Stated("Covo-Audio", "thinker", covo_thinker.PARTS),
     Stated("MiMo-Audio", "talker", mimo_talker.PARTS),
     Stated("MiMo-Audio", "talker", mimo_talker.ENCODER_PARTS, file=TOKENIZER_FILE),
     Stated("MiMo-Audio", "code2wav", mimo_code2wav.PARTS, file=TOKENIZER_FILE),
@@ -79,6 +81,7 @@ EQUAL = {
     "Qwen2.5-Omni": "tests/equality/qwen2_5_omni/test_omni25_fidelity.py",
     "Qwen3-TTS": "tests/equality/qwen3_tts/test_tts_services.py",
     "CosyVoice3": "tests/equality/cosyvoice3/test_cosyvoice3_services.py",
+    "Covo-Audio": "tests/equality/covo_audio/test_covo_thinker.py",
     "MiMo-Audio": "tests/equality/mimo_audio/test_mimo_services.py",
     "Ming TTS": "tests/equality/ming_tts/test_ming_services.py",
     "Ming-flash-omni": "tests/equality/ming_tts/test_ming_flash.py",

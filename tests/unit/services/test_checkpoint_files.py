@@ -13,6 +13,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
 from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
+from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
 from antiphon_testkit.mimo_audio.tiny_checkpoint import (
     AUDIO_TOKENIZER,
     LANGUAGE_MODEL,
@@ -72,6 +73,7 @@ def built(build: Callable[[Path], object]) -> Callable[[Path], Path]:
 
 CHECKPOINTS = {
     "cosyvoice3": built(build_tiny_cosyvoice),
+    "covo_audio": built(build_tiny_covo),
     "mimo_audio": mimo,
     "mimo_audio-nested": nested_mimo,
     "ming_tts": built(build_tiny_ming),

@@ -15,7 +15,15 @@ from transformers.models.qwen3_omni_moe import configuration_qwen3_omni_moe as o
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines import cosyvoice3, mimo_audio, ming_tts, qwen2_5_omni, qwen3_omni, qwen3_tts
+from antiphon.pipelines import (
+    cosyvoice3,
+    covo_audio,
+    mimo_audio,
+    ming_tts,
+    qwen2_5_omni,
+    qwen3_omni,
+    qwen3_tts,
+)
 from antiphon.pipelines.graph import Pipeline
 from antiphon_services.stage.config_fields import (
     ALWAYS_IDLE,
@@ -27,6 +35,7 @@ from antiphon_services.stage.config_fields import (
 )
 from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
+from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import FLASH
@@ -183,6 +192,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
     tiny25.build_tiny_checkpoint(folder / "25")
     build_tiny_tts(folder / "tts", BASE)
     build_tiny_cosyvoice(folder / "cosy", PRESETS["voices"])
+    build_tiny_covo(folder / "covo")
     build_nested_tiny_mimo(folder / "mimo")
     build_tiny_ming(folder / "ming")
     build_tiny_ming(folder / "flash", FLASH)
@@ -191,6 +201,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
         "Qwen2.5-Omni": (qwen2_5_omni.PIPELINE, folder / "25"),
         "Qwen3-TTS": (qwen3_tts.PIPELINE, folder / "tts"),
         "CosyVoice3": (cosyvoice3.PIPELINE, folder / "cosy"),
+        "Covo-Audio": (covo_audio.PIPELINE, folder / "covo"),
         "MiMo-Audio": (mimo_audio.PIPELINE, folder / "mimo"),
         "Ming TTS": (ming_tts.PIPELINE, folder / "ming"),
         "Ming-flash-omni": (ming_tts.PIPELINE, folder / "flash"),

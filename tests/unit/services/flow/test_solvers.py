@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import RungeKutta4ODESolver
 
 from antiphon_services.flow.euler import EulerSteps
+from antiphon_services.flow.midpoint import MidpointSteps
 from antiphon_services.flow.runge_kutta import RungeKuttaSteps
 from antiphon_services.flow.work import Velocity, Work, run_to_end
 
@@ -84,3 +85,22 @@ def test_runge_kutta_is_that_of_hugging_face(points: list[float], start: Tensor)
     found = run_to_end(solver.solve(velocity_of(solver.times), start))
     reference: Any = RungeKutta4ODESolver(slope, start)  # type: ignore[no-untyped-call]
     assert torch.equal(found, reference.integrate(told)[-1])
+
+
+def midpoint(points: Tensor, value: Tensor) -> Tensor:
+    """The method `midpoint` of torchdiffeq's `odeint` on a fixed grid."""
+    for start, end in itertools.pairwise(points):
+        width = end - start
+        half = 0.5 * width
+        middle = value + slope(start, value) * half
+        value = value + width * slope(start + half, middle)
+    return value
+
+
+@pytest.mark.parametrize("points", [2, 3, 10])
+def test_midpoint_is_that_of_torchdiffeq(points: int, start: Tensor) -> None:
+    grid = torch.linspace(0, 1, points)
+    solver = MidpointSteps.between(grid)
+    assert len(solver.times) == 2 * (points - 1)
+    found = run_to_end(solver.solve(velocity_of(solver.times), start))
+    assert torch.equal(found, midpoint(grid, start))

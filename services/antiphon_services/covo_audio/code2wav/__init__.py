@@ -1,0 +1,1 @@
+"""The code2wav stage: codes to samples, by flow matching over the whole answer."""

@@ -1,0 +1,175 @@
+"""Loads code2wav of a Covo-Audio checkpoint: the vendor's token2wav."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, Internal
+from antiphon.pipelines.covo_audio import (
+    AUDIO,
+    CODE2WAV,
+    CODE_ENTRIES,
+    CODE_RATE_HZ,
+    CODES,
+    DECODER_FILE,
+    LICENCE,
+    SAMPLE_RATE_HZ,
+    STATISTICS_FILE,
+    TOKEN2WAV_FOLDER,
+)
+from antiphon.pipelines.files import REMEDY, reading, require_file
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.covo_audio.code2wav.answer_flow import AnswerFlow
+from antiphon_services.covo_audio.code2wav.answer_vocoder import AnswerVocoder
+from antiphon_services.covo_audio.code2wav.decoder import AnswerDecoder
+from antiphon_services.covo_audio.code2wav.engine import AnswerEngine
+from antiphon_services.covo_audio.code2wav.module import (
+    FLOW,
+    VOCODER,
+    AnswerFlowModule,
+    AnswerFlowSizes,
+    AnswerVocoderModule,
+    VocoderSizes,
+    is_used,
+)
+from antiphon_services.covo_audio.code2wav.voice_files import read_voice, voice_folder
+from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.stage.engines import (
+    TORCH,
+    check_device,
+    context_limit,
+    refuse_fused,
+    require_torch,
+)
+from antiphon_services.stage.memory_plan import check_room
+from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.vocoder.stage import NO_SAMPLING
+
+WRAPPER = "module."
+"""Prefix of all names in a file that a training run on several GPUs stored."""
+MOST_CODES = 8192
+"""Of a segment, 5.5 minutes: the flow attends to all of it at once."""
+WARM_UP_CODES = 2
+
+Sizes = TypeVar("Sizes", AnswerFlowSizes, VocoderSizes)
+
+log = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load the flow, the vocoder and the voice.
+
+    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the parts
+    of the checkpoint do not match, or the voice is missing.
+    """
+    require_torch(CODE2WAV, config)
+    refuse_fused(CODE2WAV, config)
+    check_device(config)
+    log.warning("%s: %s", model_dir, LICENCE)
+    decoder = load_decoder(model_dir, config)
+    limit = context_limit(CODE2WAV, config, MOST_CODES)
+    engine = AnswerEngine(decoder, context_limit=limit, slots=config.slots)
+    _warm_up(engine, min(WARM_UP_CODES, limit))
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=NO_SAMPLING,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        samples_per_frame=decoder.samples_per_code,
+        code_groups=1,
+        code_entries=CODE_ENTRIES,
+        context_limit=limit,
+    )
+    return LoadedStage(engine, facts)
+
+
+@torch.inference_mode()
+def load_decoder(model_dir: Path, config: StageConfig) -> AnswerDecoder:
+    """Load flow, vocoder and voice without an engine. Raises `FailedPrecondition`."""
+    folder = model_dir / TOKEN2WAV_FOLDER
+    path = folder / DECODER_FILE
+    weights = Weights(folder, DECODER_FILE)
+    wrapper = WRAPPER if weights.has(WRAPPER) else ""
+    check_room(CODE2WAV, config, [(weights, wrapper + each) for each in (FLOW, VOCODER)])
+    dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
+    flow_module = load_submodule(
+        AnswerFlowModule,
+        _sizes(AnswerFlowSizes, weights, wrapper + FLOW),
+        wrapper + FLOW,
+        weights,
+        dtype=dtype,
+        device=device,
+        ignored=_unused(weights, wrapper, FLOW),
+    )
+    vocoder_module = load_submodule(
+        AnswerVocoderModule,
+        _sizes(VocoderSizes, weights, wrapper + VOCODER),
+        wrapper + VOCODER,
+        weights,
+        dtype=dtype,
+        device=device,
+        ignored=_unused(weights, wrapper, VOCODER),
+    )
+    sizes = flow_module.sizes
+    voice = read_voice(
+        voice_folder(model_dir, config.voice_dir), latent=sizes.latent, speaker=sizes.speaker
+    )
+    decoder = AnswerDecoder(
+        AnswerFlow(flow_module, voice),
+        AnswerVocoder(vocoder_module),
+        *_statistics(folder / STATISTICS_FILE, sizes.latent),
+    )
+    if sizes.entries != CODE_ENTRIES or decoder.samples_per_code != SAMPLE_RATE_HZ / CODE_RATE_HZ:
+        raise FailedPrecondition(
+            f"{path}: has {sizes.entries} codes of {decoder.samples_per_code} samples, not "
+            f"{CODE_ENTRIES} of {SAMPLE_RATE_HZ / CODE_RATE_HZ:g}; {REMEDY}"
+        )
+    return decoder
+
+
+def _sizes(kind: type[Sizes], weights: Weights, prefix: str) -> Sizes:
+    """Return the sizes of the tensors below a prefix. Raises `FailedPrecondition`."""
+    with reading(weights.folder / DECODER_FILE), weights.open() as reader:
+        names = [name for name in weights.files if name.startswith(prefix)]
+        return kind.of({name.removeprefix(prefix): reader.read(name).shape for name in names})
+
+
+def _unused(weights: Weights, wrapper: str, prefix: str) -> list[str]:
+    """Return names below the prefix of tensors for training, without it."""
+    names = (name.removeprefix(wrapper) for name in weights.files)
+    return [
+        name.removeprefix(prefix) for name in names if name.startswith(prefix) and not is_used(name)
+    ]
+
+
+def _statistics(path: Path, width: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return mean and variance [width] of latents. Raises `FailedPrecondition`."""
+    require_file(path)
+    with reading(path):
+        both = np.load(path, allow_pickle=False).astype(np.float32).reshape(2, width)
+        if not np.isfinite(both).all() or both[1].min() < 0:
+            raise ValueError("a variance is negative, or a number is not finite")
+        return both[0], both[1]
+
+
+def _warm_up(engine: AnswerEngine, count: int) -> None:
+    """Decode `count` codes, so that no request pays for one-time initialization."""
+    key = SegmentKey("warm-up", 0)
+    codes = {CODES: np.zeros((count, 1), np.uint16)}
+    engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({AUDIO})))
+    engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
+    for failed in run_to_the_end(engine, [key]):
+        raise Internal(f"warm-up: {failed.error}")

@@ -1,0 +1,142 @@
+"""Loads the thinker of a Covo-Audio checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import Qwen2Config, WhisperConfig
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.covo_audio import CODE_ENTRIES, CODES, LICENCE, THINKER
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon.pipelines.generation_config import default_sampling
+from antiphon.runtime.engine import LoadedStage
+from antiphon.values.sampling import Sampling
+from antiphon_services.covo_audio.thinker.fields import PARTS, TEXT
+from antiphon_services.covo_audio.thinker.front_end import WindowFrontEnd
+from antiphon_services.covo_audio.thinker.module import (
+    RecordingThinkerModule,
+    ThinkerParts,
+    WindowedTowers,
+)
+from antiphon_services.covo_audio.thinker.template import TEMPLATE
+from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.sampling import PenaltyWindow
+from antiphon_services.stage.config_fields import check_fields, check_window
+from antiphon_services.stage.engines import check_device, require_torch
+from antiphon_services.stage.memory_plan import limit_with_rows
+from antiphon_services.text.chat import ChatTokenizer
+from antiphon_services.text.detokenizer import Vocabulary
+from antiphon_services.text.literal import load_tokenizer
+from antiphon_services.thinker.intake import PromptIntake
+from antiphon_services.thinker.prompt import Ids, PromptFactory
+from antiphon_services.thinker.rows import no_positions
+from antiphon_services.thinker.thinker_segment import Positions, ReplyCodes
+from antiphon_services.thinker.torch_loading import TorchThinker, load_torch
+from antiphon_services.vllm.media import MediaLimits
+
+PLACEHOLDER, END_OF_TURN, END_OF_TEXT = "<|cAUDIO|>", "<|im_end|>", "<|endoftext|>"
+PENALTY = 1.05
+WINDOW = PenaltyWindow(8, PENALTY)
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.0, top_k=50, top_p=0.9, repetition_penalty=PENALTY, seed=0, max_tokens=2048
+)
+"""The vendor's example: a first answer is greedy, later ones have a temperature of 0.5."""
+AUDIO_ONLY = MediaLimits(MediaLimits().audio, 0, 0)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingIds:
+    """Placeholder ids; there are no images and no videos."""
+
+    audio: int
+    image: int = -1
+    video: int = -1
+
+
+def load(
+    model_dir: Path,
+    config: StageConfig,
+    bucketing: Bucketing | None = None,
+    *,
+    prefill_rows: int | None = None,
+) -> LoadedStage:
+    """Load the language model, its encoder and the tokenizer, and warm the stage up.
+
+    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
+    checkpoint does not fit together.
+    """
+    require_torch(THINKER, config)
+    check_device(config)
+    log.warning("%s: %s", model_dir, LICENCE)
+    content = read_config(model_dir)
+    check_fields(model_dir / CONFIG_FILE, content, PARTS)
+    parts = _parts(model_dir, content)
+    intake = load_intake(model_dir, config)
+    stage = load_torch(
+        THINKER,
+        model_dir,
+        config,
+        intake,
+        TorchThinker(
+            RecordingThinkerModule,
+            parts,
+            tapped_layer=parts.text.num_hidden_layers,
+            towers=WindowedTowers(),
+            prefix="",
+        ),
+        media=AUDIO_ONLY,
+        bucketing=bucketing,
+        prefill_rows=prefill_rows,
+    )
+    sampling = default_sampling(model_dir, THINKER, DEFAULT_SAMPLING)
+    return replace(stage, facts=replace(stage.facts, default_sampling=sampling))
+
+
+def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
+    """Load the tokenizer and the front end of recordings. Raises `FailedPrecondition`."""
+    path = model_dir / CONFIG_FILE
+    content = read_config(model_dir)
+    text = _parts(model_dir, content).text
+    limit = limit_with_rows(THINKER, config, text, model_dir, "")
+    check_window(path, TEXT.path, text, limit, limited=THINKER)
+    tokenizer = load_tokenizer(model_dir, registered="Qwen2Tokenizer")
+    ids, first = tokenizer.get_vocab(), int(content["audio_token_index"])
+    for token in (PLACEHOLDER, END_OF_TURN, END_OF_TEXT):
+        if token not in ids:
+            raise FailedPrecondition(f"{model_dir}: the tokenizer has no {token}; {REMEDY}")
+    if not max(ids.values()) + 1 == first == text.vocab_size - CODE_ENTRIES:
+        raise FailedPrecondition(
+            f"{path}: audio_token_index is {first}, the tokenizer has {max(ids.values()) + 1} ids "
+            f"and the model {text.vocab_size}, of which the last {CODE_ENTRIES} are codes; {REMEDY}"
+        )
+    return PromptIntake(
+        PromptFactory(
+            chat=ChatTokenizer(tokenizer, TEMPLATE),
+            audio=WindowFrontEnd(config.kept_recording_bytes),
+            special=RecordingIds(ids[PLACEHOLDER]),
+            context_limit=limit,
+        ),
+        Vocabulary(tokenizer),
+        stop_id=ids[END_OF_TURN],
+        row_positions=_no_rows,
+        speech=ReplyCodes(CODES, first, ids[END_OF_TEXT]),
+        window=WINDOW,
+    )
+
+
+def _no_rows(ids: Ids) -> Positions:
+    return no_positions()
+
+
+def _parts(model_dir: Path, content: dict[str, Any]) -> ThinkerParts:
+    with reading(model_dir / CONFIG_FILE):
+        text: Any = Qwen2Config.from_dict(content["llm_config"])
+        encoder: Any = WhisperConfig.from_dict(content["encoder_config"])
+        return ThinkerParts(text, encoder, int(content["adapter_downsample"]))

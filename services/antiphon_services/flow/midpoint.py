@@ -1,0 +1,46 @@
+"""The midpoint method between given time points."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from antiphon_services.flow.work import Velocity, Work
+
+STAGES = 2
+"""Evaluations per step."""
+
+
+@dataclass(frozen=True, slots=True)
+class MidpointSteps:
+    """Times at which the velocity is evaluated, float32 [STAGES * steps], and the width of each
+    step, float32 [steps]."""
+
+    times: Tensor
+    widths: Tensor
+
+    @classmethod
+    def between(cls, points: Tensor) -> MidpointSteps:
+        """Return a step from each of the points, float32 [steps + 1], to the next."""
+        widths = points[1:] - points[:-1]
+        times = [
+            each
+            for (start, _), width in zip(itertools.pairwise(points), widths, strict=True)
+            for each in (start, start + 0.5 * width)
+        ]
+        return cls(torch.stack(times), widths)
+
+    def solve(self, velocity: Velocity, value: Tensor) -> Work[Tensor]:
+        """Return the value at the last point from the one at the first.
+
+        Products have the order of the method `midpoint` in torchdiffeq.
+        """
+        for step, width in enumerate(self.widths):
+            first = STAGES * step
+            slope = yield from velocity(first, value)
+            middle = value + slope * (0.5 * width)
+            value = value + width * (yield from velocity(first + 1, middle))
+        return value

@@ -1,0 +1,1 @@
+"""Covo-Audio against recorded answers of the vendor's code."""
