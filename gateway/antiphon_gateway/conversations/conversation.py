@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import assert_never
+from typing import Any, ClassVar, NamedTuple
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, NotFound
@@ -71,6 +71,13 @@ STALLED_S = 1.0
 clients send only while somebody speaks."""
 LEAST_SLICE_S = 0.5
 """Of what is answered by the clock: many answers a second would be nobody's wish."""
+
+
+class Action(NamedTuple):
+    """What a command does, and the bytes that it adds to the conversation at most."""
+
+    do: Callable[[Any, Any], Awaitable[None]]
+    more_bytes: Callable[[Any], int] = lambda _: 0
 
 
 class LiveConversation:
@@ -161,9 +168,10 @@ class LiveConversation:
         client has disconnected.
         """
         async with self._doing:
-            self._share.check(_more_bytes(command))
+            action = self.actions[type(command)]
+            self._share.check(action.more_bytes(command))
             try:
-                await self._do(command)
+                await action.do(self, command)
             finally:
                 self._share.resize(self._size_bytes)
             if self._saving is not None and not isinstance(command, AppendAudio):
@@ -214,49 +222,83 @@ class LiveConversation:
             yield
         await self._telling.tell_if(lambda: saving.due, saving.saved)
 
-    async def _do(self, command: Command) -> None:
-        match command:
-            case ChangeSettings(changed):
-                settings = self._settings = self._checked(own_settings(changed))
-                self._hearing.detect(settings.voice_turns, settings.answer_every_s)
-                self._idle.stop()
-                self._expect_audio()
-                await self._telling.tell(SettingsUpdated(settings))
-            case AppendAudio(pcm16, rate_hz):
-                self._stalled.stop()
-                for heard in await self._hearing.append(pcm16, rate_hz):
-                    await self._handle_vad(heard)
-                self._expect_audio()
-                await self._answer_slice()
-                so_far = self._hearing.so_far
-                await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
-            case CommitAudio():
-                if size_bytes := self._hearing.size_bytes:
-                    # What finds no room stays in the buffer.
-                    self._items.check_room(1, RECORDED_BYTES + size_bytes)
-                await self._commit(*self._hearing.commit())
-            case ClearAudio():
-                self._hearing.clear()
-                self._responses.forget_turn()
-                await self._telling.tell(AudioDropped())
-            case CreateItem(item, after):
-                await self._create_item(item, after)
-            case DeleteItem(item_id):
-                with _asked_to("delete"):
-                    self._items.remove(item_id)
-                await self._telling.tell(ItemRemoved(item_id))
-            case RetrieveItem(item_id):
-                with _asked_to("retrieve"):
-                    item = self._items.get(item_id)
-                await self._telling.tell(ItemFetched(item))
-            case TruncateItem():
-                await self._truncate(command)
-            case CreateResponse():
-                await self._respond(command)
-            case CancelResponse(response_id):
-                self._responses.cancel(response_id, "client_cancelled")
-            case _:
-                assert_never(command)
+    async def _change_settings(self, command: ChangeSettings) -> None:
+        settings = self._settings = self._checked(own_settings(command.settings))
+        self._hearing.detect(settings.voice_turns, settings.answer_every_s)
+        self._idle.stop()
+        self._expect_audio()
+        await self._telling.tell(SettingsUpdated(settings))
+
+    async def _append_audio(self, command: AppendAudio) -> None:
+        self._stalled.stop()
+        for heard in await self._hearing.append(command.pcm16, command.rate_hz):
+            await self._handle_vad(heard)
+        self._expect_audio()
+        await self._answer_slice()
+        so_far = self._hearing.so_far
+        await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
+
+    async def _commit_audio(self, _: CommitAudio) -> None:
+        if size_bytes := self._hearing.size_bytes:
+            # What finds no room stays in the buffer.
+            self._items.check_room(1, RECORDED_BYTES + size_bytes)
+        await self._commit(*self._hearing.commit())
+
+    async def _clear_audio(self, _: ClearAudio) -> None:
+        self._hearing.clear()
+        self._responses.forget_turn()
+        await self._telling.tell(AudioDropped())
+
+    async def _create_item(self, command: CreateItem) -> None:
+        item = command.item if command.item.id else replace(command.item, id=new_id("item"))
+        before = self._items.insert(item, command.after) or ""
+        await self._telling.tell(ItemCreated(item, before))
+
+    async def _delete_item(self, command: DeleteItem) -> None:
+        with _asked_to("delete"):
+            self._items.remove(command.item_id)
+        await self._telling.tell(ItemRemoved(command.item_id))
+
+    async def _retrieve_item(self, command: RetrieveItem) -> None:
+        with _asked_to("retrieve"):
+            item = self._items.get(command.item_id)
+        await self._telling.tell(ItemFetched(item))
+
+    async def _truncate_item(self, command: TruncateItem) -> None:
+        with _asked_to("truncate"):
+            item = self._items.get(command.item_id)
+        if command.part or not item.parts:
+            raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
+        if not isinstance(item.parts[0], SpokenPart) or item.role != "assistant":
+            raise InvalidArgument("item_id: the item is not spoken", field="item_id")
+        # One that is being made is not in the list yet as it will be at its end.
+        if not self._responses.cut(item.id, command.heard_s):
+            self._items.replace(item_as_heard(item, command.heard_s))
+        await self._telling.tell(ItemCut(item.id, command.heard_s))
+
+    async def _create_response(self, command: CreateResponse) -> None:
+        await self._responses.create(command, own_settings(command.settings or self._settings))
+        if not command.out_of_band:
+            self._idle.stop()
+
+    async def _cancel_response(self, command: CancelResponse) -> None:
+        self._responses.cancel(command.response_id, "client_cancelled")
+
+    actions: ClassVar[Mapping[type[Command], Action]] = {
+        ChangeSettings: Action(
+            _change_settings, lambda command: own_settings(command.settings).options_bytes
+        ),
+        AppendAudio: Action(_append_audio, lambda command: len(command.pcm16)),
+        CommitAudio: Action(_commit_audio),
+        ClearAudio: Action(_clear_audio),
+        CreateItem: Action(_create_item, lambda command: item_bytes(command.item)),
+        DeleteItem: Action(_delete_item),
+        RetrieveItem: Action(_retrieve_item),
+        TruncateItem: Action(_truncate_item),
+        CreateResponse: Action(_create_response),
+        CancelResponse: Action(_cancel_response),
+    }
+    """What each command does."""
 
     def _checked(self, settings: ConversationSettings) -> ConversationSettings:
         check_offered(settings.tools, self._config, takes=settings.takes_tools)
@@ -280,23 +322,6 @@ class LiveConversation:
         await self._telling.tell(AudioAccepted(item.id, before), ItemCreated(item, before))
         if self._settings.transcripts is not None:
             await self._transcripts.begin(item, self._settings.transcripts)
-
-    async def _create_item(self, item: Item, after: str | None) -> None:
-        item = item if item.id else replace(item, id=new_id("item"))
-        before = self._items.insert(item, after) or ""
-        await self._telling.tell(ItemCreated(item, before))
-
-    async def _truncate(self, heard: TruncateItem) -> None:
-        with _asked_to("truncate"):
-            item = self._items.get(heard.item_id)
-        if heard.part or not item.parts:
-            raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
-        if not isinstance(item.parts[0], SpokenPart) or item.role != "assistant":
-            raise InvalidArgument("item_id: the item is not spoken", field="item_id")
-        # One that is being made is not in the list yet as it will be at its end.
-        if not self._responses.cut(item.id, heard.heard_s):
-            self._items.replace(item_as_heard(item, heard.heard_s))
-        await self._telling.tell(ItemCut(item.id, heard.heard_s))
 
     # -- turns -------------------------------------------------------------------------
 
@@ -332,16 +357,11 @@ class LiveConversation:
         try:
             await self._commit(item_id, recording)
             if respond:
-                await self._respond(CreateResponse())
+                await self._create_response(CreateResponse())
         except Cancelled:
             raise
         except AntiphonError as error:
             await self._telling.tell(CommandFailed(error))
-
-    async def _respond(self, asked: CreateResponse) -> None:
-        await self._responses.create(asked, own_settings(asked.settings or self._settings))
-        if not asked.out_of_band:
-            self._idle.stop()
 
     def _answered(self, playing_s: float) -> None:
         """Record that an answer has ended and plays for this long."""
@@ -408,16 +428,3 @@ def _asked_to(use: ItemUse) -> Iterator[None]:
 def _opened(settings: ConversationSettings) -> ConversationOpened:
     rate_hz = settings.output_rate_hz
     return ConversationOpened(settings.model, rate_hz, settings.voices, settings)
-
-
-def _more_bytes(command: Command) -> int:
-    """What it adds to the conversation at most."""
-    match command:
-        case AppendAudio(pcm16):
-            return len(pcm16)
-        case CreateItem(item):
-            return item_bytes(item)
-        case ChangeSettings(settings):
-            return own_settings(settings).options_bytes
-        case _:
-            return 0

@@ -1,8 +1,9 @@
-"""A client's event as a command for the conversation."""
+"""A client's event as a command for the conversation: a row for each event in `COMMANDS`."""
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from antiphon.errors import InvalidArgument
 from antiphon.values.live_conversation import (
@@ -62,42 +63,55 @@ def read_command(
 
     Raises `InvalidArgument` and `NotImplementedYet` with the field.
     """
-    match event:
-        case client.SessionUpdate(session=asked):
-            return ChangeSettings(updated(settings, asked))
-        case client.AudioAppend(audio=audio):
-            settings.check_hears("audio")
-            sent = settings.input_format
-            pcm16 = appended.take(audio, sent)
-            return AppendAudio(pcm16, sent.rate_hz) if pcm16 else None
-        case client.AudioCommit():
-            appended.forget()
-            return CommitAudio()
-        case client.AudioClear():
-            appended.forget()
-            return ClearAudio()
-        case client.ItemCreate(item=given, previous_item_id=after):
-            return CreateItem(read_item(given, settings), after)
-        case client.ItemRetrieve(item_id=item_id):
-            return RetrieveItem(item_id)
-        case client.ItemDelete(item_id=item_id):
-            return DeleteItem(item_id)
-        case client.ItemTruncate():
-            heard_s = event.audio_end_ms / 1000
-            return TruncateItem(event.item_id, heard_s, event.content_index)
-        case client.ResponseCreate(response=response):
-            return _create_response(response or client.ResponseSettings(), settings)
-        case client.ResponseCancel(response_id=response_id):
-            return CancelResponse(response_id or "")
-        case client.OutputClear():
-            return None
-        case _:
-            assert_never(event)
+    kind = type(event)
+    return None if kind in WITHOUT_EFFECT else COMMANDS[kind].read(event, settings, appended)
+
+
+def _change_settings(
+    event: client.SessionUpdate, settings: ConversationSettings, _: AppendedBytes
+) -> ChangeSettings:
+    return ChangeSettings(updated(settings, event.session))
+
+
+def _append_audio(
+    event: client.AudioAppend, settings: ConversationSettings, appended: AppendedBytes
+) -> AppendAudio | None:
+    settings.check_hears("audio")
+    sent = settings.input_format
+    pcm16 = appended.take(event.audio, sent)
+    return AppendAudio(pcm16, sent.rate_hz) if pcm16 else None
+
+
+def _commit_audio(
+    _: client.AudioCommit, __: ConversationSettings, appended: AppendedBytes
+) -> CommitAudio:
+    appended.forget()
+    return CommitAudio()
+
+
+def _clear_audio(
+    _: client.AudioClear, __: ConversationSettings, appended: AppendedBytes
+) -> ClearAudio:
+    appended.forget()
+    return ClearAudio()
+
+
+def _create_item(
+    event: client.ItemCreate, settings: ConversationSettings, _: AppendedBytes
+) -> CreateItem:
+    return CreateItem(read_item(event.item, settings), event.previous_item_id)
+
+
+def _truncate_item(
+    event: client.ItemTruncate, _: ConversationSettings, __: AppendedBytes
+) -> TruncateItem:
+    return TruncateItem(event.item_id, event.audio_end_ms / 1000, event.content_index)
 
 
 def _create_response(
-    asked: client.ResponseSettings, settings: ConversationSettings
+    event: client.ResponseCreate, settings: ConversationSettings, _: AppendedBytes
 ) -> CreateResponse:
+    asked = event.response or client.ResponseSettings()
     if len(asked.metadata or {}) > client.MOST_METADATA:
         raise InvalidArgument(
             f"response.metadata: at most {client.MOST_METADATA} entries",
@@ -120,3 +134,36 @@ def _create_response(
         given=given,
         metadata=asked.metadata,
     )
+
+
+class CommandRow(NamedTuple):
+    """The command of an event, and the function that reads it.
+
+    The function takes the event, the current settings and the audio so far. It returns None for a
+    piece of audio without a whole sample.
+    """
+
+    command: type[Command]
+    read: Callable[[Any, ConversationSettings, AppendedBytes], Command | None]
+
+
+COMMANDS: Mapping[type[ClientEvent], CommandRow] = {
+    client.SessionUpdate: CommandRow(ChangeSettings, _change_settings),
+    client.AudioAppend: CommandRow(AppendAudio, _append_audio),
+    client.AudioCommit: CommandRow(CommitAudio, _commit_audio),
+    client.AudioClear: CommandRow(ClearAudio, _clear_audio),
+    client.ItemCreate: CommandRow(CreateItem, _create_item),
+    client.ItemRetrieve: CommandRow(RetrieveItem, lambda event, *_: RetrieveItem(event.item_id)),
+    client.ItemDelete: CommandRow(DeleteItem, lambda event, *_: DeleteItem(event.item_id)),
+    client.ItemTruncate: CommandRow(TruncateItem, _truncate_item),
+    client.ResponseCreate: CommandRow(CreateResponse, _create_response),
+    client.ResponseCancel: CommandRow(
+        CancelResponse, lambda event, *_: CancelResponse(event.response_id or "")
+    ),
+}
+"""The command of each client event."""
+
+WITHOUT_EFFECT: Mapping[type[ClientEvent], str] = {
+    client.OutputClear: "over a WebSocket the client has the audio, and the gateway no buffer of it"
+}
+"""Client events that are no command, and why."""

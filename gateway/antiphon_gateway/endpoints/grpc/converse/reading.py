@@ -1,9 +1,10 @@
-"""A `ConverseRequest` as a command for the conversation. Pure."""
+"""A `ConverseRequest` as a command for the conversation: a row for each in `COMMANDS`. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import converse_pb2
@@ -60,51 +61,56 @@ def read_command(
     request: converse_pb2.ConverseRequest, holds: ConversationSettings, appended: AppendedSamples
 ) -> Command:
     """Return the command of a message, given the current settings. Raises `InvalidArgument`."""
-    match request.WhichOneof("command"):
-        case "change_settings":
-            asked = request.change_settings.settings
-            return ChangeSettings(with_settings(holds, asked))
-        case "append_audio":
-            holds.check_hears("append_audio.pcm16")
-            recorded = appended.take(request.append_audio)
-            return AppendAudio(bytes(recorded.pcm16), recorded.rate_hz)
-        case "commit_audio":
-            appended.forget()
-            return CommitAudio()
-        case "clear_audio":
-            appended.forget()
-            return ClearAudio()
-        case "create_item":
-            created = request.create_item
-            after = created.after if created.HasField("after") else None
-            return CreateItem(read_item(created.item, holds, "create_item.item"), after)
-        case "delete_item":
-            return DeleteItem(request.delete_item.item_id)
-        case "retrieve_item":
-            return RetrieveItem(request.retrieve_item.item_id)
-        case "truncate_item":
-            return _truncate(request.truncate_item)
-        case "create_response":
-            return _create_response(request.create_response, holds)
-        case "cancel_response":
-            return CancelResponse(request.cancel_response.response_id)
-        case "open":
-            raise InvalidArgument("open: the conversation is open already", field="open")
-        case _:
-            raise InvalidArgument("command: is empty, or of a later version", field="command")
+    field = request.WhichOneof("command")
+    if field == "open":
+        raise InvalidArgument("open: the conversation is open already", field="open")
+    if field is None:
+        raise InvalidArgument("command: is empty, or of a later version", field="command")
+    return COMMANDS[field].read(getattr(request, field), holds, appended)
 
 
-def _truncate(cut: converse_pb2.TruncateItem) -> TruncateItem:
-    if not 0 <= cut.heard_s < math.inf:
+def _append_audio(
+    asked: converse_pb2.AppendAudio, holds: ConversationSettings, appended: AppendedSamples
+) -> AppendAudio:
+    holds.check_hears("append_audio.pcm16")
+    recorded = appended.take(asked)
+    return AppendAudio(bytes(recorded.pcm16), recorded.rate_hz)
+
+
+def _commit_audio(
+    _: converse_pb2.CommitAudio, __: ConversationSettings, appended: AppendedSamples
+) -> CommitAudio:
+    appended.forget()
+    return CommitAudio()
+
+
+def _clear_audio(
+    _: converse_pb2.ClearAudio, __: ConversationSettings, appended: AppendedSamples
+) -> ClearAudio:
+    appended.forget()
+    return ClearAudio()
+
+
+def _create_item(
+    asked: converse_pb2.CreateItem, holds: ConversationSettings, _: AppendedSamples
+) -> CreateItem:
+    after = asked.after if asked.HasField("after") else None
+    return CreateItem(read_item(asked.item, holds, "create_item.item"), after)
+
+
+def _truncate_item(
+    asked: converse_pb2.TruncateItem, _: ConversationSettings, __: AppendedSamples
+) -> TruncateItem:
+    if not 0 <= asked.heard_s < math.inf:
         raise InvalidArgument(
             "truncate_item.heard_s: must be a number of seconds from 0",
             field="truncate_item.heard_s",
         )
-    return TruncateItem(cut.item_id, cut.heard_s)
+    return TruncateItem(asked.item_id, asked.heard_s)
 
 
 def _create_response(
-    asked: converse_pb2.CreateResponse, holds: ConversationSettings
+    asked: converse_pb2.CreateResponse, holds: ConversationSettings, _: AppendedSamples
 ) -> CreateResponse:
     given = tuple(
         _read_input(each, holds, f"create_response.input[{index}]")
@@ -142,6 +148,35 @@ def _checked_metadata(metadata: dict[str, str]) -> dict[str, str]:
                 field=field,
             )
     return metadata
+
+
+class CommandField(NamedTuple):
+    """The command of a field of `ConverseRequest`, and the function that reads it.
+
+    The function takes the field's message, the current settings and the audio so far.
+    """
+
+    command: type[Command]
+    read: Callable[[Any, ConversationSettings, AppendedSamples], Command]
+
+
+COMMANDS: Mapping[str, CommandField] = {
+    "change_settings": CommandField(
+        ChangeSettings, lambda asked, holds, _: ChangeSettings(with_settings(holds, asked.settings))
+    ),
+    "append_audio": CommandField(AppendAudio, _append_audio),
+    "commit_audio": CommandField(CommitAudio, _commit_audio),
+    "clear_audio": CommandField(ClearAudio, _clear_audio),
+    "create_item": CommandField(CreateItem, _create_item),
+    "delete_item": CommandField(DeleteItem, lambda asked, *_: DeleteItem(asked.item_id)),
+    "retrieve_item": CommandField(RetrieveItem, lambda asked, *_: RetrieveItem(asked.item_id)),
+    "truncate_item": CommandField(TruncateItem, _truncate_item),
+    "create_response": CommandField(CreateResponse, _create_response),
+    "cancel_response": CommandField(
+        CancelResponse, lambda asked, *_: CancelResponse(asked.response_id)
+    ),
+}
+"""Commands by their field in `ConverseRequest`; `open` is only the first message."""
 
 
 def read_delivered(
