@@ -60,13 +60,16 @@ def ask_vendor(speaker: Any, draws: Draws, case: Case) -> Figures:
 @torch.inference_mode()
 def ask_ours(talker: Any, decoder: Any, case: Case) -> Figures:
     """Antiphon's steps and its stream."""
-    from antiphon_services.ming_tts.code2wav.decoder import AudioStream
+    from antiphon_services.ming_tts.code2wav.decoder import AudioDecoder, LatentPiece
 
     samples, first = 0, 0.0
-    stream = AudioStream(decoder)
+    streams = AudioDecoder(decoder)
+    state = streams.new_stream()
     begin = time.thread_time()
     for latents, last in talker.steps(case, talker.prompt(case), SEED):
-        samples += len(stream.advance(torch.from_numpy(latents), finished=last))
+        piece = LatentPiece(state, torch.from_numpy(latents), last)
+        ((made, state),) = streams.advance([piece])
+        samples += len(made)
         first = first or time.thread_time() - begin
     return _figures(first, time.thread_time() - begin, samples)
 

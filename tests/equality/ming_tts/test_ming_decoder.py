@@ -11,7 +11,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from antiphon.pipelines.ming_tts import LATENT_SAMPLES, LATENT_WIDTH
-from antiphon_services.ming_tts.code2wav.decoder import AudioStream
+from antiphon_services.ming_tts.code2wav.decoder import AudioDecoder, LatentPiece
 from antiphon_services.ming_tts.code2wav.module import AudioDecoderModule
 from antiphon_testkit.ming_tts.tiny_checkpoint import PRESETS, build_tiny_ming
 from tests.equality.ming_tts.ming_asking import Recorded
@@ -23,11 +23,12 @@ STREAMED_TOLERANCE = 2e-6
 
 
 def decode(module: AudioDecoderModule, latents: torch.Tensor, pieces: Sequence[int]) -> np.ndarray:
-    stream = AudioStream(module)
+    decoder = AudioDecoder(module)
+    state, made = decoder.new_stream(), []
     parts = torch.split(latents, list(pieces))
-    made = [
-        stream.advance(part, finished=number == len(parts)) for number, part in enumerate(parts, 1)
-    ]
+    for number, part in enumerate(parts, 1):
+        ((samples, state),) = decoder.advance([LatentPiece(state, part, number == len(parts))])
+        made.append(samples)
     return torch.cat(made).numpy()
 
 
@@ -52,6 +53,47 @@ def test_pieces_joined_are_the_whole(preset: str, tmp_path: Path) -> None:
         assert_allclose(decode(module, latents, pieces), whole, atol=STREAMED_TOLERANCE)
     one = decode(module, latents[:1], [1])
     assert len(one) == LATENT_SAMPLES
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_streams_of_one_call_are_those_of_calls_alone(preset: str, tmp_path: Path) -> None:
+    """Eight streams that differ in age, in the size of their pieces and in their ends; some pieces
+    complete no row, and one is a bare end."""
+    build_tiny_ming(tmp_path / "tiny", PRESETS[preset], SEED)
+    module = load_decoder(tmp_path / "tiny")
+    generator = torch.Generator().manual_seed(5)
+    sizes = [[1], [1, 1], [4] * 7, [29, 1, 0], [1, 28], [2, 1, 7, 19], [3, 0], [12, 12, 12]]
+    streams = [torch.randn(sum(each), LATENT_WIDTH, generator=generator) for each in sizes]
+    decoder = AudioDecoder(module)
+    states = [decoder.new_stream() for _ in sizes]
+    made: list[list[torch.Tensor]] = [[] for _ in sizes]
+    for call in range(max(i + len(each) for i, each in enumerate(sizes))):
+        # A stream begins one call after the one before it.
+        due = [i for i, each in enumerate(sizes) if 0 <= call - i < len(each)]
+        pieces = []
+        for i in due:
+            start, size = sum(sizes[i][: call - i]), sizes[i][call - i]
+            part = streams[i][start : start + size]
+            pieces.append(LatentPiece(states[i], part, call - i == len(sizes[i]) - 1))
+        for i, (samples, state) in zip(due, decoder.advance(pieces), strict=True):
+            made[i].append(samples)
+            states[i] = state
+    for latents, each in zip(streams, made, strict=True):
+        whole = decode(module, latents, [len(latents)])
+        assert_allclose(torch.cat(each).numpy(), whole, rtol=0, atol=STREAMED_TOLERANCE)
+
+
+def test_a_call_changes_no_state(ming_checkpoint: Path) -> None:
+    """A call that is repeated gives what it gave, as the fallback after a fault needs."""
+    decoder = AudioDecoder(load_decoder(ming_checkpoint))
+    latents = torch.randn(24, LATENT_WIDTH, generator=torch.Generator().manual_seed(6))
+    results = decoder.advance(
+        [LatentPiece(decoder.new_stream(), latents[start : start + 4], False) for start in (0, 8)]
+    )
+    pieces = [LatentPiece(state, latents[16:], True) for _, state in results]
+    first, second = decoder.advance(pieces), decoder.advance(pieces)
+    for (once, _), (again, _) in zip(first, second, strict=True):
+        assert torch.equal(once, again)
 
 
 @pytest.mark.parametrize("left", [0, 8])

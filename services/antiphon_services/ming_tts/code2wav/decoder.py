@@ -3,10 +3,17 @@
 A latent makes `LATENT_ROWS` rows, interpolated between its neighbours, so it waits for the next
 one. The rows pass causal layers, whose keys and values are kept, and an inverse transform, whose
 windows overlap.
+
+A call decodes the pieces of many streams. The rows of all of them pass each matrix product and
+each norm as one sequence, without padding; interpolation, attention and the overlapping sums are
+each stream's own. States are values: a call returns new ones and changes none, so a call that
+fails can be repeated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,124 +25,234 @@ from antiphon.pipelines.ming_tts import LATENT_ROWS, ROW_SAMPLES
 from antiphon_services.ming_tts.code2wav.module import WINDOW_ROWS, AudioDecoderModule
 
 LARGEST_MAGNITUDE = 1e2
+WINDOW_SAMPLES = WINDOW_ROWS * ROW_SAMPLES
+OVERLAP_SAMPLES = WINDOW_SAMPLES - ROW_SAMPLES
+PAD_SAMPLES = OVERLAP_SAMPLES // 2
+
+Past = tuple[Tensor, Tensor]
+"""A layer's keys and values, [1, heads, rows, head width] each."""
 
 
+@dataclass(frozen=True, slots=True)
 class StreamingUpsample:
     """Rows [1, 4 * latents, width] of latents [1, n, width]: linear between centres, the ends flat.
 
-    Rows of the last latent come with the next one, or at the end.
+    Rows of the last latent come with the next one, or at the end. `kept` are the latents that the
+    next piece needs; the rows of the first `before` of them are out.
     """
 
-    def __init__(self) -> None:
-        self._kept: Tensor | None = None
-        self._before = 0
+    kept: Tensor
+    before: int = 0
 
-    def advance(self, latents: Tensor, *, finished: bool) -> Tensor:
-        """The rows that are complete."""
-        joined = latents if self._kept is None else torch.cat((self._kept, latents), 1)
-        first, count = self._before, joined.shape[1]
+    def advance(self, latents: Tensor, *, finished: bool) -> tuple[Tensor, StreamingUpsample]:
+        """The rows that are complete, and the state after them."""
+        joined = torch.cat((self.kept, latents), 1)
+        first, count = self.before, joined.shape[1]
         stop = count if finished else count - 1
         if stop <= first:
-            self._kept = joined
-            return joined.new_zeros(1, 0, joined.shape[2])
+            return joined.new_zeros(1, 0, joined.shape[2]), StreamingUpsample(joined, first)
         rows = interpolate(
             joined.transpose(1, 2), scale_factor=LATENT_ROWS, mode="linear", align_corners=False
         ).transpose(1, 2)
         # The next piece needs the last latent whose rows are out, and those that are not.
-        self._kept, self._before = joined[:, stop - 1 :], 1
-        return rows[:, first * LATENT_ROWS : stop * LATENT_ROWS]
+        return (
+            rows[:, first * LATENT_ROWS : stop * LATENT_ROWS],
+            StreamingUpsample(joined[:, stop - 1 :], 1),
+        )
 
 
+@dataclass(frozen=True, slots=True)
 class StreamingInverse:
-    """Samples of spectra whose windows overlap by three quarters; a row gives `ROW_SAMPLES`.
+    """Samples of windows that overlap by three quarters; a row gives `ROW_SAMPLES`.
 
-    The samples of the last one and a half rows wait for later rows ("same" padding).
+    The samples of the last one and a half rows wait for later rows ("same" padding). `sums` are
+    those of the frames and of the weights, float [2, `OVERLAP_SAMPLES`]; `skipped` samples of the
+    stream's start are still to be dropped.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        size = WINDOW_ROWS * ROW_SAMPLES
-        self._window = torch.hann_window(size, device=device)
-        self._pad = (size - ROW_SAMPLES) // 2
-        self._skipped = self._pad
-        self._sums = torch.zeros(2, size - ROW_SAMPLES, device=device)
+    sums: Tensor
+    skipped: int = PAD_SAMPLES
 
-    def advance(self, spectra: Tensor, *, finished: bool) -> Tensor:
-        """float [n] of complex [rows, bins]: the samples that no later row changes."""
-        size, count = len(self._window), len(spectra)
-        length = ROW_SAMPLES * count + self._sums.shape[1]
-        sums = self._sums.new_zeros(2, length)
-        if count:
-            frames = torch.fft.irfft(spectra, n=size) * self._window
-            weights = self._window.square().expand(count, size)
-            both = torch.stack((frames, weights)).transpose(1, 2)
-            sums = torch.nn.functional.fold(both, (1, length), (1, size), stride=(1, ROW_SAMPLES))
-            sums = sums[:, 0, 0]
-        sums[:, : self._sums.shape[1]] += self._sums
+    def advance(
+        self, frames: Tensor, weights: Tensor, *, finished: bool
+    ) -> tuple[Tensor, StreamingInverse]:
+        """The samples, float [n], that no later row changes, and the state after them.
+
+        `frames` are windows of samples, float [rows, `WINDOW_SAMPLES`], times the window, `weights`
+        the window's squares [`WINDOW_SAMPLES`].
+        """
+        count = len(frames)
+        both = torch.stack((frames, weights.expand_as(frames))).transpose(1, 2)
+        length = ROW_SAMPLES * count + OVERLAP_SAMPLES
+        sums = torch.nn.functional.fold(
+            both, (1, length), (1, WINDOW_SAMPLES), stride=(1, ROW_SAMPLES)
+        )[:, 0, 0]
+        sums[:, :OVERLAP_SAMPLES] += self.sums
         whole = ROW_SAMPLES * count
-        self._sums = sums[:, whole:].clone()
-        stop = length - self._pad if finished else whole
-        skipped = min(self._skipped, stop)
-        self._skipped -= skipped
+        stop = length - PAD_SAMPLES if finished else whole
+        skipped = min(self.skipped, stop)
         added, weight = sums[:, skipped:stop]
         samples: Tensor = added / weight
-        return samples
+        return samples, StreamingInverse(sums[:, whole:].clone(), self.skipped - skipped)
 
 
-class AudioStream:
-    """One stream of latents; `advance` must be called in order and ends with `finished`."""
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What a stream of latents needs for its next piece; `rows` have passed the layers."""
+
+    upsample: StreamingUpsample
+    inverse: StreamingInverse
+    past: tuple[Past, ...]
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentPiece:
+    """The next latents of a stream, [n, 64]; n may be 0 in the last piece, which is `finished`."""
+
+    state: StreamState
+    latents: Tensor
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The rows of a stream in a call: `mask` is bool [rows, keys], True where a row sees a key."""
+
+    rows: slice
+    mask: Tensor
+
+
+class AudioDecoder:
+    """The decoder of all streams, which has no state of its own."""
 
     def __init__(self, module: AudioDecoderModule) -> None:
         self._module: Any = module
-        self._upsample = StreamingUpsample()
-        self._inverse = StreamingInverse(module.fc1.weight.device)
-        self._past: list[tuple[Tensor, Tensor] | None] = [None] * module.layer_count
-        self._rows = 0
+        self.device = module.fc1.weight.device
+        self._window = torch.hann_window(WINDOW_SAMPLES, device=self.device)
+        self._weights = self._window.square()
+
+    def new_stream(self) -> StreamState:
+        """The state before a stream's first latents."""
+        attention = self._module.decoder.layers[0].self_attn
+        heads = attention.k_proj.out_features // attention.head_dim
+        kept = self._module.fc1.weight.new_zeros(1, 0, self._module.fc1.out_features)
+        past = kept.new_zeros(1, heads, 0, attention.head_dim)
+        sums = self._window.new_zeros(2, OVERLAP_SAMPLES)
+        return StreamState(
+            StreamingUpsample(kept),
+            StreamingInverse(sums),
+            ((past, past),) * self._module.layer_count,
+        )
 
     @torch.inference_mode()
-    def advance(self, latents: Tensor, *, finished: bool) -> Tensor:
-        """float32 [m]: the samples that latents [n, 64] complete; n is at least 1."""
-        module = self._module
-        rows = self._upsample.advance(module.fc1(latents[None]), finished=finished)
-        if not rows.shape[1]:
-            return rows.new_zeros(0)
-        states = module.decoder.norm(self._through(rows))
-        magnitudes, phases = module.head.out(states)[0].float().chunk(2, 1)
-        spectra = torch.polar(magnitudes.exp().clamp(max=LARGEST_MAGNITUDE), phases)
-        return self._inverse.advance(spectra, finished=finished)
+    def advance(self, pieces: Sequence[LatentPiece]) -> list[tuple[Tensor, StreamState]]:
+        """The samples, float32 [m], that each piece completes, and the stream's next state.
 
-    def _through(self, rows: Tensor) -> Tensor:
-        """Apply all layers to rows; the layers store their keys and values."""
-        count = rows.shape[1]
-        positions = torch.arange(self._rows, self._rows + count, device=rows.device)
+        At least one piece is due.
+        """
+        latents = self._module.fc1(torch.cat([piece.latents for piece in pieces])[None])
+        parts = torch.split_with_sizes(latents, [len(piece.latents) for piece in pieces], 1)
+        upsampled = [
+            piece.state.upsample.advance(part, finished=piece.finished)
+            for piece, part in zip(pieces, parts, strict=True)
+        ]
+        counts = [rows.shape[1] for rows, _ in upsampled]
+        states = [piece.state for piece in pieces]
+        working = [index for index, count in enumerate(counts) if count]
+        made: dict[int, tuple[Tensor, tuple[Past, ...]]] = {}
+        if working:
+            rows, pasts = self._through(
+                torch.cat([upsampled[index][0] for index in working], 1),
+                [states[index] for index in working],
+                [counts[index] for index in working],
+            )
+            frames = torch.split_with_sizes(
+                self._frames(rows), [counts[index] for index in working]
+            )
+            made = dict(zip(working, zip(frames, pasts, strict=True), strict=True))
+        results: list[tuple[Tensor, StreamState]] = []
+        for index, (piece, (_, upsample)) in enumerate(zip(pieces, upsampled, strict=True)):
+            state = piece.state
+            if index not in made:
+                waiting = StreamState(upsample, state.inverse, state.past, state.rows)
+                results.append((self._window.new_zeros(0), waiting))
+                continue
+            own, past = made[index]
+            samples, inverse = state.inverse.advance(own, self._weights, finished=piece.finished)
+            following = StreamState(upsample, inverse, past, state.rows + counts[index])
+            results.append((samples, following))
+        return results
+
+    def _frames(self, rows: Tensor) -> Tensor:
+        """Windows, float [rows, `WINDOW_SAMPLES`], of the layers' output [1, rows, width]."""
+        states = self._module.decoder.norm(rows)
+        magnitudes, phases = self._module.head.out(states)[0].float().chunk(2, 1)
+        spectra = torch.polar(magnitudes.exp().clamp(max=LARGEST_MAGNITUDE), phases)
+        frames: Tensor = torch.fft.irfft(spectra, n=WINDOW_SAMPLES) * self._window
+        return frames
+
+    def _through(
+        self, rows: Tensor, states: Sequence[StreamState], counts: Sequence[int]
+    ) -> tuple[Tensor, list[tuple[Past, ...]]]:
+        """Apply all layers to rows [1, sum of counts, width]; return also each stream's pasts."""
+        positions = torch.cat(
+            [
+                torch.arange(state.rows, state.rows + count)
+                for state, count in zip(states, counts, strict=True)
+            ]
+        ).to(rows.device)
         turns = self._module.decoder.rotary_emb(rows, positions[None])
-        self._rows += count
+        spans, start = [], 0
+        for state, count in zip(states, counts, strict=True):
+            mask = self._mask(count, state.past[0][0].shape[2] + count, rows.device)
+            spans.append(_Span(slice(start, start + count), mask))
+            start += count
+        pasts: list[list[Past]] = [[] for _ in states]
         for number, layer in enumerate(self._module.decoder.layers):
-            attended = self._attend(number, layer.self_attn, layer.input_layernorm(rows), turns)
+            before = [state.past[number] for state in states]
+            normed = layer.input_layernorm(rows)
+            attended, kept = self._attend(layer.self_attn, normed, turns, before, spans)
+            for own, past in zip(pasts, kept, strict=True):
+                own.append(past)
             rows = rows + attended
             rows = rows + layer.mlp(layer.post_attention_layernorm(rows))
-        return rows
+        return rows, [tuple(own) for own in pasts]
 
     def _attend(
-        self, number: int, attention: Any, normed: Tensor, turns: tuple[Tensor, Tensor]
-    ) -> Tensor:
+        self,
+        attention: Any,
+        normed: Tensor,
+        turns: tuple[Tensor, Tensor],
+        before: Sequence[Past],
+        spans: Sequence[_Span],
+    ) -> tuple[Tensor, list[Past]]:
+        """Each stream's rows attend to its own past and themselves."""
         shape = (*normed.shape[:2], -1, attention.head_dim)
         queries, keys, values = (
             each(normed).view(shape).transpose(1, 2)
             for each in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         queries, keys = apply_rotary_pos_emb(queries, keys, *turns)
-        past = self._past[number]
-        if past is not None:
-            keys, values = torch.cat((past[0], keys), 2), torch.cat((past[1], values), 2)
-        window = self._module.window
-        kept = min(keys.shape[2], window - 1) if window else keys.shape[2]
-        start = keys.shape[2] - kept
-        self._past[number] = (keys[:, :, start:], values[:, :, start:])
-        mask = self._mask(queries.shape[2], keys.shape[2], normed.device)
-        mixed = scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, scale=attention.scaling, enable_gqa=True
-        )
-        return linear(mixed.transpose(1, 2).flatten(2), attention.o_proj.weight)
+        mixed, kept = [], []
+        for (past_keys, past_values), span in zip(before, spans, strict=True):
+            own_keys = torch.cat((past_keys, keys[:, :, span.rows]), 2)
+            own_values = torch.cat((past_values, values[:, :, span.rows]), 2)
+            mixed.append(
+                scaled_dot_product_attention(
+                    queries[:, :, span.rows],
+                    own_keys,
+                    own_values,
+                    attn_mask=span.mask,
+                    scale=attention.scaling,
+                    enable_gqa=True,
+                )
+            )
+            window = self._module.window
+            start = max(0, own_keys.shape[2] - (window - 1)) if window else 0
+            kept.append((own_keys[:, :, start:], own_values[:, :, start:]))
+        together = torch.cat(mixed, 2).transpose(1, 2).flatten(2)
+        return linear(together, attention.o_proj.weight), kept
 
     def _mask(self, rows: int, keys: int, device: torch.device) -> Tensor:
         """bool [rows, keys], True where a row sees a key."""

@@ -2,13 +2,15 @@
 
 Each segment has a stream of its own, which keeps what the next latents need. Latents are decoded
 once, in order, as soon as they are there. A latent waits for the next one and the last rows for
-the end, so samples are complete a little later than their frames. Each stream is computed by
-itself: its samples do not depend on what else is served. A fault fails its segment and no other.
+the end, so samples are complete a little later than their frames. A step decodes the pieces of
+many segments in one call, in which a stream's rows meet no other's. If the call fails, each
+segment's piece is decoded by itself, so a fault fails its segment and no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,16 +23,17 @@ from antiphon.pipelines.ming_tts import (
     LATENT_WIDTH,
     LATENTS,
     SAMPLE_RATE_HZ,
+    STEP_LATENTS,
     TAIL_SILENCE,
 )
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
 from antiphon.transport.device_edge import host_array, on_device
 from antiphon.values.chunk import Tensor
 from antiphon.values.segment import FinishReason, SegmentKey
-from antiphon_services.ming_tts.code2wav.decoder import AudioStream
+from antiphon_services.ming_tts.code2wav.decoder import AudioDecoder, LatentPiece, StreamState
 from antiphon_services.ming_tts.code2wav.module import AudioDecoderModule
 from antiphon_services.ming_tts.code2wav.tail_silence import TailSilence
-from antiphon_services.stage.isolation import alone
+from antiphon_services.stage.isolation import alone, together
 from antiphon_services.vocoder.audio_segment import (
     Pending,
     VocoderEdges,
@@ -46,6 +49,19 @@ _EDGES = VocoderEdges(frames=LATENTS, audio=AUDIO)
 _NO_FRAMES = Pending(np.empty((0, FRAME_WIDTH), np.float32), prime=False)
 
 
+@dataclass(frozen=True, slots=True)
+class PieceTurn:
+    """Frames that a step takes from a segment; none when only the end is due."""
+
+    segment: VocoderSegment
+    frames: Pending
+
+    @property
+    def finished(self) -> bool:
+        """Whether these are the segment's last."""
+        return self.segment.finish_reason is not None and not self.segment.pending
+
+
 class LatentDecoderEngine:
     """Implements `antiphon.runtime.engine.Engine`: `speech_latents` in, `audio` out.
 
@@ -53,12 +69,11 @@ class LatentDecoderEngine:
     """
 
     def __init__(self, module: AudioDecoderModule, *, context_limit: int, slots: int) -> None:
-        self._module = module
-        self._device = module.fc1.weight.device
+        self._decoder = AudioDecoder(module)
         self._context_limit = context_limit
         self._slots = slots
         self._segments: dict[SegmentKey, VocoderSegment] = {}
-        self._streams: dict[SegmentKey, AudioStream] = {}
+        self._streams: dict[SegmentKey, StreamState] = {}
         self._tails: dict[SegmentKey, TailSilence] = {}
         # Segments that can step, the longest waiting first.
         self._ready: dict[SegmentKey, None] = {}
@@ -68,7 +83,7 @@ class LatentDecoderEngine:
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
         self._segments[key] = VocoderSegment(key, _EDGES, AUDIO in settings.outputs)
-        self._streams[key] = AudioStream(self._module)
+        self._streams[key] = self._decoder.new_stream()
         tail_s = settings.options.get(TAIL_SILENCE)
         if tail_s is not None:
             assert isinstance(tail_s, int | float), "the runtime checks options"
@@ -99,35 +114,57 @@ class LatentDecoderEngine:
         self._tails.pop(key, None)
         self._ready.pop(key, None)
 
-    @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode `PACE.step` frames at most; those that waited longest go first."""
+        """Decode `PACE.step` frames at most, in one call; those that waited longest go first."""
         ready = [self._segments[key] for key in self._ready if key not in held]
         shares = PACE.shares([segment.waiting for segment in ready])
+        stepped = [
+            (segment, share)
+            for segment, share in zip(ready, shares, strict=True)
+            if share or not segment.pending
+        ]
         events: list[EngineEvent] = []
-        for segment, share in zip(ready, shares, strict=True):
-            if segment.pending and not share:
-                continue
-            with alone(segment.key, events, segment.end):
-                events += self._advance(segment, share)
+        turns: list[PieceTurn] = []
+        for segment, share in stepped:
+            frames = segment.take(share) if segment.pending else _NO_FRAMES
+            if segment.wanted and segment.frames:
+                turns.append(PieceTurn(segment, frames))
+            else:
+                events += segment.emit({})
+        if turns:
+            events += self._advance(turns)
+        for segment, _ in stepped:
             del self._ready[segment.key]
             if segment.can_step:
                 self._ready[segment.key] = None
         return events
 
-    def _advance(self, segment: VocoderSegment, share: int) -> list[EngineEvent]:
-        """Decode so many frames, or what is left when all have come."""
-        frames = segment.take(share) if segment.pending else _NO_FRAMES
-        finished = segment.finish_reason is not None and not segment.pending
-        if not segment.wanted or not segment.frames:
-            return segment.emit({})
-        # A copy: what comes in a message is read-only, which torch warns of.
-        latents = on_device(frames.codes.copy(), self._device).view(-1, LATENT_WIDTH)
-        made = self._streams[segment.key].advance(latents, finished=finished)
-        samples = host_array(made)
-        if (tail := self._tails.get(segment.key)) is not None:
-            samples = tail.advance(samples, finished=finished)
-        return segment.decoded(frames, samples)
+    def _advance(self, turns: Sequence[PieceTurn]) -> list[EngineEvent]:
+        """Decode these frames in one call, which changes no state if it fails."""
+        events: list[EngineEvent] = []
+        for turn, result in zip(turns, together(self._decode, turns), strict=True):
+            segment = turn.segment
+            with alone(segment.key, events, segment.end):
+                samples, self._streams[segment.key] = result()
+                if (tail := self._tails.get(segment.key)) is not None:
+                    samples = tail.advance(samples, finished=turn.finished)
+                events += segment.decoded(turn.frames, samples)
+        return events
+
+    def _decode(self, turns: Sequence[PieceTurn]) -> list[tuple[Tensor, StreamState]]:
+        """Samples, float32 [m], and the next state of each stream."""
+        # Joined in a copy: what comes in a message is read-only, which torch warns of.
+        joined = np.concatenate([turn.frames.codes for turn in turns])
+        latents = on_device(joined, self._decoder.device).view(-1, LATENT_WIDTH)
+        lengths = [len(turn.frames.codes) * STEP_LATENTS for turn in turns]
+        pieces = [
+            LatentPiece(self._streams[turn.segment.key], part, turn.finished)
+            for turn, part in zip(turns, torch.split_with_sizes(latents, lengths), strict=True)
+        ]
+        made, states = zip(*self._decoder.advance(pieces), strict=True)
+        # One copy for all; each segment sends its slice.
+        ends = np.cumsum([len(samples) for samples in made])[:-1]
+        return list(zip(np.split(host_array(torch.cat(made)), ends), states, strict=True))
 
 
 def _read_frames(chunk: InputChunk) -> Tensor:

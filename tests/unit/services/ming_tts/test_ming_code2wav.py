@@ -12,18 +12,20 @@ import numpy.typing as npt
 import pytest
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import DataLoss, InvalidArgument, ResourceExhausted
+from antiphon.errors import DataLoss, Internal, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.ming_tts import (
     AUDIO,
     FRAME_SAMPLES,
     FRAME_WIDTH,
     LATENTS,
     SAMPLE_RATE_HZ,
+    STEP_LATENTS,
     TAIL_SILENCE,
 )
-from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.ming_tts.code2wav import tail_silence
+from antiphon_services.ming_tts.code2wav.decoder import AudioDecoder, LatentPiece
 from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
 from antiphon_services.ming_tts.code2wav.load import load
 from antiphon_services.ming_tts.code2wav.tail_silence import WINDOW
@@ -42,6 +44,20 @@ def engine(request: pytest.FixtureRequest, checkpoints: dict[str, Path]) -> Late
     stage = load(checkpoints[request.param], StageConfig(slots=3, context_limit=40))
     assert isinstance(stage.engine, LatentDecoderEngine)
     return stage.engine
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Latents of each piece, by call of the decoder."""
+    made: list[list[int]] = []
+    advance = AudioDecoder.advance
+
+    def counted(self: AudioDecoder, pieces: Sequence[LatentPiece]) -> Any:
+        made.append([len(piece.latents) for piece in pieces])
+        return advance(self, pieces)
+
+    monkeypatch.setattr(AudioDecoder, "advance", counted)
+    return made
 
 
 def frames_of(seed: int, count: int) -> Floats:
@@ -103,6 +119,76 @@ def test_company_changes_nothing(engine: LatentDecoderEngine) -> None:
         np.testing.assert_allclose(
             samples_of(together, frames), samples_of(by_itself, frames), rtol=0, atol=TOLERANCE
         )
+
+
+@pytest.mark.parametrize("preset", ["windowed", "unbounded"])
+def test_sessions_of_a_step_share_a_call(
+    preset: str, checkpoints: dict[str, Path], calls: list[list[int]]
+) -> None:
+    engine = load(checkpoints[preset], StageConfig(slots=8, context_limit=40)).engine
+    assert isinstance(engine, LatentDecoderEngine)
+    all_frames = [frames_of(seed, 6) for seed in range(8)]
+    asked = [chunks_of(frames, [1, 2, 3], bare=bool(n % 2)) for n, frames in enumerate(all_frames)]
+    calls.clear()
+    together = heard(engine, *asked)
+    # The bare ends come once the frames are worked off.
+    assert calls[:6] == [[STEP_LATENTS] * 8] * 6
+    assert [sum(each) for each in calls[6:]] == [0]
+    for frames, output, alone in zip(all_frames, together, asked, strict=True):
+        (by_itself,) = heard(engine, alone)
+        np.testing.assert_allclose(
+            samples_of(output, frames), samples_of(by_itself, frames), rtol=0, atol=TOLERANCE
+        )
+
+
+def test_a_fault_fails_its_segment_and_no_other(
+    engine: LatentDecoderEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The faulty frame shares a call with others, whose state the failed call leaves alone."""
+    all_frames = [frames_of(seed, 4) for seed in range(3)]
+    all_frames[1][2, 0] = marked = 77.0
+    asked = [chunks_of(frames, [1] * 4) for frames in all_frames]
+    alone = [heard(engine, each)[0] for each in asked]
+    advance = AudioDecoder.advance
+
+    def faulty(self: AudioDecoder, pieces: Sequence[LatentPiece]) -> Any:
+        made = advance(self, pieces)
+        if any(bool((piece.latents == marked).any()) for piece in pieces):
+            raise RuntimeError("planted")
+        return made
+
+    monkeypatch.setattr(AudioDecoder, "advance", faulty)
+    outputs = heard(engine, *asked)
+    assert outputs[1].failed is not None
+    assert isinstance(outputs[1].failed.error, Internal)
+    np.testing.assert_array_equal(outputs[1].tensors(AUDIO)[LATENTS], all_frames[1][:2])
+    for index in (0, 2):
+        np.testing.assert_allclose(
+            samples_of(outputs[index], all_frames[index]),
+            samples_of(alone[index], all_frames[index]),
+            rtol=0,
+            atol=TOLERANCE,
+        )
+
+
+def test_more_segments_than_frames_of_a_step_take_turns(checkpoints: dict[str, Path]) -> None:
+    """Eleven segments share eight frames a step; none is left out and none is forgotten."""
+    engine = load(checkpoints["windowed"], StageConfig(slots=11, context_limit=40)).engine
+    assert isinstance(engine, LatentDecoderEngine)
+    keys = [SegmentKey("turns", index) for index in range(11)]
+    for key in keys:
+        engine.admit(key, SETTINGS)
+        engine.accept(key, chunks_of(frames_of(key.segment, 3), [3])[0])
+    stepped = []
+    for _ in range(5):
+        events = engine.step()
+        stepped.append([each.key.segment for each in events if isinstance(each, Emitted)])
+    assert [len(each) for each in stepped] == [8, 8, 8, 8, 1]
+    assert stepped[1][:3] == [8, 9, 10]
+    assert sorted(index for each in stepped for index in each) == sorted([*range(11)] * 3)
+    assert not engine.step()
+    for key in keys:
+        engine.release(key)
 
 
 def test_silence_and_loud_latents_are_heard(engine: LatentDecoderEngine) -> None:
