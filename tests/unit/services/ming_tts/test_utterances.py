@@ -94,9 +94,20 @@ def test_long_sentences_are_cut_at_clauses_and_then_between_words() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "\n\n"])
-def test_a_text_that_says_nothing_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"input\.utf8: there is nothing to say"):
-        arrived(text, [1])
+def test_a_text_that_says_nothing_has_no_utterance_and_is_silent(text: str) -> None:
+    """The front end refuses it, unless a stage may write nothing."""
+    arriving, data = ArrivingText(), text.encode()
+    assert not arriving.take(data[:1], last=False)
+    assert not arriving.take(data[1:], last=True)
+    assert arriving.silent
+
+
+def test_a_text_that_says_something_is_not_silent() -> None:
+    arriving = ArrivingText()
+    assert not arriving.take(b"... ", last=False)
+    assert arriving.silent
+    assert arriving.take(b"Yes.", last=True)
+    assert not arriving.silent
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
