@@ -200,7 +200,7 @@ class MaskedAnswer:
             raise Internal(f"step {self._taken}: the logits are not finite")
         if self._tempered and not self._sampling.greedy:
             logits = logits / self._sampling.temperature
-        confidence = logits.double().softmax(-1).gather(1, choices[:, None])[:, 0]
+        confidence = _probabilities(logits, choices)
         return choices if self._drawn.ids is None else self._drawn.ids[choices], confidence
 
 
@@ -217,6 +217,16 @@ def sequence_rows(model: Llada, answers: Sequence[MaskedAnswer]) -> list[list[Te
     seen = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
     rows = iter(model(padded, None if len({len(ids) for ids in flat}) == 1 else seen))
     return [[next(rows) for _ in own] for own in sequences]
+
+
+def _probabilities(logits: Tensor, choices: Tensor) -> Tensor:
+    """Return the softmax float64 [n] of `logits` [n, choices] at one choice of each row.
+
+    It needs one float64 copy of the logits; a softmax needs two.
+    """
+    wide = logits.double()
+    weights = wide.sub_(wide.amax(-1, keepdim=True)).exp_()
+    return weights.gather(1, choices[:, None])[:, 0] / weights.sum(-1)
 
 
 def _gumbel(numbers: Tensor) -> Tensor:
