@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import Internal
 from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
 from antiphon.values.options import Option
-from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason
 from antiphon_services.emova.synthesizer import (
     MOST_UNITS,
     SAMPLE_RATE_HZ,
@@ -25,15 +24,9 @@ from antiphon_services.emova.synthesizer import (
 )
 from antiphon_services.emova.unit_decoder_sizes import UNIT_ENTRIES
 from antiphon_services.emova.unit_engine import UnitEngine, UnitStyles
-from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.stage.config_fields import ConfigPart, check_fields, names
-from antiphon_services.stage.engines import (
-    TORCH,
-    check_device,
-    context_limit,
-    refuse_fused,
-    require_torch,
-)
+from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.precision import compute_dtype
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import NO_SAMPLING
@@ -74,9 +67,7 @@ def unit_stage(
     Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
     checkpoint does not fit together.
     """
-    require_torch(terms.role, config)
-    refuse_fused(terms.role, config)
-    check_device(config)
+    require_plain_torch(terms.role, config)
     told, weights = read_config(tokenizer_dir), Weights(tokenizer_dir)
     check_fields(tokenizer_dir / CONFIG_FILE, told, parts)
     synthesizer, count = load_synthesizer(
@@ -107,9 +98,9 @@ def unit_stage(
 
 def _warm_up(engine: UnitEngine, edges: VocoderEdges, count: int) -> None:
     """Speak so many units, so that no request pays for what happens once."""
-    key = SegmentKey("warm-up", 0)
-    engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({edges.audio})))
     units = {edges.frames: np.arange(count, dtype=np.uint16)}
-    engine.accept(key, InputChunk(edges.frames, 0, units, True, FinishReason.STOP))
-    for failed in run_to_the_end(engine, [key]):
-        raise Internal(f"warm-up: {failed.error}")
+    run_segment(
+        engine,
+        SegmentSettings("", NO_SAMPLING, frozenset({edges.audio})),
+        InputChunk(edges.frames, 0, units, True, FinishReason.STOP),
+    )

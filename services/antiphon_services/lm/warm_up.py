@@ -49,8 +49,25 @@ def speak(
             engine.admit(key, SegmentSettings("", settings, outputs, options))
             for chunk in make_input(rows):
                 engine.accept(key, chunk)
-        for failed in run_to_the_end(engine, keys):
-            raise Internal(f"warm-up: {failed.error}")
+        complete(engine, keys)
+
+
+def run_segment(engine: Engine, settings: SegmentSettings, *chunks: InputChunk) -> None:
+    """Run one segment whose whole input is `chunks`. Raises `Internal` if it fails."""
+    key = SegmentKey("warm-up", 0)
+    engine.admit(key, settings)
+    for chunk in chunks:
+        engine.accept(key, chunk)
+    complete(engine, [key])
+
+
+def complete(engine: Engine, keys: Collection[SegmentKey]) -> None:
+    """Step until these segments, whose input is complete, have ended, and release them.
+
+    Raises `Internal` if one fails.
+    """
+    for failed in run_to_the_end(engine, keys):
+        raise Internal(f"warm-up: {failed.error}")
 
 
 def run_to_the_end(engine: Engine, keys: Collection[SegmentKey]) -> list[Failed]:

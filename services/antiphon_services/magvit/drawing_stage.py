@@ -9,21 +9,15 @@ import numpy as np
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, Internal
+from antiphon.errors import FailedPrecondition
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.values.segment import FinishReason, SegmentKey
-from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon.values.segment import FinishReason
+from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.magvit.drawing_engine import DrawingEngine, DrawingTerms
 from antiphon_services.magvit.image_decoder import load_image_decoder
 from antiphon_services.magvit.image_sizes import IMAGE_ENTRIES, MOST_SIDE_TOKENS, image_weights
-from antiphon_services.stage.engines import (
-    TORCH,
-    check_device,
-    context_limit,
-    refuse_fused,
-    require_torch,
-)
+from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.precision import compute_dtype
 from antiphon_services.vocoder.stage import NO_SAMPLING
 
@@ -36,9 +30,7 @@ def drawing_stage(
     Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
     checkpoint does not fit together or pillow, which writes PNG files, is not installed.
     """
-    require_torch(terms.role, config)
-    refuse_fused(terms.role, config)
-    check_device(config)
+    require_plain_torch(terms.role, config)
     require_pillow(terms.role)
     decoder = load_image_decoder(
         image_weights(tokenizer_dir),
@@ -71,9 +63,9 @@ def require_pillow(role: str) -> None:
 
 def _warm_up(engine: DrawingEngine, terms: DrawingTerms) -> None:
     """Draw one token, so that no request pays for what happens once."""
-    key = SegmentKey("warm-up", 0)
-    engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({terms.image})))
     tokens = {terms.tokens: np.zeros(1, np.uint16)}
-    engine.accept(key, InputChunk(terms.tokens, 0, tokens, True, FinishReason.STOP))
-    for failed in run_to_the_end(engine, [key]):
-        raise Internal(f"warm-up: {failed.error}")
+    run_segment(
+        engine,
+        SegmentSettings("", NO_SAMPLING, frozenset({terms.image})),
+        InputChunk(terms.tokens, 0, tokens, True, FinishReason.STOP),
+    )

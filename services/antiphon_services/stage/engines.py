@@ -65,6 +65,14 @@ def check_device(config: StageConfig) -> None:
         )
 
 
+def require_plain_torch(role: str, config: StageConfig) -> None:
+    """Raise as `require_torch`, `refuse_fused` and `check_device` do: for a stage that runs on
+    torch only, without fused kernels."""
+    require_torch(role, config)
+    refuse_fused(role, config)
+    check_device(config)
+
+
 def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], bool]) -> str:
     """Return `torch` or `vllm`; `auto` selects vllm on a CUDA device if `vllm_runs`.
 

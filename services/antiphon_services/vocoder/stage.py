@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, Internal
+from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import reading
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import Engine, InputChunk, LoadedStage, SegmentSettings, StageFacts
@@ -19,7 +19,7 @@ from antiphon.transport.device_edge import ToHost
 from antiphon.values.sampling import Sampling
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.graphs import Bucketing, graphs_of
-from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.lm.warm_up import complete
 from antiphon_services.stage.engines import TORCH
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.engine import VocoderEngine
@@ -145,5 +145,4 @@ def _warm_up(
             position += frames
             while reason is None and engine.awaited_edge(keys[-1]) is None:
                 engine.step()
-        for failed in run_to_the_end(engine, keys):
-            raise Internal(f"warm-up: {failed.error}")
+        complete(engine, keys)

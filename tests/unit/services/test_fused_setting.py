@@ -14,7 +14,7 @@ from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon_services.lm import kernels as functions
 from antiphon_services.lm.graphs import Eager, graphs_of
 from antiphon_services.lm.kernels import Kernels, kernels_of
-from antiphon_services.stage.engines import choose_engine, refuse_fused
+from antiphon_services.stage.engines import choose_engine, refuse_fused, require_plain_torch
 
 
 def test_nothing_is_fused_by_default() -> None:
@@ -38,6 +38,19 @@ def test_stages_without_kernels_refuse_it() -> None:
         InvalidArgument, match=r"the code2wav has no fused kernels; set fused to false"
     ):
         refuse_fused("code2wav", StageConfig(fused=True))
+
+
+@pytest.mark.parametrize(("config", "field"), [
+    (StageConfig(engine="vllm"), "engine"),
+    (StageConfig(engine_args={"seed": 1}), "engine_args"),
+    (StageConfig(fused=True), "fused"),
+    (StageConfig(device="abacus"), "device"),
+], ids=["engine", "arguments", "fused", "device"])  # fmt: skip
+def test_stage_of_torch_alone_names_the_setting(config: StageConfig, field: str) -> None:
+    require_plain_torch("code2wav", StageConfig())
+    with pytest.raises(InvalidArgument) as raised:
+        require_plain_torch("code2wav", config)
+    assert raised.value.field == field
 
 
 @pytest.mark.parametrize("config", [

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, Internal
+from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.cosyvoice3 import (
     AUDIO,
     CODE2WAV,
@@ -29,8 +29,7 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.values.sampling import Sampling
-from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.cosyvoice3.code2wav.engine import Code2WavEngine
 from antiphon_services.cosyvoice3.code2wav.fields import PARTS
@@ -40,27 +39,19 @@ from antiphon_services.cosyvoice3.code2wav.utterance_segment import CODE_ENTRIES
 from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
 from antiphon_services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
 from antiphon_services.flow.block_cache import BlockPages
-from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.stage.config_fields import check_fields
-from antiphon_services.stage.engines import (
-    TORCH,
-    check_device,
-    context_limit,
-    refuse_fused,
-    require_torch,
-)
+from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.vocoder.stage import NO_SAMPLING
 
 FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
 VOCODER_PREFIX = "generator."
 
 # Stored in the checkpoint, but computed here.
 STORED_BUFFERS = ("decoder.estimator.rotary_embed.inv_freq",)
-
-# The flow's noise is fixed, so that nothing is sampled.
-NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 WARM_UP_CODES = 8
 
@@ -74,9 +65,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `InvalidArgument` for unsupported settings, and `FailedPrecondition` if the parts of the
     checkpoint do not match.
     """
-    require_torch(CODE2WAV, config)
-    refuse_fused(CODE2WAV, config)
-    check_device(config)
+    require_plain_torch(CODE2WAV, config)
     decoder = load_decoder(model_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_CODES)
     engine = Code2WavEngine(decoder, context_limit=limit, slots=config.slots)
@@ -174,10 +163,13 @@ def _warm_up(engine: Code2WavEngine, count: int) -> None:
         "prompt_mel": np.zeros((0, MEL_BINS), np.float32),
     }
     codes = {CODES: np.zeros((count, 1), np.uint16)}
-    key, outputs = SegmentKey("warm-up", 0), frozenset({AUDIO})
+    # The flow's noise is fixed, so nothing is sampled.
+    outputs = frozenset({AUDIO})
     for whole in (frozenset({CODES}), frozenset[str]()):
-        engine.admit(key, SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole))
-        engine.accept(key, InputChunk(VOICE, 0, voice, True, FinishReason.STOP))
-        engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
-        for failed in run_to_the_end(engine, [key]):
-            raise Internal(f"warm-up: {failed.error}")
+        settings = SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole)
+        run_segment(
+            engine,
+            settings,
+            InputChunk(VOICE, 0, voice, True, FinishReason.STOP),
+            InputChunk(CODES, 0, codes, True, FinishReason.STOP),
+        )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import Qwen2Config
 
@@ -23,11 +21,8 @@ from antiphon.pipelines.files import CONFIG_FILE, reading
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
-from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
-from antiphon.values.options import OptionValue
+from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.values.sampling import Sampling
-from antiphon.values.segment import FinishReason
 from antiphon_services.cosyvoice3.talker.engine import SpeechTalkerEngine
 from antiphon_services.cosyvoice3.talker.fields import LAYER_PARTS, PARTS
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
@@ -40,10 +35,10 @@ from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT, load_sp
 from antiphon_services.cosyvoice3.talker.voices import read_voices
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.repetition_aware import RepetitionRule
-from antiphon_services.lm.warm_up import speak
+from antiphon_services.lm.spoken_warm_up import reference_options, speak_text
 from antiphon_services.stage.budgets import frame_rows
 from antiphon_services.stage.config_fields import check_fields
-from antiphon_services.stage.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon_services.stage.engines import TORCH, require_plain_torch
 from antiphon_services.stage.hugging_face import load_config
 from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
 from antiphon_services.stage.memory_plan import Cached, planned_limit
@@ -58,8 +53,6 @@ MAX_TOKENS = 1 << 16
 MIX = (5, 15)
 """Default of text ids and codes in the mix of a text in pieces."""
 
-WORD = "Hello "
-SOUND_S = 0.5
 # Rows other than the text: codes of the recording, the assistant's turn, and the recording's text.
 OTHER_ROWS = 64
 
@@ -71,9 +64,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `InvalidArgument` for unsupported settings or if the slots do not fit in memory, and
     `FailedPrecondition` if the parts of the checkpoint do not match or onnxruntime is missing.
     """
-    require_torch(TALKER, config)
-    refuse_fused(TALKER, config)
-    check_device(config)
+    require_plain_torch(TALKER, config)
     path, folder = model_dir / MODEL_FILE, model_dir / LAYERS_FOLDER
     told = read_hyperpyyaml(path)
     check_fields(path, told, PARTS)
@@ -154,13 +145,5 @@ def _drawing(told: dict[str, Any]) -> tuple[Sampling, RepetitionRule]:
 def _warm_up(engine: SpeechTalkerEngine, sampling: Sampling, slots: int, limit: int) -> None:
     """Warm up the engine; see `antiphon_services.lm.warm_up`. Raises `Internal` if it emits no
     codes."""
-    sound = np.zeros(round(SOUND_S * SAMPLE_RATE_HZ), np.float32)
-    options: dict[str, OptionValue] = {"reference_audio": sound, "reference_text": WORD}
-
-    def make_input(rows: int) -> Iterator[InputChunk]:
-        """A text of at most so many ids."""
-        message = ConversationMessage("user", (TextPart(WORD * rows),))
-        yield InputChunk(INPUT, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
-
-    room = (limit - OTHER_ROWS) // len(WORD)
-    speak(engine, (VOICE, CODES), sampling, slots, room, make_input, options)
+    options = reference_options(SAMPLE_RATE_HZ)
+    speak_text(engine, INPUT, (VOICE, CODES), sampling, slots, limit - OTHER_ROWS, options)

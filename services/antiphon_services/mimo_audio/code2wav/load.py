@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, Internal
+from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.mimo_audio import (
     AUDIO,
@@ -24,29 +24,20 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.values.sampling import Sampling
-from antiphon.values.segment import FinishReason, SegmentKey
-from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon.values.segment import FinishReason
+from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
 from antiphon_services.mimo_audio.code2wav.engine import WindowEngine
 from antiphon_services.mimo_audio.code2wav.fields import PARTS
 from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
 from antiphon_services.mimo_audio.code2wav.windows import WindowPlan
 from antiphon_services.stage.config_fields import check_fields
-from antiphon_services.stage.engines import (
-    TORCH,
-    check_device,
-    context_limit,
-    refuse_fused,
-    require_torch,
-)
+from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.vocoder.stage import NO_SAMPLING
 
 PREFIX, CODEBOOK = "decoder.", "encoder.quantizer.vq.layers.{}._codebook.embed"
-
-# Nothing is drawn.
-NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 MOST_FRAMES = 1 << 15
 """Of a segment: all positions of a context of 8192 as speech."""
@@ -59,9 +50,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
     checkpoint does not fit together.
     """
-    require_torch(CODE2WAV, config)
-    refuse_fused(CODE2WAV, config)
-    check_device(config)
+    require_plain_torch(CODE2WAV, config)
     codec_dir = audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
     decoder = load_decoder(codec_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_FRAMES)
@@ -119,9 +108,7 @@ def _warm_up(engine: WindowEngine, count: int) -> None:
     """Make audio of so many frames, whole and streamed, so that no request pays for what happens
     once."""
     codes = {CODES: np.zeros((count, len(CODEBOOKS)), np.uint16)}
-    key, outputs = SegmentKey("warm-up", 0), frozenset({AUDIO})
+    outputs = frozenset({AUDIO})
     for whole in (frozenset({CODES}), frozenset[str]()):
-        engine.admit(key, SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole))
-        engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
-        for failed in run_to_the_end(engine, [key]):
-            raise Internal(f"warm-up: {failed.error}")
+        settings = SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole)
+        run_segment(engine, settings, InputChunk(CODES, 0, codes, True, FinishReason.STOP))

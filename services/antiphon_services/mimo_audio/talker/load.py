@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,14 @@ from antiphon.pipelines.mimo_audio import (
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
+from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.values.chunk import Tensor as Array
-from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.values.history import FRAMES, IDS
-from antiphon.values.options import OptionValue
 from antiphon.values.sampling import Sampling
-from antiphon.values.segment import FinishReason
 from antiphon_services.lm.graphs import graphs_of
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.readback import Readback
-from antiphon_services.lm.warm_up import speak
+from antiphon_services.lm.spoken_warm_up import speak_text
 from antiphon_services.mimo_audio.talker.draws import PositionDraws
 from antiphon_services.mimo_audio.talker.engine import SpeechTextEngine
 from antiphon_services.mimo_audio.talker.fields import ENCODER_PARTS, PARTS
@@ -68,7 +65,6 @@ DEFAULT_SAMPLING = Sampling(
 ENCODER_PREFIX, QUANTIZER = "encoder.", "quantizer"
 # Most bytes of JSON for one of text, and of what is around it.
 JSON_ESCAPE, JSON_AROUND = 6, 64 << 10
-WORD = "Hello "
 OTHER_ROWS = 32
 """Rows of a prompt that are not the text's."""
 
@@ -318,12 +314,4 @@ class RecordingEncoder:
 
 def _warm_up(engine: SpeechTextEngine, slots: int, limit: int) -> None:
     """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives nothing."""
-    options: dict[str, OptionValue] = {}
-
-    def make_input(rows: int) -> Iterator[InputChunk]:
-        """A text of at most so many ids."""
-        message = ConversationMessage("user", (TextPart(WORD * rows),))
-        yield InputChunk(INPUT, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
-
-    room = (limit - OTHER_ROWS) // len(WORD)
-    speak(engine, (TEXT, CODES), DEFAULT_SAMPLING, slots, room, make_input, options)
+    speak_text(engine, INPUT, (TEXT, CODES), DEFAULT_SAMPLING, slots, limit - OTHER_ROWS)

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import Internal
 from antiphon.pipelines.files import CONFIG_FILE, reading
 from antiphon.pipelines.ming_tts import (
     AUDIO,
@@ -26,7 +25,7 @@ from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
 from antiphon.values.segment import FinishReason, SegmentKey
-from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.lm.warm_up import complete
 from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
 from antiphon_services.ming_tts.code2wav.fields import FLASH_PARTS, PARTS
 from antiphon_services.ming_tts.code2wav.module import (
@@ -37,13 +36,7 @@ from antiphon_services.ming_tts.code2wav.module import (
     DecoderSizes,
 )
 from antiphon_services.stage.config_fields import check_fields
-from antiphon_services.stage.engines import (
-    TORCH,
-    check_device,
-    context_limit,
-    refuse_fused,
-    require_torch,
-)
+from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
 from antiphon_services.vocoder.stage import NO_SAMPLING
@@ -58,9 +51,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
     checkpoint does not fit together.
     """
-    require_torch(CODE2WAV, config)
-    refuse_fused(CODE2WAV, config)
-    check_device(config)
+    require_plain_torch(CODE2WAV, config)
     checkpoint = MingCheckpoint.read(model_dir)
     if checkpoint.flash:
         path = checkpoint.audio_folder / CONFIG_FILE
@@ -110,5 +101,4 @@ def _warm_up(engine: LatentDecoderEngine, count: int) -> None:
         engine.accept(key, InputChunk(LATENTS, position, frame))
         engine.step()
     engine.accept(key, InputChunk(LATENTS, count, {}, True, FinishReason.STOP))
-    for failed in run_to_the_end(engine, [key]):
-        raise Internal(f"warm-up: {failed.error}")
+    complete(engine, [key])

@@ -26,13 +26,11 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
-from antiphon.values.chunk import Tensors
-from antiphon.values.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.values.history import LATENTS as LATENT_HISTORY
-from antiphon.values.options import OptionValue
 from antiphon.values.sampling import Sampling
 from antiphon.values.segment import FinishReason
 from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.spoken_warm_up import WORD, reference_options, text_chunk, words_in
 from antiphon_services.lm.warm_up import speak
 from antiphon_services.ming_tts.talker.engine import MingTalkerEngine
 from antiphon_services.ming_tts.talker.fields import (
@@ -58,7 +56,7 @@ from antiphon_services.ming_tts.talker.talker import MingTalker
 from antiphon_services.ming_tts.talker.voices import VOICES
 from antiphon_services.stage.budgets import frame_rows
 from antiphon_services.stage.config_fields import check_fields
-from antiphon_services.stage.engines import TORCH, check_device, refuse_fused, require_torch
+from antiphon_services.stage.engines import TORCH, require_plain_torch
 from antiphon_services.stage.memory_plan import Cached, planned_limit
 from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 from antiphon_services.stage.preparation import Preparations
@@ -73,8 +71,6 @@ MOST_STEPS_OF_ALL = 2000
 
 DENSE = "dense"
 
-WORD = "Hello "
-SOUND_S = 0.5
 # Rows beside the text: the template's, and the recording's.
 OTHER_ROWS = 128
 
@@ -88,9 +84,7 @@ def load(model_dir: Path, config: StageConfig, *, text_edge: str = INPUT) -> Loa
     Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
     `FailedPrecondition` when the checkpoint does not fit together or onnxruntime is missing.
     """
-    require_torch(TALKER, config)
-    refuse_fused(TALKER, config)
-    check_device(config)
+    require_plain_torch(TALKER, config)
     checkpoint = MingCheckpoint.read(model_dir)
     sizes = _sizes(checkpoint)
     limit = planned_limit(
@@ -215,17 +209,15 @@ def _tokenizer(model_dir: Path) -> LiteralTokenizer:
 
 def _warm_up(engine: MingTalkerEngine, slots: int, limit: int) -> None:
     """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives no latents."""
-    sound = np.zeros(round(SOUND_S * SAMPLE_RATE_HZ), np.float32)
-    options: dict[str, OptionValue] = {"reference_audio": sound, "reference_text": WORD}
 
-    def make_input(rows: int) -> Iterator[InputChunk]:
-        """A text of at most so many ids."""
-        text = WORD * rows
-        tensors: Tensors = {PIECE: np.frombuffer(text.encode(), np.uint8)}
+    def make_input(words: int) -> Iterator[InputChunk]:
+        """A text of so many words."""
+        text = WORD * words
         if engine.text_edge == INPUT:
-            message = ConversationMessage("user", (TextPart(text),))
-            tensors = to_tensors(Conversation((message,)))
-        yield InputChunk(engine.text_edge, 0, tensors, True, FinishReason.STOP)
+            yield text_chunk(INPUT, text)
+        else:
+            piece = {PIECE: np.frombuffer(text.encode(), np.uint8)}
+            yield InputChunk(engine.text_edge, 0, piece, True, FinishReason.STOP)
 
-    room = (limit - OTHER_ROWS) // len(WORD)
-    speak(engine, LATENTS, DEFAULT_SAMPLING, slots, room, make_input, options)
+    options, words = reference_options(SAMPLE_RATE_HZ), words_in(limit - OTHER_ROWS)
+    speak(engine, LATENTS, DEFAULT_SAMPLING, slots, words, make_input, options)

@@ -11,7 +11,7 @@ from transformers import Qwen2_5OmniConfig
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, Internal
+from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV, code_entries
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
@@ -20,21 +20,15 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
 from antiphon.transport.device_edge import ToHost
 from antiphon.values.sampling import Sampling
-from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm.graphs import Bucketing, graphs_of
-from antiphon_services.lm.warm_up import run_to_the_end
+from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.qwen2_5_omni.token2wav.decoder import Token2Wav
 from antiphon_services.qwen2_5_omni.token2wav.engine import Token2WavEngine
 from antiphon_services.qwen2_5_omni.token2wav.fields import PARTS
 from antiphon_services.qwen2_5_omni.token2wav.voices import read_voices
 from antiphon_services.stage.config_fields import check_fields
-from antiphon_services.stage.engines import (
-    TORCH,
-    check_device,
-    context_limit,
-    refuse_fused,
-    require_torch,
-)
+from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.hugging_face import load_config
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
@@ -60,9 +54,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     Raises `InvalidArgument` for unsupported settings, and `FailedPrecondition` if the parts of the
     checkpoint do not match or its voices cannot be read.
     """
-    require_torch(TOKEN2WAV, config)
-    refuse_fused(TOKEN2WAV, config)
-    check_device(config)
+    require_plain_torch(TOKEN2WAV, config)
     told = read_config(model_dir)
     check_fields(model_dir / CONFIG_FILE, told, PARTS)
     whole = load_config(Qwen2_5OmniConfig, model_dir, "token2wav_config").token2wav_config
@@ -110,9 +102,9 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 def _warm_up(engine: Token2WavEngine, count: int) -> None:
     """Decode `count` codes, so that no request pays for one-time initialization."""
-    key = SegmentKey("warm-up", 0)
     codes = {CODES: np.zeros((count, 1), np.uint16)}
-    engine.admit(key, SegmentSettings("", ONLY_SEED, frozenset({AUDIO})))
-    engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
-    for failed in run_to_the_end(engine, [key]):
-        raise Internal(f"warm-up: {failed.error}")
+    run_segment(
+        engine,
+        SegmentSettings("", ONLY_SEED, frozenset({AUDIO})),
+        InputChunk(CODES, 0, codes, True, FinishReason.STOP),
+    )

@@ -18,7 +18,7 @@ from antiphon_services.qwen3_omni.code2wav.module import Code2WavModule
 from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
 from antiphon_services.qwen3_omni.config import Code2WavConfig, OmniConfig
 from antiphon_services.stage.config_fields import check_fields
-from antiphon_services.stage.engines import check_device, refuse_fused, require_torch
+from antiphon_services.stage.engines import require_plain_torch
 from antiphon_services.stage.hugging_face import load_config
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
@@ -37,9 +37,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     `bucketing` of None means the choice of `config.graphs`. Raises `InvalidArgument` for an engine
     other than torch, and `FailedPrecondition` for a checkpoint with unsupported fields.
     """
-    require_torch(CODE2WAV, config)
-    refuse_fused(CODE2WAV, config)
-    check_device(config)
+    require_plain_torch(CODE2WAV, config)
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
     weights = Weights(model_dir)
     check_room(CODE2WAV, config, [(weights, "code2wav.")])

@@ -11,7 +11,7 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
-from antiphon_services.stage.engines import check_device, refuse_fused, require_torch
+from antiphon_services.stage.engines import require_plain_torch
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
 from antiphon_services.vocoder.audio_segment import VocoderEdges
@@ -24,9 +24,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     `bucketing` of None means the choice of `config.graphs`. Raises `InvalidArgument` for an engine
     other than torch, and `FailedPrecondition` for an unsupported checkpoint.
     """
-    require_torch(CODE2WAV, config)
-    refuse_fused(CODE2WAV, config)
-    check_device(config)
+    require_plain_torch(CODE2WAV, config)
     check_room(CODE2WAV, config, [(Weights(model_dir / CODEC_FOLDER), "decoder.")])
     module = load_codec_decoder(model_dir, compute_dtype(CODE2WAV, config), config.device)
     terms = VocoderTerms(
