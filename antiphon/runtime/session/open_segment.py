@@ -21,7 +21,7 @@ class Segment:
     `in_engine` is true from admission until the engine has completed the segment. The segment
     itself lasts until all its output has been sent. `fed` counts chunks given to the engine. A live
     segment `waits` without a slot until its first chunk, and is `listening` until its input is
-    finished.
+    finished. It is `held` while output waits for credit; it then neither steps nor stalls.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Segment:
         self.flow = flow
         self.completed: Completed | None = None
         self.awaited = ""
-        self.steppable = False
+        self.steppable = self.held = False
         self.busy_s = 0.0
         self.deadline = now + deadline_s if deadline_s and not settings.live else None
         self._deadline_s = deadline_s
@@ -106,14 +106,6 @@ class Segment:
         return self._accepted == self.fed
 
     @property
-    def held(self) -> bool:
-        """Whether output waits for credit. The segment then neither steps nor stalls."""
-        held = False
-        for outlet in self._governed:
-            held = held or outlet.held
-        return held
-
-    @property
     def stall_clock_runs(self) -> bool:
         """Whether input is due: not while output waits for credit, nor after the engine has
         completed."""
@@ -142,9 +134,10 @@ class Segment:
         if emitted.tensors:
             self._first_output_at = self._first_output_at or now
             self._last_output_at = now
+        was_held = outlet.held
         pieces = outlet.push(emitted.position, emitted.tensors, emitted.finish_reason, now)
-        if outlet.governed:
-            self.flow.note()
+        if outlet.held != was_held:
+            self._note_held()
         return pieces
 
     def grant(self, edge: str, destination: Destination, positions: int, now: float) -> list[Piece]:
@@ -152,12 +145,19 @@ class Segment:
 
         If credit was all that was missing, the stall clock restarts.
         """
-        was_held = self.held
-        pieces = self._outlets[edge].grant(destination, positions)
-        self.flow.note()
+        outlet, was_held = self._outlets[edge], self.held
+        outlet_held = outlet.held
+        pieces = outlet.grant(destination, positions)
+        if outlet.held != outlet_held:
+            self._note_held()
         if was_held and not self.held:
             self.waiting_since = now
         return pieces
+
+    def _note_held(self) -> None:
+        """Record that an edge begins or ends to wait for credit."""
+        self.held = any(outlet.held for outlet in self._governed)
+        self.flow.note()
 
     def told(self, edge: str, pieces: Iterable[Piece], now: float) -> None:
         """Record that pieces of an edge are sent to the client."""

@@ -56,7 +56,8 @@ class OutputEdge:
     """Pure: positions in, pieces out. Ends with exactly one piece that has a finish reason.
 
     It is `finished` when the engine has ended the edge and `drained` when everything has been sent.
-    `limit` is the number of positions at which the engine must stop, None if unbounded.
+    `limit` is the number of positions at which the engine must stop, None if unbounded. The edge is
+    `held` while it makes no progress until credit arrives.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class OutputEdge:
         # Where the chunk that is being filled ends, on a grouped edge.
         self._full_at = next_boundary(0, self._policy) if edge.grouped else 0
         self._finish_reason: FinishReason | None = None
-        self.finished = self.drained = False
+        self.finished = self.drained = self.held = False
         self.limit = self._next_limit()
 
     @property
@@ -92,13 +93,6 @@ class OutputEdge:
     def total(self) -> int:
         """Positions emitted so far."""
         return self._total
-
-    @property
-    def held(self) -> bool:
-        """Whether the edge makes no progress until credit arrives."""
-        if self.limit is None:
-            return False
-        return not self.drained if self.finished else self._total >= self.limit
 
     @property
     def due_at(self) -> float | None:
@@ -155,6 +149,8 @@ class OutputEdge:
     def _release(self, now: float) -> list[Piece]:
         """Return the pieces that are due and have credit. The last one carries the finish
         reason."""
+        if self.limit is not None:
+            self.held = self.finished or self._total >= self.limit
         if self._pace_s and not self.finished and now < self._rests_until - CLOCK_S:
             return []
         pieces = self._cut()
@@ -162,7 +158,7 @@ class OutputEdge:
             self._rests_until = now + self._pace_s
         if self._finish_reason is None or self._pending:
             return pieces
-        self.drained = True
+        self.drained, self.held = True, False
         if pieces:
             last = pieces[-1]
             return [*pieces[:-1], Piece(last.position, last.tensors, self._finish_reason)]
