@@ -57,7 +57,7 @@ class Segment:
         self.told_at = now
         self.steps_told_at = -math.inf
         self._outlets = outlets
-        self._paced = [outlet for outlet in outlets.values() if outlet.paced]
+        self._paced = [(name, outlet) for name, outlet in outlets.items() if outlet.paced]
         self._governed = [outlet for outlet in outlets.values() if outlet.governed]
         self._opened_at = now
         self._begun: set[str] = set()
@@ -168,15 +168,15 @@ class Segment:
     def next_due(self) -> float | None:
         """When paced output is due or the deadline expires; None if neither applies."""
         moment = self.deadline
-        for outlet in self._paced:
+        for _, outlet in self._paced:
             due_at = outlet.due_at
             if due_at is not None and (moment is None or due_at < moment):
                 moment = due_at
         return moment
 
     def due(self, now: float) -> Iterator[tuple[str, list[Piece]]]:
-        """Yield each edge with the output whose pace interval has passed."""
-        return ((name, outlet.release_due(now)) for name, outlet in self._outlets.items())
+        """Yield each paced edge with the output whose pace interval has passed."""
+        return ((name, outlet.release_due(now)) for name, outlet in self._paced)
 
     def unfinished_outputs(self) -> list[str]:
         """Return the output edges whose end the engine has not emitted."""

@@ -353,8 +353,10 @@ class LiveSession:
         return [segment.report(segment.completed), *self.park(Outcome.FINISHED, now)]
 
     def _send(self, edge: str, pieces: list[Piece], now: float) -> list[Instruction]:
+        if not pieces:
+            return []
         # Edges without destination never have pieces.
-        destinations = self._routes[edge] if pieces else ()
+        destinations = self._routes[edge]
         if self.segment is not None and REPLY in destinations:
             self.segment.told(edge, pieces, now)
         addressed = (self._address(edge, piece) for piece in pieces)

@@ -156,15 +156,17 @@ class EngineRounds:
             events += made
         moved_up = self._moved_up()
         worked_on = moved_up.union(ready)
-        failed = {event.key for event in events if isinstance(event, Failed)}
-        silent = worked_on.difference(event.key for event in events)
+        failed: set[SegmentKey] = set()
+        silent, busy_s = set(worked_on), {}
+        for event in events:
+            silent.discard(event.key)
+            if isinstance(event, Failed):
+                failed.add(event.key)
+            elif isinstance(event, Completed) and event.key in self._admitted:
+                busy_s[event.key] = self._admitted[event.key].busy_s
         standing = self._standing((touched | worked_on) - failed, silent)
-        busy_s = {
-            event.key: self._admitted[event.key].busy_s
-            for event in events
-            if isinstance(event, Completed) and event.key in self._admitted
-        }
-        busy_s |= {key: spent_s for key, (_, spent_s) in self._cancelled.items()}
+        for key, (_, spent_s) in self._cancelled.items():
+            busy_s[key] = spent_s
         released = tuple(cost for cost, _ in self._cancelled.values())
         return EngineStepped(
             tuple(events), standing, busy_s, step_s, len(ready), worked_on, released

@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.engine import Emitted, SegmentSettings
 from antiphon.runtime.session.credit import Credit, Intake
 from antiphon.runtime.session.facts import (
     ClientDone,
@@ -20,9 +21,12 @@ from antiphon.runtime.session.facts import (
     TimePassed,
 )
 from antiphon.runtime.session.instructions import Destination, End, Limit, Release, Report
+from antiphon.runtime.session.open_segment import Segment
 from antiphon.runtime.session.output_edge import OutputEdge
+from antiphon.runtime.session.output_flow import OutputFlow
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
-from antiphon.values.sampling import SamplingRequest
+from antiphon.runtime.session.tally import Tally
+from antiphon.values.sampling import Sampling, SamplingRequest
 from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
 from antiphon_testkit.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
 from tests.unit.runtime.session.two_stages import (
@@ -36,6 +40,7 @@ from tests.unit.runtime.session.two_stages import (
 )
 
 HERE, THERE = Destination("here:1"), Destination("there:2")
+SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 CODES, AUDIO = PIPELINE.edge("codes"), PIPELINE.edge("audio")
 
 
@@ -153,6 +158,29 @@ def test_outlet_uses_no_credit_when_delivery_is_whole() -> None:
     assert not out.held
     (piece,) = out.push(60, {}, FinishReason.STOP)
     assert len(piece.tensors["codes"]) == 60
+
+
+def test_segment_is_held_until_no_edge_of_it_waits_for_credit() -> None:
+    edges = {"codes": CODES, "audio": AUDIO}
+    outlets = {
+        name: OutputEdge(edge, Delivery.STREAM, POLICY, Credit(8, [HERE]))
+        for name, edge in edges.items()
+    }
+    flow = OutputFlow(outlets, edges, {}, Tally())
+    settings = SegmentSettings("", SAMPLING, frozenset(edges))
+    segment = Segment(KEY, settings, outlets, set(), {}, flow, now=0.0, deadline_s=0.0)
+    segment.in_engine = True
+
+    segment.push(Emitted(KEY, "audio", 0, {"samples": np.zeros(7, np.float32)}), 1.0)
+    assert not segment.held
+    segment.push(Emitted(KEY, "audio", 7, {"samples": np.zeros(1, np.float32)}), 1.0)
+    segment.push(Emitted(KEY, "codes", 0, codes(0, 12)), 2.0)
+    assert (segment.held, segment.stall_clock_runs) == (True, False)
+    segment.grant("audio", HERE, 16, 3.0)
+    assert (segment.held, segment.waiting_since) == (True, 0.0)
+    segment.grant("codes", HERE, 12, 4.0)
+    assert (segment.held, segment.stall_clock_runs) == (False, True)
+    assert segment.waiting_since == 4.0
 
 
 def test_outlet_lets_the_engine_complete_the_chunk_with_its_look_ahead() -> None:
