@@ -56,10 +56,7 @@ Serve = Callable[[session_pb2.SessionOpen, Callable[[], None]], LineSession]
 
 
 class LineEvents(Protocol):
-    """What a table reports while it handles something."""
-
-    def ready(self) -> None:
-        """There is something to `take`, or one line less."""
+    """What a table reports of its windows while it handles something."""
 
     def stalled(self, number: int) -> None:
         """A line waits for its reader: its window is full."""
@@ -77,13 +74,24 @@ class _ServedLine:
 
 
 class LineTable:
-    """The lines of one stream; `close` it when the stream has ended."""
+    """The lines of one stream; `close` it when the stream has ended.
 
-    def __init__(self, serve: Serve, role: str, window_bytes: int, events: LineEvents) -> None:
+    `on_ready` is called when there is something to `take`, or the last line is gone.
+    """
+
+    def __init__(
+        self,
+        serve: Serve,
+        role: str,
+        window_bytes: int,
+        events: LineEvents,
+        on_ready: Callable[[], None],
+    ) -> None:
         self._serve = serve
         self._role = role
         self._window_bytes = window_bytes
         self._events = events
+        self._on_ready = on_ready
         self._lines: dict[int, _ServedLine] = {}
         self._newest = 0
         self._ready: dict[int, None] = {}
@@ -159,18 +167,15 @@ class LineTable:
 
     def _processed(self, number: int, line: _ServedLine, total_bytes: int) -> None:
         line.processed_bytes = total_bytes
-        if line.is_stalled and not self._is_full(line):
+        if line.is_stalled and line.sent_bytes - total_bytes < self._window_bytes:
             line.is_stalled = False
             self._events.moved(number)
             self._queue(number)
 
-    def _is_full(self, line: _ServedLine) -> bool:
-        return line.sent_bytes - line.processed_bytes >= self._window_bytes
-
     def _queue(self, number: int) -> None:
         """Serve a line: it has replies."""
         self._ready[number] = None
-        self._events.ready()
+        self._on_ready()
 
     def _take_from(
         self, number: int, line: _ServedLine, most_bytes: int, messages: list[stage_pb2.LineMessage]
@@ -178,7 +183,7 @@ class LineTable:
         """Move replies of a line to the messages; how many bytes they have."""
         replies, taken_bytes = line.session.replies, 0
         while not replies.is_empty:
-            if self._is_full(line):
+            if line.sent_bytes - line.processed_bytes >= self._window_bytes:
                 if not line.is_stalled:
                     line.is_stalled = True
                     self._events.stalled(number)
@@ -204,7 +209,8 @@ class LineTable:
         if line.is_stalled:
             self._events.moved(number)
         line.session.close()
-        self._events.ready()
+        if not self._lines:
+            self._on_ready()
 
     def _refuse(self, number: int, error: Exception) -> None:
         """End a line that has no session with an error."""
@@ -214,7 +220,7 @@ class LineTable:
 
     def _say_end(self, number: int) -> None:
         self._urgent.append(_end_of(number))
-        self._events.ready()
+        self._on_ready()
 
 
 def _end_of(number: int) -> stage_pb2.LineMessage:

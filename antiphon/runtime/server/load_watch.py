@@ -63,7 +63,7 @@ class LoadWatch:
                     yield load
                     reported, reported_at = load, read_at
                 await _wait(touched, reported_at + self._longest_s - loop.time())
-                if touched.is_set():
+                if touched.is_set() and read_at + self._shortest_s > loop.time():
                     await _wait(self._closed, read_at + self._shortest_s - loop.time())
         finally:
             self._watchers.discard(touched)

@@ -30,11 +30,11 @@ class ServedLines:
 
     def __init__(self, serve: Serve, role: str, patience_s: float) -> None:
         self._window_bytes = WINDOW_BYTES
-        self._table = LineTable(serve, role, self._window_bytes, self)
         self._patience_s = patience_s
         self._stalled: dict[int, asyncio.TimerHandle] = {}
         """Each runs while the window of its line is full."""
         self._changed = asyncio.Event()
+        self._table = LineTable(serve, role, self._window_bytes, self, self._changed.set)
         self._ending = False
 
     @property
@@ -69,10 +69,6 @@ class ServedLines:
     def close(self) -> None:
         """Free what all sessions still hold."""
         self._table.close()
-
-    def ready(self) -> None:
-        """Write what the lines have."""
-        self._changed.set()
 
     def stalled(self, number: int) -> None:
         """Give a line's reader `patience_s`."""

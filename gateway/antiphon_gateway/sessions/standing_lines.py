@@ -168,10 +168,10 @@ class StandingLine:
             self._reported_bytes = self._processed_bytes
             yield stage_pb2.LineRequest(line=number, processed_bytes=self._processed_bytes)
 
-    def read(self) -> tuple[session_pb2.SessionResponse, int]:
-        """The next response and its bytes, which its reader reports to `processed`. Raises
-        `IndexError` if none waits."""
-        return self._responses.popleft()
+    def read(self) -> tuple[session_pb2.SessionResponse, int] | None:
+        """The next response and its bytes, which its reader reports to `processed`; None if none
+        waits."""
+        return self._responses.popleft() if self._responses else None
 
     def processed(self, size_bytes: int) -> None:
         """The reader is done with a response."""

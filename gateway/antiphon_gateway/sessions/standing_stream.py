@@ -138,8 +138,8 @@ class LineReader:
         """What the stage sends on the line."""
         line = self._line
         while True:
-            while line.has_response:
-                response, size_bytes = line.read()
+            while (read := line.read()) is not None:
+                response, size_bytes = read
                 yield response
                 line.processed(size_bytes)
             if line.is_over:

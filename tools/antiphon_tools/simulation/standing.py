@@ -40,7 +40,9 @@ class SimulatedStanding:
         self.waiting: set[int] = set()
         """Lines that wait for their readers, at the stage."""
         self.lines = StandingLines(self._gateway_ready)
-        self.table = LineTable(self._serving(sessions), host.role, WINDOW_BYTES, self)
+        self.table = LineTable(
+            self._serving(sessions), host.role, WINDOW_BYTES, self, self._stage_ready
+        )
         self.up.append(stage_pb2.LineResponse(window_bytes=WINDOW_BYTES))
         self._sending = self.lines.take()
 
@@ -107,10 +109,6 @@ class SimulatedStanding:
 
     # -- what the stage's table reports --------------------------------------------------------
 
-    def ready(self) -> None:
-        """The stage has something to send."""
-        self.stage_sends = True
-
     def stalled(self, number: int) -> None:
         """A line waits for its reader."""
         self.waiting.add(number)
@@ -118,6 +116,9 @@ class SimulatedStanding:
     def moved(self, number: int) -> None:
         """A line waits no more."""
         self.waiting.remove(number)
+
+    def _stage_ready(self) -> None:
+        self.stage_sends = True
 
     def _gateway_ready(self) -> None:
         self.gateway_sends = True
@@ -167,7 +168,7 @@ class SimulatedStream:
         done, self.unprocessed_bytes = self.unprocessed_bytes, 0
         if done:
             self.line.processed(done)
-        if not self.line.has_response:
+        if (read := self.line.read()) is None:
             return None
-        response, self.unprocessed_bytes = self.line.read()
+        response, self.unprocessed_bytes = read
         return response
