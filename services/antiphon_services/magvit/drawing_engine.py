@@ -1,7 +1,8 @@
 """The engine of a stage that draws images: a PNG file of the image tokens of each segment.
 
 An image is drawn once all its tokens have come, one image a step, the longest waiting first. Every
-image is computed by itself. A fault fails its segment and no other.
+image is computed by itself. A fault fails its segment and no other. On a CPU, an image of 512
+pixels may take longer than the default `step_timeout_s`, which should be raised there.
 """
 
 from __future__ import annotations
