@@ -151,6 +151,15 @@ def test_outlet_finishes_after_what_waited_for_credit() -> None:
     assert out.drained
 
 
+def test_outlet_is_held_when_its_last_chunk_is_shorter_than_the_limit_and_has_no_credit() -> None:
+    out = outlet()
+    assert len(out.push(0, codes(0, 10), FinishReason.STOP)) == 3
+    assert out.total < (out.limit or 0)
+    assert out.held
+    (last,) = out.grant(HERE, 10)
+    assert (last.position, last.finish_reason, out.held) == (7, FinishReason.STOP, False)
+
+
 def test_outlet_uses_no_credit_when_delivery_is_whole() -> None:
     out = outlet(Delivery.WHOLE)
     assert out.limit is None
