@@ -37,19 +37,19 @@ from tests.equality.covo_audio.covo_record import (
 
 SHAPE = dataclasses.replace(
     RELEASED,
-    hidden=512,
-    intermediate=1024,
+    hidden=256,
+    intermediate=512,
     layers=4,
     heads=8,
     kv_heads=2,
-    flow_hidden=256,
-    flow_inner=1024,
+    flow_hidden=128,
+    flow_inner=512,
     flow_layers=4,
-    vocoder_hidden=256,
-    prompt_codes=100,
+    vocoder_hidden=128,
+    prompt_codes=60,
 )
-CODES = 100
-"""4 s of speech."""
+CODES = 50
+"""2 s of speech."""
 ROUNDS = 3
 KEY = SegmentKey("timed", 0)
 

@@ -239,3 +239,51 @@ async def test_an_answer_is_the_same_when_a_stage_is_killed_in_it(
     assert ids == undisturbed.ids
     made = np.frombuffer(samples, "<f4")
     np.testing.assert_allclose(made, undisturbed.samples, rtol=0, atol=1e-4)
+
+
+async def turn_of(call: antiphon.AsyncConversationCall, name: str) -> tuple[str, int]:
+    """The text of the answer to a recording, and its number of samples."""
+    text, count = "", 0
+    await call.send_audio(pcm16(name), RATE_HZ)
+    await call.commit_audio()
+    await call.respond()
+    async with asyncio.timeout(240):
+        async for event in call:
+            assert not isinstance(event, antiphon.CommandFailed), event
+            match event:
+                case antiphon.ResponseTextDelta():
+                    text += event.text
+                case antiphon.ResponseAudioDelta():
+                    count += len(event.pcm16) // 2
+                case antiphon.ResponseDone():
+                    assert event.response.error is None, event.response.error
+                    return text, count
+    raise AssertionError("the response never ended")
+
+
+def pcm16(name: str) -> bytes:
+    return (clips()[name] * 32767).astype("<i2").tobytes()
+
+
+def quantized(name: str) -> bytes:
+    return wav(np.frombuffer(pcm16(name), "<i2").astype(np.float32) / 32768)
+
+
+async def test_a_second_turn_is_a_longer_prompt(covo_clients: Speakers) -> None:
+    client = covo_clients["wrapped"]
+    sampling = {"": antiphon.SamplingRequest(temperature=0.0, max_tokens=40, seed=5)}
+    async with client.converse(sampling=sampling) as call:
+        first, samples = await turn_of(call, "short")
+        second, more = await turn_of(call, "odd")
+    assert all((first, samples, second, more))
+    messages = [
+        antiphon.Message("user", (quantized("short"),)),
+        antiphon.Message("assistant", (first,)),
+        antiphon.Message("user", (quantized("odd"),)),
+    ]
+    both = {"modalities": ("text", "audio"), "temperature": 0.0, "max_tokens": 40, "seed": 5}
+    longer = await heard(client.generate(messages, include_ids=True, timeout_s=240, **both))
+    assert longer.text == second
+    assert len(longer.samples) == more
+    alone = await heard(client.generate(messages[2:], include_ids=True, timeout_s=240, **both))
+    assert alone.text != second
