@@ -96,6 +96,11 @@ async def test_health_is_a_503_with_the_reason_when_a_stage_is_down() -> None:
         assert (await served.chat(**SPOKEN)).status_code == 503
         for output, status in (("text", 200), ("audio", 503), ("smell", 503)):
             assert (await served.http.get(f"/health?output={output}")).status_code == status
+        unknown = (await served.http.get("/health?output=smell")).json()
+        assert (unknown["ready"], unknown["reason"]) == (
+            False,
+            "output: 'smell' is none of text, audio",
+        )
         assert await served.metric(f'antiphon_gateway_stage_ready{{stage="{TALKER}"}}') == 0
         assert await served.metric(f'antiphon_gateway_stage_ready{{stage="{THINKER}"}}') == 1
 

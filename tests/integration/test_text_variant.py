@@ -92,7 +92,7 @@ async def test_audio_is_refused_by_the_models_name(client: openai.AsyncOpenAI) -
             audio={"voice": "alloy", "format": "wav"},
         )
     assert refused.value.status_code == 400
-    assert f"{NAME} makes no audio, but text" in refused.value.message
+    assert f"{NAME} makes no audio; its outputs are text" in refused.value.message
 
 
 async def test_realtime_answers_in_text(client: openai.AsyncOpenAI) -> None:

@@ -122,8 +122,10 @@ class Lineup:
         voices = self.voices
         name = self.names.voice_aliases(voices).get(name.lower(), name)
         if name and name.lower() not in voices:
-            known = ", ".join(voices) or "none"
-            raise InvalidArgument(f"voice: no voice {name!r}; there are: {known}", field="voice")
+            known = (
+                f"there are: {', '.join(voices)}" if voices else "this model has no named voices"
+            )
+            raise InvalidArgument(f"voice: no voice {name!r}; {known}", field="voice")
         return name.lower()
 
     def routes(self, role: str) -> tuple[session_pb2.Route, ...]:
@@ -188,7 +190,7 @@ def roles_for(edges: Edges, outputs: Iterable[str], model: str = "") -> tuple[st
         if not makers:
             made = ", ".join(sorted(client_outputs(edges))) or "nothing"
             raise NotImplementedYet(
-                f"modalities: {model or 'this model'} makes no {output}, but {made}",
+                f"modalities: {model or 'this model'} makes no {output}; its outputs are {made}",
                 field="modalities",
             )
         wanted.extend(makers)

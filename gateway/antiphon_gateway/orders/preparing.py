@@ -208,7 +208,7 @@ def _check_reading(order: Order, lineup: Lineup) -> None:
     reads_aloud = lineup.input_member.description.reads_aloud
     if order.reads_aloud and not (reads_aloud or TASK in order.options):
         raise NotImplementedYet(
-            "model: this one answers and does not read aloud; ask /v1/chat/completions",
+            "model: this model converses and cannot read text aloud; use /v1/chat/completions",
             field="model",
         )
     if not reads_aloud:

@@ -137,7 +137,7 @@ class _StopOnSignal:
             self._launcher.kill()
             return
         self.asked = True
-        self._console.say("\nstopping; once more kills at once")
+        self._console.say("\nstopping; press Ctrl-C again to kill all processes")
         self._task.cancel()
 
 

@@ -33,6 +33,9 @@ def health_route(calls: Calls, identities: Identities) -> Route:
             report = replace(report, ready=False, reason=reason, outputs=nothing)
         # With ?output=text the status is that of this output alone.
         output = asked.query_params.get("output", "")
+        if output and output not in report.outputs:
+            reason = f"output: {output!r} is none of {', '.join(report.outputs)}"
+            report = replace(report, ready=False, reason=reason)
         ready = report.outputs.get(output, False) if output else report.ready
         return json_response(report, 200 if ready else 503)
 

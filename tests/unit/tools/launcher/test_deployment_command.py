@@ -103,7 +103,7 @@ def test_command_kills_at_once_when_interrupted_twice(checkout: Checkout) -> Non
     with running(checkout, "-c", PATIENT, until="gRPC") as (process, said):
         pids = Pids(pids_in(said))
         process.send_signal(signal.SIGINT)
-        read_until(process, "once more kills at once")
+        read_until(process, "again to kill all processes")
         process.send_signal(signal.SIGINT)
         read_until(process, "killing everything")
         assert process.wait(EXIT_WAIT_S) == 0

@@ -72,7 +72,7 @@ def read_image_request(body: bytes, visit: RequestContext) -> tuple[Order, Image
     asked = decode_fields(decoder, body, unsupported, visit.ignored)
     check_unsupported(asked, UNSUPPORTED)
     if not asked.prompt:
-        raise invalid(TEXT_FIELD, "is empty; it is what is drawn")
+        raise invalid(TEXT_FIELD, "must not be empty: it describes the image")
     if asked.n is not None and not 1 <= asked.n <= visit.max_choices:
         raise invalid(
             "n", f"must be from 1 to {visit.max_choices}; gateway.limits.max_choices sets the bound"

@@ -68,7 +68,7 @@ def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes |
     if not speech.model:
         raise invalid("model", "is empty")
     if not speech.input:
-        raise invalid("input", "is empty; it is what is spoken")
+        raise invalid("input", "must not be empty: it is the text that is spoken")
     audio_format = speech.response_format.strip().lower() or DEFAULT_FORMAT
     check_format(audio_format, FORMATS, "response_format")
     check_speed(speech.speed)

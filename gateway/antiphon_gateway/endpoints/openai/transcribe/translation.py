@@ -29,7 +29,7 @@ LANGUAGE = "english"
 """OpenAI's name of the language of every translation."""
 UNSUPPORTED: Mapping[str, Unsupported] = {
     # vLLM's.
-    "language": Unsupported(remedy="the model hears it; name it in the prompt"),
+    "language": Unsupported(remedy="the model detects it; to specify it, name it in the prompt"),
     "to_language": Unsupported(("en",), "only English is supported; ask a chat to translate"),
 }
 """Fields that are known and not supported."""
