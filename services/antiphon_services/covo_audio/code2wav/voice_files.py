@@ -65,7 +65,7 @@ def _read(path: Path, kinds: str, width: int | None) -> npt.NDArray[Any]:
         array = np.load(path, allow_pickle=False)
         if array.dtype.kind not in kinds or not np.isfinite(array).all():
             raise ValueError(f"it holds {array.dtype}, or values that are not finite")
-        wanted: npt.NDArray[Any] = array.reshape(-1, width or 1)
-        if array.ndim > 3 or (width and array.shape[-1] != width):
+        if array.ndim > 3 or (width and array.shape[-1:] != (width,)):
             raise ValueError(f"its shape is {list(array.shape)}, the last axis must have {width}")
+        wanted: npt.NDArray[Any] = array.reshape(-1, width or 1)
         return wanted
