@@ -23,6 +23,8 @@ pytestmark = [
     pytest.mark.equality,
     pytest.mark.processes,
     pytest.mark.asyncio(loop_scope="session"),
+    # Dozens of answers one after the other; stages stand back for others on a busy machine.
+    pytest.mark.timeout(600),
 ]
 
 CASES = list(flash_cases())
