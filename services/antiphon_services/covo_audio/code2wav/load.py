@@ -47,10 +47,8 @@ from antiphon_services.covo_audio.code2wav.voice_files import read_voice, voice_
 from antiphon_services.lm.warm_up import run_to_the_end
 from antiphon_services.stage.engines import (
     TORCH,
-    check_device,
     context_limit,
-    refuse_fused,
-    require_torch,
+    require_plain_torch,
 )
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
@@ -74,9 +72,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the parts
     of the checkpoint do not match, or the voice is missing.
     """
-    require_torch(CODE2WAV, config)
-    refuse_fused(CODE2WAV, config)
-    check_device(config)
+    require_plain_torch(CODE2WAV, config)
     log.warning("%s: %s", model_dir, LICENCE)
     decoder = load_decoder(model_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_CODES)
