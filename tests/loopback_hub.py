@@ -11,6 +11,7 @@ import hashlib
 import http.server
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,7 +56,10 @@ class LoopbackHub:
     damaged: str = ""
     """The name of a large file of which a byte changes on its way."""
     stall: str = ""
-    """The name of a large file that stops in its middle, and `stalled` is set."""
+    """The name of a large file that stops in its middle, and `stalled` is set.
+
+    Its connection buffers less than it sends, so that the client has read of it by then.
+    """
     stalled: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
     asked: list[Asked] = field(default_factory=list)
@@ -197,6 +201,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
         self.send_header("Content-Length", str(size - first))
         self.end_headers()
+        if path.name == hub.stall:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         cuts = hub.cuts.get(path.name)
         left = cuts.pop(0) if cuts else size // 2 if path.name == hub.stall else size
         with path.open("rb") as file:

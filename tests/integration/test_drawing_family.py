@@ -183,7 +183,7 @@ async def test_prompt_alone_is_enough(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "remedy"),
     [
-        ({"prompt": ""}, "prompt", "drawn"),
+        ({"prompt": ""}, "prompt", "describes the image"),
         ({"n": 0}, "n", "max_choices"),
         ({"n": 99}, "n", "max_choices"),
         ({"size": "1024x1024"}, "size", "16x16, 32x16"),
