@@ -1,7 +1,7 @@
-"""Serves speech models as microservices, and the Python SDK to use them.
+"""Serves speech models as microservices. This package also contains the Python SDK for them.
 
-Importing this package imports nothing else. Names are loaded at first use, so that tools and
-servers that need only a part stay small.
+Importing this package imports none of its modules. A name is loaded when it is first used, so that
+tools and servers load only what they need.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ __all__ = (
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from its module."""
+    """Load a public name from the module that defines it."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

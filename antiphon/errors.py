@@ -1,7 +1,7 @@
-"""The errors that antiphon raises, for every protocol.
+"""The errors that antiphon raises, independent of the protocol.
 
-Every error has a code that determines what a caller can do, a sentence for a person, and its
-location: the request field, the stage or the edge.
+Every error has a code, a message and a location. The code determines how the caller can react. The
+location is the request field, the stage or the edge that the error refers to.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class ErrorCode(enum.Enum):
-    """Kind of failure; mirrors `antiphon.v1.ErrorCode`."""
+    """The kind of a failure. The values mirror `antiphon.v1.ErrorCode`."""
 
     INVALID_ARGUMENT = "invalid_argument"
     NOT_FOUND = "not_found"
@@ -33,7 +33,9 @@ _ELISION = " [...] "
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, with its middle elided if it has more than `most` characters."""
+    """Return the text. If it is longer than `most` characters, its middle is replaced by an
+    ellipsis.
+    """
     if len(text) <= most:
         return text
     tail = (most - len(_ELISION)) // 3
@@ -41,7 +43,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def told(value: object, most: int = 80) -> str:
-    """Return a value as shown in an error message, whatever its type and size."""
+    """Format a value of any type and size for an error message."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, str | bytes):
@@ -53,11 +55,12 @@ RETRYABLE = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
 
 
 class AntiphonError(Exception):
-    """Base class of all errors. Raise one of the subclasses.
+    """Base class of all errors. Raise one of its subclasses.
 
-    `field` is the dotted path of the invalid request field, `stage` the role of the failing stage,
-    `edge` the edge that was awaited or broken; each is empty if not applicable. Messages may quote
-    input, so they are cut here, once for every endpoint and log.
+    `field` is the dotted path of the invalid request field. `stage` is the role of the stage that
+    failed. `edge` is the edge that failed or whose data did not arrive. Each of them is empty if it
+    does not apply. Messages may quote input, so they are shortened here, for all endpoints and
+    logs.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
@@ -91,7 +94,7 @@ class InvalidArgument(AntiphonError):
 
 
 class NotFound(AntiphonError):
-    """The named model, voice or session does not exist, or a recording is no longer stored."""
+    """The model, voice or session does not exist, or the recording is no longer stored."""
 
     code = ErrorCode.NOT_FOUND
 
@@ -109,7 +112,7 @@ class ResourceExhausted(AntiphonError):
 
 
 class FailedPrecondition(AntiphonError):
-    """Incompatible stages, or a message in the wrong state."""
+    """The stages are incompatible, or a message is not allowed in the current state."""
 
     code = ErrorCode.FAILED_PRECONDITION
 
@@ -121,7 +124,7 @@ class Unavailable(AntiphonError):
 
 
 class DeadlineExceeded(AntiphonError):
-    """A deadline passed, or an awaited edge stalled."""
+    """A deadline passed, or an edge delivered no data in time."""
 
     code = ErrorCode.DEADLINE_EXCEEDED
 
@@ -133,7 +136,7 @@ class Cancelled(AntiphonError):
 
 
 class Internal(AntiphonError):
-    """A fault of antiphon or of a model."""
+    """A bug in antiphon or in a model."""
 
     code = ErrorCode.INTERNAL
 
@@ -151,13 +154,15 @@ class Unauthenticated(AntiphonError):
 
 
 class UnusableOutput(AntiphonError):
-    """The model produced unusable output, such as a call of a function that does not exist."""
+    """The model produced output that cannot be used, such as a call to a function that does not
+    exist.
+    """
 
     code = ErrorCode.UNUSABLE_OUTPUT
 
 
 def unexpected(error: Exception) -> Internal:
-    """Return the `Internal` error that reports an exception outside this hierarchy."""
+    """Return an `Internal` error for an exception that is not an `AntiphonError`."""
     return Internal(f"{type(error).__name__}: {error}")
 
 

@@ -7,30 +7,30 @@ import logging
 
 
 class PrintableFormatter(logging.Formatter):
-    """Escapes non-printable characters as JSON does.
+    """Escapes non-printable characters in the same way as JSON.
 
-    That includes line ends in a message, control characters (also C1) and bidirectional overrides,
-    since messages may quote client input. Only the lines of a traceback start new lines.
+    Messages may quote client input. Therefore line breaks, control characters (including C1) and
+    bidirectional overrides in a message are escaped. Only the lines of a traceback start new lines.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Format a message as one line."""
+        """Format a message as a single line."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: logging._SysExcInfoType) -> str:
-        """Format a traceback, one line for each of its lines."""
+        """Format a traceback. Each of its lines becomes one line of the log."""
         return "\n".join(printable(each) for each in super().formatException(ei).split("\n"))
 
 
 def printable(text: str) -> str:
-    """Replace each non-printable character by its JSON escape."""
+    """Replace each non-printable character with its JSON escape sequence."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def configure_logging(level: str, form: str) -> None:
-    """Log to stderr from `level` up, with `form` as the format of `logging`."""
+    """Log to stderr. `level` is the minimum level, and `form` is a format string of `logging`."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter(form))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,4 +1,4 @@
-"""The version of antiphon, as installed."""
+"""The version of antiphon that is installed."""
 
 from __future__ import annotations
 

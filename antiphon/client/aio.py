@@ -1,4 +1,4 @@
-"""The asyncio client, with the methods of the blocking one."""
+"""The asyncio client. It has the same methods as the blocking client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from antiphon.client.retrying import Retry
 
 
 class AsyncGeneration(AsyncIterator[Event]):
-    """A streamed answer: an async iterator of `TextDelta`, `AudioDelta`, `Finished`.
+    """A streamed answer, which is an async iterator of `TextDelta`, `AudioDelta` and `Finished`
+    events.
 
     >>> async with client.generate("Tell me a story.") as generation:
     ...     async for event in generation:
@@ -34,7 +35,7 @@ class AsyncGeneration(AsyncIterator[Event]):
     ...             case antiphon.AudioDelta(pcm16=pcm16):
     ...                 await speaker.write(pcm16)
 
-    Works like `Generation`. Cancelling the reading task cancels the request.
+    It works like `Generation`. Cancelling the task that reads the events cancels the request.
     """
 
     def __init__(self, answer: answering.PendingAnswer) -> None:
@@ -42,29 +43,36 @@ class AsyncGeneration(AsyncIterator[Event]):
 
     @property
     def session_id(self) -> str:
-        """The session's id on all stages. Empty before the first event."""
+        """The session ID, which is the same on all stages. Empty until the first event arrives."""
         return self._answer.reader.session_id
 
     @property
     def model(self) -> str:
-        """The answering model. Empty before the first event."""
+        """The name of the model that answers. Empty until the first event arrives."""
         return self._answer.reader.model
 
     @property
     def sample_rate_hz(self) -> int:
-        """Sample rate of the audio. 0 before the first event and without audio."""
+        """The sample rate of the audio in Hz. It is 0 until the first event arrives, and stays 0 if
+        the answer has no audio.
+        """
         return self._answer.reader.sample_rate_hz
 
     def cancel(self) -> None:
-        """Cancel the answer. Reading it further raises `Cancelled`."""
+        """Cancel the answer. Reading from it afterwards raises `Cancelled`."""
         self._answer.cancel()
 
     async def collect(self) -> Reply:
-        """Read the whole answer and return it. Raises `FailedPrecondition` after iterating."""
+        """Read the whole answer and return it.
+
+        Raises `FailedPrecondition` if some of its events have already been read.
+        """
         return await self._answer.collect()
 
     async def __anext__(self) -> Event:
-        """Return the next event. Waits at most until the call's deadline."""
+        """Wait for the next event and return it. The wait ends at the call's deadline at the
+        latest.
+        """
         event = await self._answer.next_event()
         if event is None:
             raise StopAsyncIteration
@@ -83,14 +91,14 @@ class AsyncGeneration(AsyncIterator[Event]):
 
 
 class AsyncClient:
-    """A client of a server's gRPC endpoint for asyncio. Create it in a running loop.
+    """An asyncio client for a server's gRPC endpoint. Create it inside a running event loop.
 
     >>> async with antiphon.AsyncClient("localhost:50050") as client:
     ...     reply = await client.generate("Say hello.", temperature=0.0).collect()
     ...     print(reply.text)
     ...     reply.save_wav("hello.wav")
 
-    Works like `Client`. One client serves many concurrent requests.
+    It works like `Client`. One client can serve many concurrent requests.
     """
 
     def __init__(
@@ -110,7 +118,7 @@ class AsyncClient:
         self._channel = AsyncioChannel(where)
 
     async def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
-        """Return the served models and the server's features."""
+        """Return the models that the server offers, and the optional features that it supports."""
         self._channel.check_open()
         seconds = checks.timeout(timeout_s)
         return await answering.server_info(self._channel, seconds, self._retry)
@@ -123,7 +131,11 @@ class AsyncClient:
         idle_timeout_s: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> AsyncGeneration:
-        """Answer a conversation; a `str` is a single user message. See `Client.generate`."""
+        """Send a conversation to the model and stream its answer.
+
+        If `messages` is a `str`, it is sent as a single user message. See `Client.generate` for the
+        arguments.
+        """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
         request = generate_request(messages, **options)
@@ -138,14 +150,17 @@ class AsyncClient:
         idle_timeout_s: float | None = None,
         **options: Unpack[ConversationOptions],
     ) -> AsyncConversationCall:
-        """Return a conversation. Enter its context to open it. See `Client.converse`."""
+        """Return a new conversation. It is opened when its context is entered.
+
+        See `Client.converse` for the arguments.
+        """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
         opening = open_request(model, options)
         return AsyncConversationCall(talk(self._channel, opening, seconds, idle_s, self._retry))
 
     async def close(self) -> None:
-        """Cancel running calls and close the connection."""
+        """Cancel all running calls and close the connection."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

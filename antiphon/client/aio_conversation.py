@@ -14,7 +14,7 @@ from antiphon.values.live_conversation import CallResultPart, ConversationOpened
 
 
 class AsyncConversationCall(AsyncIterator[TalkEvent]):
-    """A conversation: an async iterator of its events, with commands for turns and interruptions.
+    """A conversation, which is an async iterator of its events. Its methods send commands.
 
     >>> async with client.converse(instructions="Be brief.") as call:
     ...     await call.add("What is antiphon?")
@@ -26,9 +26,9 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
     ...             case antiphon.ResponseDone():
     ...                 break
 
-    Works like `ConversationCall`. Commands may be sent from a different task than the reading one.
-    Cancelling a sending task leaves the conversation unchanged. Cancelling the reading task ends
-    it.
+    It works like `ConversationCall`. Commands may be sent from a different task than the one that
+    reads the events. Cancelling a task that is sending a command does not affect the conversation.
+    Cancelling the task that reads the events ends the conversation.
     """
 
     def __init__(self, talk: Talk) -> None:
@@ -36,52 +36,68 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
 
     @property
     def opened(self) -> ConversationOpened:
-        """The server's first event: model, voices, sample rate and settings."""
+        """The server's first event, which contains the model, the voices, the sample rate and the
+        settings.
+        """
         return self._talk.opened
 
     @property
     def sample_rate_hz(self) -> int:
-        """Sample rate of the answers' audio. 0 without audio."""
+        """The sample rate of the answers in Hz, or 0 if they have no audio."""
         return self._talk.opened.sample_rate_hz
 
     async def update(self, *, reference: str = "", **options: Unpack[ConversationOptions]) -> None:
-        """Change settings; `SettingsUpdated` has the result."""
+        """Change settings of the conversation. The resulting settings arrive as a `SettingsUpdated`
+        event.
+        """
         await self._talk.send([commands.change_settings(options, reference)])
 
     async def send_audio(self, pcm16: bytes, rate_hz: int = 24_000, *, reference: str = "") -> None:
-        """Append user audio: 16-bit little-endian mono samples, 8000 to 48000 per second."""
+        """Append audio from the user to the audio buffer.
+
+        `pcm16` contains 16-bit little-endian mono samples. The sample rate must be between 8,000
+        and 48,000 Hz.
+        """
         await self._talk.send(commands.audio_requests(pcm16, rate_hz, reference))
 
     async def commit_audio(self, *, reference: str = "") -> None:
-        """Make the buffered audio a user message: `AudioAccepted`, `ItemCreated`."""
+        """Turn the buffered audio into a user message. The server confirms this with
+        `AudioAccepted` and `ItemCreated`.
+        """
         await self._talk.send([commands.commit_audio(reference)])
 
     async def clear_audio(self, *, reference: str = "") -> None:
-        """Clear the audio buffer: `AudioDropped`."""
+        """Clear the audio buffer. The server confirms this with `AudioDropped`."""
         await self._talk.send([commands.clear_audio(reference)])
 
     async def add(self, item: str | Item, *, after: str | None = None, reference: str = "") -> None:
-        """Insert a message; a `str` is a user message. `ItemCreated` has its id.
+        """Insert a message into the conversation. If `item` is a `str`, it becomes a user message.
 
-        `after` is an item's id, or "root" to insert first. None appends.
+        The new item's ID arrives in an `ItemCreated` event. `after` is the ID of the item to insert
+        it after, or "root" to insert it at the beginning. By default, the item is appended.
         """
         await self._talk.send([commands.create_item(item, after, reference)])
 
     async def answer_call(self, call: FunctionCall, output: str, *, reference: str = "") -> None:
-        """Return the result of a function call: `ItemCreated`."""
+        """Send the result of a function call. The server confirms it with `ItemCreated`."""
         item = Item("tool", (CallResultPart(call.id, output),))
         await self._talk.send([commands.create_item(item, None, reference)])
 
     async def delete(self, item_id: str, *, reference: str = "") -> None:
-        """Remove an item: `ItemRemoved`."""
+        """Remove an item from the conversation. The server confirms this with `ItemRemoved`."""
         await self._talk.send([commands.delete_item(item_id, reference)])
 
     async def fetch(self, item_id: str, *, reference: str = "") -> None:
-        """Request an item with its recordings: `ItemFetched`."""
+        """Request an item, including its recordings. It arrives in an `ItemFetched` event."""
         await self._talk.send([commands.retrieve_item(item_id, reference)])
 
     async def truncate(self, item_id: str, heard_s: float, *, reference: str = "") -> None:
-        """Truncate a spoken item to what the user heard, by estimate: `ItemCut`."""
+        """Shorten a spoken item to the part that the user has heard, which is `heard_s` seconds
+        long.
+
+        The position of the cut in the text is an estimate. The server confirms the change with
+        `ItemCut`.
+        """
         await self._talk.send([commands.truncate_item(item_id, heard_s, reference)])
 
     async def respond(
@@ -93,11 +109,12 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
         reference: str = "",
         **options: Unpack[ConversationOptions],
     ) -> None:
-        """Request an answer: `ResponseStarted`, its deltas, `ResponseDone`.
+        """Request a response. Its events are `ResponseStarted`, the deltas, and `ResponseDone`.
 
-        It answers the conversation, or `given` instead: items, and ids of items. A response that is
-        `out_of_band` adds no item to the conversation. `metadata` is returned with the response.
-        Settings apply to this response only.
+        By default, the model responds to the conversation. If `given` is set, the model responds to
+        these items instead. Each of them is an `Item` or the ID of an existing item. A response
+        that is `out_of_band` adds no item to the conversation. `metadata` is returned with the
+        response. The settings in `options` apply to this response only.
         """
         request = commands.create_response(
             given, metadata, options, reference, out_of_band=out_of_band
@@ -105,21 +122,24 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
         await self._talk.send([request])
 
     async def cancel(self, response_id: str = "", *, reference: str = "") -> None:
-        """Cancel a response, by default the one answering the conversation.
+        """Cancel a response. By default, this is the response to the conversation.
 
-        No delta follows, only `ResponseDone`.
+        No further deltas arrive for it, only `ResponseDone`.
         """
         await self._talk.send([commands.cancel_response(response_id, reference)])
 
     async def interrupt(self, heard_s: float, *, reference: str = "") -> None:
-        """Cancel the current answer and keep the `heard_s` seconds of it that the user heard.
+        """Cancel the current answer and keep only its first `heard_s` seconds, which the user has
+        heard.
 
-        Call it when the user starts to speak.
+        Call this when the user starts to speak.
         """
         await self._talk.interrupt(heard_s, reference)
 
     def finish(self) -> None:
-        """End the client's side. Events end when all requested responses are complete."""
+        """Close the client's side of the conversation. The events end once all requested responses
+        are complete.
+        """
         self._talk.finish()
 
     async def __anext__(self) -> TalkEvent:

@@ -1,4 +1,4 @@
-"""The asyncio client of a single stage."""
+"""The asyncio client for a single stage."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 
 
 class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
-    """A session on one stage: an iterator of the stage's messages, as defined in `session.proto`.
+    """A session on a single stage, which is an async iterator of the stage's messages.
 
-    Entering the context registers the session; leaving it ends the session and frees everything. A
-    failure is raised as an `AntiphonError`. Chunks may be sent from a different task than the
-    reading one.
+    The messages are defined in `session.proto`. Entering the context registers the session. Leaving
+    it ends the session and frees all of its resources. A failure is raised as an `AntiphonError`.
+    Chunks may be sent from a different task than the one that reads the messages.
     """
 
     def __init__(self, talk: StageTalk) -> None:
@@ -28,31 +28,31 @@ class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
 
     @property
     def session_id(self) -> str:
-        """The session's id on all stages."""
+        """The session ID, which is the same on all stages."""
         return self._talk.session_id
 
     async def open_segment(self, segment: session_pb2.SegmentOpen) -> None:
-        """Open a turn. `segment_opened` is received when it has its slot."""
+        """Open a turn. The stage sends `segment_opened` once the turn has a slot."""
         await self._talk.open_segment(segment)
 
     async def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send input. The session's id is filled in."""
+        """Send an input chunk. Its session ID is filled in automatically."""
         await self._talk.send_chunk(chunk)
 
     async def finish_input(self) -> None:
-        """Finish the input of the last opened turn."""
+        """Signal the end of the input for the turn that was opened last."""
         await self._talk.finish_input()
 
     async def cancel_segment(self) -> None:
-        """Cancel the last opened turn; a `report` follows."""
+        """Cancel the turn that was opened last. The stage then sends a `report`."""
         await self._talk.cancel_segment()
 
     async def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send any message, such as credit for an edge with a window."""
+        """Send an arbitrary message, for example to grant credit on an edge that has a window."""
         await self._talk.send(request)
 
     def finish(self) -> None:
-        """End the client's side. The session ends when its turn is complete."""
+        """Close the client's side of the session. The session ends once its turn is complete."""
         self._talk.finish()
 
     async def __anext__(self) -> session_pb2.SessionResponse:
@@ -76,7 +76,7 @@ class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
 
 
 class AsyncStageClient:
-    """A client of a single stage for asyncio. Works like `StageClient`."""
+    """An asyncio client for a single stage. It works like `StageClient`."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class AsyncStageClient:
         self._channel = AsyncioChannel(where)
 
     async def describe(self, *, timeout_s: float = 10.0) -> stage_pb2.DescribeResponse:
-        """Return the stage's description and current load."""
+        """Return the stage's description, which includes its current load."""
         self._channel.check_open()
         return await stage.describe(self._channel, checks.timeout(timeout_s), self._retry)
 
@@ -107,11 +107,11 @@ class AsyncStageClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         idle_timeout_s: float | None = None,
     ) -> AsyncStageSession:
-        """Return a session. Enter its context to register it.
+        """Return a new session. It is registered when its context is entered.
 
-        `edges` are the requested output edges. Each is sent to this client and to the stages whose
-        addresses are listed for it. `timeout_s` bounds the whole session, `idle_timeout_s` the wait
-        for each message.
+        `edges` maps each requested output edge to a list of stage addresses. The stage sends the
+        edge's output to this client and to all listed addresses. `timeout_s` limits the duration of
+        the whole session, and `idle_timeout_s` limits the wait for each message.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
@@ -120,7 +120,7 @@ class AsyncStageClient:
         )
 
     async def close(self) -> None:
-        """Cancel running calls and close the connection."""
+        """Cancel all running calls and close the connection."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""One request to a gateway, from its call to its last event, for both clients."""
+"""A single request to a gateway, from the call to the last event. Both clients use this module."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ GENERATE = Method(
 )
 
 Start = Callable[[float, speech_pb2.DeliveredPart | None], ReadCall[speech_pb2.GenerateResponse]]
-"""Starts a call with a timeout in seconds, for an answer already delivered in part."""
+"""Starts a call with a timeout in seconds. The second argument describes the part of the answer
+that was already delivered, if any.
+"""
 
 
 class PendingAnswer:
     """An answer in progress.
 
-    Its call starts at once. It is repeated when the server is lost, from the beginning if nothing
-    was received, else from the current position.
+    Its call starts immediately. If the server is lost, the call is repeated. The answer starts from
+    the beginning if nothing has been received yet, and otherwise continues at the current position.
     """
 
     def __init__(self, start: Start, attempts: Attempts, pauser: Pauser) -> None:
@@ -45,7 +47,10 @@ class PendingAnswer:
         self._call = start(attempts.left_s, None)
 
     async def next_event(self) -> Event | None:
-        """Return the next event; None at the end. Raises the answer's error."""
+        """Return the next event, or None at the end of the answer.
+
+        Raises the error that ended the answer, if it failed.
+        """
         while (message := await self._next_message()) is not None:
             try:
                 event = self.reader.read(message)
@@ -58,7 +63,7 @@ class PendingAnswer:
         return None
 
     async def collect(self) -> Reply:
-        """Read the whole answer."""
+        """Read the whole answer and return it."""
         self.reader.check_untouched()
         events: list[Event] = []
         try:
@@ -69,7 +74,7 @@ class PendingAnswer:
         return join_events(events, self.reader.sample_rate_hz)
 
     def cancel(self) -> None:
-        """Cancel the answer. Reading it further raises `Cancelled`."""
+        """Cancel the answer. Reading from it afterwards raises `Cancelled`."""
         self._pauser.wake()
         self._call.cancel()
 
@@ -89,26 +94,30 @@ class PendingAnswer:
             else:
                 if message is not None:
                     self._position.note(message)
-                    # Not counted as success: the server may start and fail each time.
+                    # This does not count as a success, because a server may start and fail on every
+                    # attempt.
                     if not (message.HasField("started") or message.HasField("progress")):
                         self._attempts.succeeded()
                 return message
             await self._pauser.pause(pause_s)
             self._call = self._start(self._attempts.left_s, self._position.delivered)
             if self._pauser.woken:
-                # Cancelled during or after the pause, perhaps before this call existed.
+                # The answer was cancelled during or after the pause, perhaps before this call
+                # existed.
                 self._call.cancel()
 
     def _pause_after(self, error: AntiphonError) -> float | None:
-        """Return the seconds until the next attempt; None if the error is final."""
+        """Return the number of seconds until the next attempt, or None if the error is final."""
         if not self._position.begun:
             return self._attempts.pause_after(error)
-        # A partial answer is continued only if its server was lost.
+        # An answer that was delivered in part can only continue if its server was lost.
         lost = isinstance(error, Unavailable) and self._position.delivered is not None
         return self._attempts.pause_after(error) if lost else None
 
     def _raise_if_the_servers_own(self, error: session_pb2.SessionError) -> None:
-        """Raise an error of a server that is shutting down: another one may continue the answer."""
+        """Raise the error if it means that the server is shutting down. Another server may continue
+        the answer.
+        """
         reported = error_from_proto(error)
         if isinstance(reported, Unavailable) and server_is_away(reported):
             self._last_words = reported
@@ -116,7 +125,7 @@ class PendingAnswer:
 
 
 async def server_info(channel: Channel, timeout_s: float, retry: Retry) -> ServerInfo:
-    """Return the served models and the server's features."""
+    """Return the models that the server offers, and the optional features that it supports."""
     request = speech_pb2.GetServerInfoRequest()
     return server_info_from_proto(await ask(channel, GET_SERVER_INFO, request, timeout_s, retry))
 
@@ -128,7 +137,7 @@ def answer(
     idle_s: float | None,
     retry: Retry,
 ) -> PendingAnswer:
-    """Start a request."""
+    """Start a request and return its answer."""
 
     def start(
         seconds: float, delivered: speech_pb2.DeliveredPart | None

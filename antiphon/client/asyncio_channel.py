@@ -1,4 +1,4 @@
-"""Calls over an asyncio channel; see `calls.py`."""
+"""An asyncio implementation of the calls that `calls.py` defines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Readable(Protocol[ResponseOut]):
 
 
 class AsyncioReadCall(Generic[Response]):
-    """Implements `calls.ReadCall`. Cancelling the reading task cancels the call."""
+    """Implements `calls.ReadCall`. Cancelling the task that reads responses cancels the call."""
 
     def __init__(
         self, call: _Readable[Response], target: ServerTarget, idle_s: float | None
@@ -43,7 +43,9 @@ class AsyncioReadCall(Generic[Response]):
         self.idle_s = idle_s
 
     async def read(self) -> Response | None:
-        """Return the next response; None at the end. Raises the typed error of a failed call."""
+        """Return the next response, or None at the end of the stream. Raises a typed error if the
+        call failed.
+        """
         idle_s = self.idle_s
         if idle_s is None:
             return await self._read()
@@ -54,7 +56,7 @@ class AsyncioReadCall(Generic[Response]):
             raise silent(idle_s) from None
 
     def cancel(self) -> None:
-        """Cancel the call. Reading it further raises `Cancelled`."""
+        """Cancel the call. Reading from it afterwards raises `Cancelled`."""
         self._call.cancel()
 
     async def _read(self) -> Response | None:
@@ -63,7 +65,7 @@ class AsyncioReadCall(Generic[Response]):
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
         except asyncio.CancelledError as cancelled:
-            # grpc raises this when the call is cancelled as well as when the task is.
+            # grpc raises this error both when the call is cancelled and when the task is cancelled.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -73,7 +75,7 @@ class AsyncioReadCall(Generic[Response]):
 
 
 class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
-    """Implements `calls.TwoWayCall`. Cancelling a writing task leaves the call unchanged."""
+    """Implements `calls.TwoWayCall`. Cancelling a task that is writing does not affect the call."""
 
     def __init__(
         self,
@@ -95,7 +97,9 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._two_way.add_done_callback(lambda _: self._close())
 
     async def write(self, request: Request) -> None:
-        """Send a message, waiting while the queue is full. Raises the error of an ended call."""
+        """Queue a message for sending, and wait while the queue is full. Raises the call's error if
+        it has ended.
+        """
         while len(self._waiting) >= MOST_WAITING and not self._closed and not self._finished:
             self._room.clear()
             await self._room.wait()
@@ -107,7 +111,7 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._more.set()
 
     def finish(self) -> None:
-        """End the client's side of the call."""
+        """Close the client's side of the call."""
         self._finished = True
         self._more.set()
         self._room.set()
@@ -150,7 +154,9 @@ class AsyncioPauser:
         self._woken = asyncio.Event()
 
     async def pause(self, seconds: float) -> None:
-        """Wait. Raises `Cancelled` if `wake` was or is called."""
+        """Wait for the given time. Raises `Cancelled` if `wake` has been called or is called during
+        the wait.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -160,16 +166,16 @@ class AsyncioPauser:
 
     @property
     def woken(self) -> bool:
-        """Whether `wake` was called."""
+        """Whether `wake` has been called."""
         return self._woken.is_set()
 
     def wake(self) -> None:
-        """End every pause, current and future."""
+        """End the current wait and all future ones immediately."""
         self._woken.set()
 
 
 class AsyncioChannel:
-    """Implements `calls.Channel`. Create it in a running loop."""
+    """Implements `calls.Channel`. Create it inside a running event loop."""
 
     def __init__(self, target: ServerTarget) -> None:
         self._target = target
@@ -183,18 +189,18 @@ class AsyncioChannel:
 
     @property
     def contact(self) -> Contact:
-        """Whether the server has ever answered."""
+        """A record of whether the server has ever answered."""
         return self._target.contact
 
     def check_open(self) -> None:
-        """Raise `FailedPrecondition` if the channel was closed."""
+        """Raise `FailedPrecondition` if the channel is closed."""
         if self._closed:
             raise client_closed()
 
     async def ask(
         self, method: Method[Request, Response], request: Request, timeout_s: float
     ) -> Response:
-        """Make a unary call. Raises the typed error of a failed call."""
+        """Make a unary call and return the response. Raises a typed error if the call fails."""
         self.check_open()
         call = self._channel.unary_unary(
             method.path,
@@ -215,7 +221,7 @@ class AsyncioChannel:
         timeout_s: float,
         idle_s: float | None,
     ) -> AsyncioReadCall[Response]:
-        """Start a call with streamed responses."""
+        """Start a call with a stream of responses."""
         self.check_open()
         call = self._channel.unary_stream(
             method.path,
@@ -233,13 +239,13 @@ class AsyncioChannel:
         return AsyncioTwoWayCall(self._channel, method, self._target, timeout_s, idle_s)
 
     def pauser(self) -> AsyncioPauser:
-        """Return a pauser for waits between calls. Closing the channel ends its waits."""
+        """Return a pauser for waits between calls. Closing the channel also ends these waits."""
         pauser = AsyncioPauser()
         self._pausers.add(pauser)
         return pauser
 
     async def close(self) -> None:
-        """Cancel running calls and close the connection."""
+        """Cancel all running calls and close the connection."""
         self._closed = True
         for pauser in list(self._pausers):
             pauser.wake()

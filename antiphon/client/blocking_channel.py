@@ -1,6 +1,6 @@
-"""Blocking calls over a channel with gRPC's own threads; see `calls.py`.
+"""A blocking implementation of the calls that `calls.py` defines. It uses gRPC's own threads.
 
-Their coroutines never suspend: each completes in one step.
+The coroutines in this module never suspend, so each of them completes in a single step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon.client.idle_watch import NEVER, IdleWatch
 
 
 class _ActiveCall(Protocol[ResponseOut]):
-    """The part of a gRPC call used here."""
+    """The part of a gRPC call that this module uses."""
 
     def __next__(self) -> ResponseOut: ...
 
@@ -44,7 +44,7 @@ class _ActiveCall(Protocol[ResponseOut]):
 
 
 class BlockingReadCall(Generic[Response]):
-    """Implements `calls.ReadCall`. May be cancelled on any thread."""
+    """Implements `calls.ReadCall`. It can be cancelled from any thread."""
 
     def __init__(
         self,
@@ -63,7 +63,9 @@ class BlockingReadCall(Generic[Response]):
 
     @property
     def idle_s(self) -> float | None:
-        """Timeout of each wait for a message. Set it only while no thread reads."""
+        """The timeout in seconds for each wait for a message. Set it only while no thread is
+        reading.
+        """
         return self._idle_s
 
     @idle_s.setter
@@ -72,11 +74,13 @@ class BlockingReadCall(Generic[Response]):
             return
         self._idle_s = idle_s
         if idle_s is not None:
-            # The watch for the previous value may check too late.
+            # The watch that was started for the previous value may check too late.
             self._watch.add(self, idle_s)
 
     async def read(self) -> Response | None:
-        """Return the next response; None at the end. Raises the typed error of a failed call."""
+        """Return the next response, or None at the end of the stream. Raises a typed error if the
+        call failed.
+        """
         if self.idle_s is not None:
             self.due_at = self._watch.clock() + self.idle_s
         try:
@@ -93,7 +97,7 @@ class BlockingReadCall(Generic[Response]):
         return message
 
     def cancel(self) -> None:
-        """Cancel the call. Reading it further raises `Cancelled`."""
+        """Cancel the call. Reading from it afterwards raises `Cancelled`."""
         self._cancelled = True
         self._call.cancel()
 
@@ -109,7 +113,7 @@ class BlockingReadCall(Generic[Response]):
 
 
 class _Requests(Iterator[Request]):
-    """Queued messages, consumed by one of gRPC's threads."""
+    """The queue of outgoing messages. One of gRPC's threads consumes it."""
 
     def __init__(self) -> None:
         self._waiting: deque[Request] = deque()
@@ -117,8 +121,10 @@ class _Requests(Iterator[Request]):
         self._finished = self.closed = False
 
     def put(self, request: Request) -> bool:
-        """Add a message, waiting while the queue is full. Return False after `finish` or
-        `close`."""
+        """Add a message to the queue, and wait while the queue is full.
+
+        Returns False if `finish` or `close` has been called.
+        """
         with self._changed:
             while len(self._waiting) >= MOST_WAITING and not (self.closed or self._finished):
                 self._changed.wait()
@@ -129,13 +135,13 @@ class _Requests(Iterator[Request]):
             return True
 
     def finish(self) -> None:
-        """Accept no more messages. Queued ones are still sent."""
+        """Stop accepting messages. Messages that are already queued are still sent."""
         with self._changed:
             self._finished = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Drop queued messages and accept no more."""
+        """Discard all queued messages and stop accepting new ones."""
         with self._changed:
             self.closed = True
             self._waiting.clear()
@@ -152,7 +158,7 @@ class _Requests(Iterator[Request]):
 
 
 class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response]):
-    """Implements `calls.TwoWayCall`. One thread may write while another reads."""
+    """Implements `calls.TwoWayCall`. One thread may write while another thread reads."""
 
     def __init__(
         self,
@@ -168,7 +174,9 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
             requests.close()
 
     async def write(self, request: Request) -> None:
-        """Send a message, waiting while the queue is full. Raises the error of an ended call."""
+        """Queue a message for sending, and wait while the queue is full. Raises the call's error if
+        it has ended.
+        """
         if self._requests.put(request):
             return
         if self._cancelled:
@@ -179,7 +187,7 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
         raise writing_ended()
 
     def finish(self) -> None:
-        """End the client's side of the call."""
+        """Close the client's side of the call."""
         self._requests.finish()
 
 
@@ -190,22 +198,24 @@ class BlockingPauser:
         self._woken = threading.Event()
 
     async def pause(self, seconds: float) -> None:
-        """Wait. Raises `Cancelled` if `wake` was or is called."""
+        """Wait for the given time. Raises `Cancelled` if `wake` has been called or is called during
+        the wait.
+        """
         if self._woken.wait(seconds):
             raise closed_by_caller()
 
     @property
     def woken(self) -> bool:
-        """Whether `wake` was called."""
+        """Whether `wake` has been called."""
         return self._woken.is_set()
 
     def wake(self) -> None:
-        """End every pause, current and future."""
+        """End the current wait and all future ones immediately."""
         self._woken.set()
 
 
 class BlockingChannel:
-    """Implements `calls.Channel`. Thread-safe."""
+    """Implements `calls.Channel`. It is thread-safe."""
 
     def __init__(self, target: ServerTarget) -> None:
         self._target = target
@@ -220,18 +230,18 @@ class BlockingChannel:
 
     @property
     def contact(self) -> Contact:
-        """Whether the server has ever answered."""
+        """A record of whether the server has ever answered."""
         return self._target.contact
 
     def check_open(self) -> None:
-        """Raise `FailedPrecondition` if the channel was closed."""
+        """Raise `FailedPrecondition` if the channel is closed."""
         if self._closed:
             raise client_closed()
 
     async def ask(
         self, method: Method[Request, Response], request: Request, timeout_s: float
     ) -> Response:
-        """Make a unary call. Raises the typed error of a failed call."""
+        """Make a unary call and return the response. Raises a typed error if the call fails."""
         self.check_open()
         call = self._channel.unary_unary(
             method.path,
@@ -252,7 +262,7 @@ class BlockingChannel:
         timeout_s: float,
         idle_s: float | None,
     ) -> BlockingReadCall[Response]:
-        """Start a call with streamed responses."""
+        """Start a call with a stream of responses."""
         self.check_open()
         call = self._channel.unary_stream(
             method.path,
@@ -277,13 +287,13 @@ class BlockingChannel:
         return BlockingTwoWayCall(started, requests, self._target, idle_s, self._watch)
 
     def pauser(self) -> BlockingPauser:
-        """Return a pauser for waits between calls. Closing the channel ends its waits."""
+        """Return a pauser for waits between calls. Closing the channel also ends these waits."""
         pauser = BlockingPauser()
         self._pausers.add(pauser)
         return pauser
 
     def close(self) -> None:
-        """Cancel running calls and close the connection."""
+        """Cancel all running calls and close the connection."""
         self._closed = True
         for pauser in list(self._pausers):
             pauser.wake()

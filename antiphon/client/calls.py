@@ -1,8 +1,9 @@
-"""Calls as coroutines, shared by both clients.
+"""Calls that are written as coroutines and shared by both clients.
 
-Requests, retries and decoding are written once, as coroutines over the protocols below. The asyncio
-client's calls suspend as usual (`asyncio_channel.py`). The blocking client's calls block instead
-and never suspend (`blocking_channel.py`), so one step runs such a coroutine to its end (`now`).
+Requests, retries and decoding are implemented once, as coroutines that use the protocols below. The
+calls of the asyncio client suspend as usual (`asyncio_channel.py`). The calls of the blocking
+client block the thread and never suspend (`blocking_channel.py`), so `now` can run such a coroutine
+to completion in a single step.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ RequestIn = TypeVar("RequestIn", bound=Message, contravariant=True)
 ResponseOut = TypeVar("ResponseOut", covariant=True)
 
 MOST_WAITING = 32
-"""Messages queued per call until gRPC sends them. Writers wait when the queue is full."""
+"""The maximum number of messages that a call queues until gRPC sends them. Writers wait while the
+queue is full.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """A service method: its path "/package.Service/Name" and the deserializer of its responses."""
+    """A service method, which consists of its path "/package.Service/Name" and a deserializer for
+    its responses.
+    """
 
     path: str
     request: type[Request]
@@ -36,60 +41,68 @@ class Method(Generic[Request, Response]):
 
 
 class ReadCall(Protocol[ResponseOut]):
-    """A running call with responses to read. `idle_s` bounds each wait of its reader."""
+    """A running call whose responses can be read. `idle_s` limits each wait for a response, in
+    seconds.
+    """
 
     idle_s: float | None
 
     async def read(self) -> ResponseOut | None:
-        """Return the next response; None at the end. Raises the typed error of a failed call."""
+        """Return the next response, or None at the end of the stream. Raises a typed error if the
+        call failed.
+        """
         ...
 
     def cancel(self) -> None:
-        """Cancel the call. Reading it further raises `Cancelled`."""
+        """Cancel the call. Reading from it afterwards raises `Cancelled`."""
         ...
 
 
 class TwoWayCall(ReadCall[ResponseOut], Protocol[RequestIn, ResponseOut]):
-    """A running call that can also be written to."""
+    """A running call that can be both read from and written to."""
 
     async def write(self, request: RequestIn) -> None:
-        """Send a message, waiting while the queue is full. Raises the error of an ended call."""
+        """Queue a message for sending, and wait while the queue is full. Raises the call's error if
+        it has ended.
+        """
         ...
 
     def finish(self) -> None:
-        """End the client's side of the call."""
+        """Close the client's side of the call."""
         ...
 
 
 class Pauser(Protocol):
-    """Interruptible waits."""
+    """Waits that can be interrupted."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait. Raises `Cancelled` if `wake` was or is called."""
+        """Wait for the given time. Raises `Cancelled` if `wake` has been called or is called during
+        the wait.
+        """
         ...
 
     @property
     def woken(self) -> bool:
-        """Whether `wake` was called."""
+        """Whether `wake` has been called."""
         ...
 
     def wake(self) -> None:
-        """End every pause, current and future."""
+        """End the current wait and all future ones immediately."""
         ...
 
 
 class Channel(Protocol):
-    """A connection to a server. Calls on a closed one raise `FailedPrecondition`."""
+    """A connection to a server. Calls on a closed channel raise `FailedPrecondition`."""
 
     @property
     def contact(self) -> Contact:
-        """Whether the server has ever answered."""
+        """A record of whether the server has ever answered."""
         ...
 
     async def ask(
         self, method: Method[Request, Response], request: Request, timeout_s: float
     ) -> Response:
-        """Make a unary call. Raises the typed error of a failed call."""
+        """Make a unary call and return the response. Raises a typed error if the call fails."""
         ...
 
     def stream(
@@ -99,7 +112,9 @@ class Channel(Protocol):
         timeout_s: float,
         idle_s: float | None,
     ) -> ReadCall[Response]:
-        """Start a call with streamed responses. See `exchange`."""
+        """Start a call with a stream of responses. The timeouts are the same as those of
+        `exchange`.
+        """
         ...
 
     def exchange(
@@ -107,21 +122,22 @@ class Channel(Protocol):
     ) -> TwoWayCall[Request, Response]:
         """Start a bidirectional call.
 
-        `timeout_s` bounds the whole call, `idle_s` each wait of a reader.
+        `timeout_s` limits the duration of the whole call, and `idle_s` limits each wait for a
+        response.
         """
         ...
 
     def pauser(self) -> Pauser:
-        """Return a pauser for waits between calls. Closing the channel ends its waits."""
+        """Return a pauser for waits between calls. Closing the channel also ends these waits."""
         ...
 
     def check_open(self) -> None:
-        """Raise `FailedPrecondition` if the channel was closed."""
+        """Raise `FailedPrecondition` if the channel is closed."""
         ...
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine over blocking calls, which never suspends, and return its result."""
+    """Run a coroutine that uses blocking calls and therefore never suspends. Returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -132,12 +148,12 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def closed_by_caller() -> Cancelled:
-    """Return the error of reading a cancelled call."""
+    """Return the error that is raised when a cancelled call is read."""
     return Cancelled("the answer was cancelled by its reader")
 
 
 def client_closed() -> FailedPrecondition:
-    """Return the error of calls on a closed client."""
+    """Return the error that is raised for calls on a closed client."""
     return FailedPrecondition("the client is closed")
 
 
@@ -147,5 +163,5 @@ def silent(idle_s: float) -> DeadlineExceeded:
 
 
 def writing_ended() -> FailedPrecondition:
-    """Return the error of writing to a call that is over or finished."""
+    """Return the error that is raised for writes to a call that has ended or has been finished."""
     return FailedPrecondition("nothing can be sent any more: the call is over")

@@ -1,4 +1,4 @@
-"""Validation of the SDK's arguments."""
+"""Validation of arguments that are passed to the SDK."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from antiphon.errors import InvalidArgument, told
 T = TypeVar("T")
 
 MAX_TIMEOUT_S = 1e9
-"""Thirty years, about the longest that gRPC supports."""
+"""The maximum timeout in seconds, about 30 years. gRPC does not support much longer ones."""
 MAX_MESSAGE_BYTES = 256 << 20
-"""Enough for an hour of audio in one message."""
+"""The maximum message size, which is enough for an hour of audio."""
 
 _SECURE_SCHEMES = frozenset({"https", "wss", "grpcs"})
 _URL_SCHEMES = _SECURE_SCHEMES | {"http", "ws", "grpc"}
 _GRPC_SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):(?!\d+$)")
-"""Prefix of a gRPC target, such as "dns:///name:1" or "ipv4:10.0.0.1:1,10.0.0.2:1"."""
+"""Matches the prefix of a gRPC target, such as "dns:///name:1" or "ipv4:10.0.0.1:1,10.0.0.2:1"."""
 
 
 def of_type(field: str, value: object, kind: type[T]) -> T:
-    """Return the value. Raises `InvalidArgument` if it has another type."""
+    """Return the value unchanged. Raises `InvalidArgument` if it has a different type."""
     if not isinstance(value, kind):
         raise wrong_type(field, kind.__name__, value)
     return value
 
 
 def listed(field: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
-    """Return the values. Raises `InvalidArgument` unless they are a sequence of that type.
+    """Return the values as a tuple. Raises `InvalidArgument` if they are not a sequence of the
+    given type.
 
-    A string is rejected: its letters are hardly what the caller meant.
+    A string is rejected, because the caller probably did not intend a sequence of characters.
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise wrong_type(field, f"a sequence of {kind.__name__}", values)
@@ -46,7 +47,10 @@ def listed(field: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
 
 
 def named(field: str, values: Mapping[str, object] | None) -> dict[str, object]:
-    """Return the mapping, empty for None. Raises `InvalidArgument` unless its keys are text."""
+    """Return the mapping as a dictionary, which is empty if `values` is None.
+
+    Raises `InvalidArgument` if a key is not a string.
+    """
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -55,7 +59,9 @@ def named(field: str, values: Mapping[str, object] | None) -> dict[str, object]:
 
 
 def unicode_text(field: str, value: object) -> str:
-    """Return the text. Raises `InvalidArgument` for another type and for lone surrogates."""
+    """Return the text unchanged. Raises `InvalidArgument` if it is not a string or contains lone
+    surrogates.
+    """
     text = of_type(field, value, str)
     try:
         text.encode()
@@ -65,9 +71,9 @@ def unicode_text(field: str, value: object) -> str:
 
 
 def file_bytes(field: str, file: bytes | str | PathLike[str]) -> bytes:
-    """Return the bytes, or the content of the file at a path.
+    """Return the given bytes, or the content of the file at the given path.
 
-    Raises `InvalidArgument` for a file that is unreadable or too large to send.
+    Raises `InvalidArgument` if the file is unreadable or too large to send.
     """
     if isinstance(file, bytes):
         return file
@@ -89,10 +95,12 @@ def file_bytes(field: str, file: bytes | str | PathLike[str]) -> bytes:
 
 
 def timeout(value: object, field: str = "timeout_s") -> float:
-    """Return the seconds. Raises `InvalidArgument` unless they are a finite number above 0."""
+    """Return the timeout in seconds. Raises `InvalidArgument` if it is not a finite number greater
+    than 0.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise wrong_type(field, "a number of seconds", value)
-    # Compare before converting: an integer may exceed any float.
+    # The comparison comes before the conversion because an integer can be larger than any float.
     if not 0 < value <= MAX_TIMEOUT_S:
         raise InvalidArgument(
             f"{field}: must be above 0 and at most {MAX_TIMEOUT_S:g}, is {told(value)}",
@@ -102,12 +110,14 @@ def timeout(value: object, field: str = "timeout_s") -> float:
 
 
 def idle_timeout(value: object) -> float | None:
-    """Return the seconds or None. Raises `InvalidArgument` as `timeout` does."""
+    """Return the timeout in seconds, or None. Raises `InvalidArgument` under the same conditions as
+    `timeout`.
+    """
     return None if value is None else timeout(value, "idle_timeout_s")
 
 
 def number_between(field: str, value: object, least: float, most: float) -> float:
-    """Return the number. Raises `InvalidArgument` unless it is within the bounds."""
+    """Return the number. Raises `InvalidArgument` if it is not within the bounds."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise wrong_type(field, "a number", value)
     if not least <= value <= most:
@@ -118,9 +128,9 @@ def number_between(field: str, value: object, least: float, most: float) -> floa
 
 
 def address(value: object) -> str:
-    """Return the target of a channel: HOST:PORT, or another form that gRPC supports.
+    """Return the target for a channel. It is HOST:PORT or another form that gRPC supports.
 
-    Raises `InvalidArgument` for an invalid one.
+    Raises `InvalidArgument` if the address is invalid.
     """
     text = unicode_text("address", value).strip()
     if not text:
@@ -140,7 +150,7 @@ def address(value: object) -> str:
 
 
 def _check_port(host_and_port: str) -> None:
-    """Raise `InvalidArgument` for a port that gRPC would misread or resolve as a name."""
+    """Raise `InvalidArgument` if gRPC would misread the port or look it up as part of a name."""
     try:
         ipaddress.IPv6Address(host_and_port)
     except ValueError:
@@ -165,6 +175,6 @@ def _check_port(host_and_port: str) -> None:
 
 
 def wrong_type(field: str, wanted: str, value: object) -> InvalidArgument:
-    """Return the error for a value of the wrong type."""
+    """Return the error for a value that has the wrong type."""
     kind = type(value).__name__
     return InvalidArgument(f"{field}: must be {wanted}, is {kind}: {told(value)}", field=field)

@@ -13,18 +13,20 @@ from antiphon.client import checks
 from antiphon.client.checks import MAX_MESSAGE_BYTES
 from antiphon.errors import InvalidArgument
 
-# While a call waits, an unreachable gateway is detected within the sum of the two. gRPC also uses
-# the second for other pings, with a default of a minute.
+# While a call waits, an unreachable gateway is detected within the sum of these two times. gRPC
+# also uses the second one for other pings, and its default is one minute.
 KEEPALIVE_TIME_MS = 10_000
 PING_TIMEOUT_MS = 10_000
 
-# Reconnect interval, shorter than the client's retry interval (`Retry`). gRPC's default grows to
-# two minutes.
+# The reconnect interval. It must be shorter than the client's retry interval (`Retry`). gRPC's
+# default backoff grows to two minutes.
 FIRST_RECONNECT_MS = 100
 MAX_RECONNECT_MS = 500
-# Timeout for an address that does not answer, such as that of a deleted pod. The default is 20 s.
+# The timeout for an address that does not respond, such as the address of a deleted pod. gRPC's
+# default is 20 seconds.
 CONNECT_TIMEOUT_MS = 5_000
-# Minimum interval between DNS lookups. The default of 30 s would hide a new pod's address.
+# The minimum interval between DNS lookups. With gRPC's default of 30 seconds, the client would not
+# find a new pod in time.
 RESOLVE_EVERY_MS = 1_000
 
 Options = tuple[tuple[str, int | str], ...]
@@ -44,7 +46,7 @@ CHANNEL_OPTIONS: Options = (
 )
 
 MOST_READ_AHEAD_BYTES = 64 << 20
-# HTTP/2's flow control window per call, which gRPC otherwise adapts to the network.
+# The size of HTTP/2's flow control window for each call. gRPC adapts it to the network by default.
 _WINDOW = "grpc.http2.lookahead_bytes"
 
 File = bytes | str | PathLike[str]
@@ -52,11 +54,12 @@ File = bytes | str | PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS settings of a connection. All files are PEM.
+    """TLS settings for a connection. All files are in PEM format.
 
-    Each is given as bytes or a path. `root_certificates` defaults to gRPC's built-in roots.
-    `certificate_chain` and `private_key` are the client's certificate, for servers that require
-    one. `server_name` is the name in the server's certificate, if it differs from the address.
+    Each file is given as bytes or as a path. If `root_certificates` is not set, gRPC's built-in
+    root certificates are used. `certificate_chain` and `private_key` form the client certificate,
+    which some servers require. Set `server_name` if the name in the server's certificate differs
+    from the address.
 
     >>> antiphon.Client("speech.example:443", tls=antiphon.Tls(root_certificates="ca.pem"))
     """
@@ -67,7 +70,7 @@ class Tls:
     server_name: str = ""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Return channel credentials. Raises `InvalidArgument` for an unreadable file."""
+        """Return the channel credentials. Raises `InvalidArgument` if a file cannot be read."""
         if (self.certificate_chain is None) != (self.private_key is None):
             raise InvalidArgument(
                 "tls: certificate_chain and private_key go together", field="tls.private_key"
@@ -81,17 +84,17 @@ class Tls:
 
 @dataclass(slots=True)
 class Contact:
-    """Whether a server at an address has ever answered with a message or a typed error."""
+    """Records whether a server at an address has ever answered with a message or a typed error."""
 
     made: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
-    """A server's address and the settings of a channel to it. Without credentials it is
-    unencrypted.
+    """A server's address and the settings for a channel to it.
 
-    The metadata is sent with every call. The channel's calls set `contact`.
+    Without credentials, the channel is not encrypted. The metadata is sent with every call. Calls
+    on the channel update `contact`.
     """
 
     address: str
@@ -110,7 +113,9 @@ def target(
     read_ahead_bytes: int | None = None,
     options: Options = CHANNEL_OPTIONS,
 ) -> ServerTarget:
-    """Return the checked target of a client. Raises `InvalidArgument`."""
+    """Validate the address and the settings, and return the client's target. Raises
+    `InvalidArgument` if they are invalid.
+    """
     where = checks.address(address)
     if not isinstance(tls, bool | Tls):
         raise checks.wrong_type("tls", "True, False or a Tls", tls)
@@ -134,7 +139,7 @@ def target(
 
 
 def is_local(address: str) -> bool:
-    """Return whether a gRPC target is on this machine, judging by its text."""
+    """Return whether the text of a gRPC target refers to this machine."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     for scheme in ("dns:///", "dns:", "ipv4:", "ipv6:"):
@@ -151,7 +156,7 @@ def _is_loopback(host_and_port: str) -> bool:
 
 
 def _key(api_key: object) -> str:
-    """Return the key. It appears in no error."""
+    """Return the key after validation. Error messages never contain the key."""
     if isinstance(api_key, str) and api_key and api_key.isascii() and api_key.isprintable():
         return api_key
     raise InvalidArgument("api_key: must be printable ASCII text", field="api_key")

@@ -1,4 +1,4 @@
-"""Messages for a conversation's commands. Raises `InvalidArgument` for invalid arguments."""
+"""Messages for the commands of a conversation. Invalid arguments raise `InvalidArgument`."""
 
 from __future__ import annotations
 
@@ -33,26 +33,30 @@ from antiphon.wire.convert import sampling_to_proto
 
 Request = converse_pb2.ConverseRequest
 PIECE_BYTES = 256 << 10
-"""Largest piece of audio in one message, about 5 s at 24 kHz."""
+"""The maximum size of the audio in one message. This is about 5 seconds at 24 kHz."""
 MOST_RATE_HZ = 48_000
 MOST_TURN_S = 120.0
 MOST_SLICE_S = 86_400.0
-"""Loose bound: the server limits the length of recordings."""
+"""A generous limit on the length of a recording in seconds. The server enforces the actual limit.
+"""
 
 
 class ConversationOptions(TypedDict, total=False):
-    """Settings of a conversation, or of one response. Omitted settings are unchanged.
+    """Settings of a conversation or of a single response. Settings that are omitted remain
+    unchanged.
 
-    `instructions` is the system prompt. `spoken` selects spoken answers with their text; the
-    default is true if the model speaks. `voice` is one of the server's; an unknown voice leaves it
-    unchanged. `sampling` is by stage, as in `generate`; the key `""` is the stage that receives the
-    messages. `turns` selects turn detection: by voice activity, by fixed duration, or None (the
-    default) for `commit_audio`. `transcripts` requests transcripts of the user's speech; None (the
-    default) disables them.
+    `instructions` is the system prompt. `spoken` selects whether answers are spoken in addition to
+    their text. It defaults to true if the model can speak. `voice` is the name of one of the
+    server's voices. If the name is unknown, the current voice is kept. `sampling` maps stages to
+    sampling settings, as it does in `generate`. The key `""` stands for the stage that receives the
+    messages. `turns` selects how the end of the user's turn is detected, which can be by voice
+    activity or by a fixed duration. If it is None, which is the default, the client ends a turn
+    with `commit_audio`. `transcripts` requests transcripts of the user's speech. By default, there
+    are none.
 
-    `functions` may be called according to `function_choice` and `parallel_calls`, see `generate`;
-    the three are set together. `options` are the model's options, as in `generate`; None removes
-    one.
+    `functions` are the functions that the model may call. `function_choice` and `parallel_calls`
+    control these calls, as they do in `generate`. These three settings are always set together.
+    `options` are options of the model, as in `generate`. Setting an option to None removes it.
     """
 
     instructions: str
@@ -68,7 +72,7 @@ class ConversationOptions(TypedDict, total=False):
 
 
 def open_request(model: str, options: ConversationOptions) -> Request:
-    """Return the first message."""
+    """Return the message that opens the conversation."""
     opening = converse_pb2.OpenConversation(
         model=unicode_text("model", model), settings=settings_to_proto(options)
     )
@@ -82,7 +86,7 @@ def change_settings(options: ConversationOptions, reference: str) -> Request:
 
 
 def audio_requests(pcm16: bytes, rate_hz: int, reference: str) -> list[Request]:
-    """Return the messages that append audio, in pieces."""
+    """Return the messages that append audio. The audio is divided into pieces."""
     of_type("pcm16", pcm16, bytes)
     number_between("rate_hz", rate_hz, 0, MOST_RATE_HZ)
     named_as = _reference(reference)
@@ -108,7 +112,7 @@ def clear_audio(reference: str) -> Request:
 
 
 def create_item(item: str | Item, after: str | None, reference: str) -> Request:
-    """Return the message that inserts an item; a `str` is a user message."""
+    """Return the message that inserts an item. If `item` is a `str`, it becomes a user message."""
     created = converse_pb2.CreateItem(
         item=item_to_proto("item", item),
         after=None if after is None else unicode_text("after", after),
@@ -129,7 +133,7 @@ def retrieve_item(item_id: str, reference: str) -> Request:
 
 
 def truncate_item(item_id: str, heard_s: float, reference: str) -> Request:
-    """Return the message that truncates an item to what the user heard."""
+    """Return the message that shortens an item to the part that the user has heard."""
     cut = converse_pb2.TruncateItem(
         item_id=unicode_text("item_id", item_id),
         heard_s=number_between("heard_s", heard_s, 0, 86_400),
@@ -145,7 +149,7 @@ def create_response(
     *,
     out_of_band: bool,
 ) -> Request:
-    """Return the message that requests a response; a `str` in `given` is an item's id."""
+    """Return the message that requests a response. Each `str` in `given` is the ID of an item."""
     if isinstance(given, str | bytes):
         raise wrong_type("given", "a sequence of items and ids", given)
     asked = converse_pb2.CreateResponse(
@@ -167,7 +171,7 @@ def cancel_response(response_id: str, reference: str) -> Request:
 
 
 def settings_to_proto(options: ConversationOptions) -> converse_pb2.ConversationSettings:
-    """Return the message of the given settings."""
+    """Return the settings as a proto message."""
     known = ConversationOptions.__annotations__
     if unknown := [name for name in options if name not in known]:
         raise InvalidArgument(
@@ -234,7 +238,7 @@ def _set_turns(settings: converse_pb2.ConversationSettings, turns: object) -> No
 
 
 def item_to_proto(field: str, item: str | Item) -> converse_pb2.ConversationItem:
-    """Return the message of an item; a `str` is a user message."""
+    """Return an item as a proto message. If `item` is a `str`, it becomes a user message."""
     if isinstance(item, str):
         item = Item("user", (item,))
     of_type(field, item, Item)

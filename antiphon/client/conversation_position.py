@@ -1,7 +1,8 @@
-"""The state of a conversation that lets another server continue it. Pure.
+"""The state that allows another server to continue a conversation. This module performs no I/O.
 
-The server sends a token and the number of commands that it covers. Later commands are kept here,
-within a bound, and sent again to the server that continues.
+The server sends a token together with the number of commands that it covers. The client keeps all
+later commands, up to a limit. If another server continues the conversation, the client sends them
+again.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from antiphon.v1 import converse_pb2
 
 PCM16_BYTES = 2
 MOST_AUDIO_BYTES = 4 << 20
-"""Bound on uncommitted audio kept for resending. The oldest is dropped first."""
+"""The maximum amount of uncommitted audio that is kept for resending. Beyond this limit, the oldest
+audio is dropped first.
+"""
 MOST_COMMAND_BYTES = 16 << 20
-"""Bound on other unprocessed commands. Beyond it the conversation cannot be resumed."""
+"""The maximum total size of all other unprocessed commands. Beyond this limit, the conversation
+cannot be resumed.
+"""
 
 Request = converse_pb2.ConverseRequest
 
@@ -28,10 +33,10 @@ class _Delivered:
 
 
 class ConversationPosition:
-    """Tracks one conversation. Pass it every message, both ways, over all of its servers."""
+    """Tracks one conversation. Pass it every message that is sent or received, on all servers."""
 
     def __init__(self) -> None:
-        # None before the first one.
+        # This is None until the server has sent its first token.
         self._token: bytes | None = None
         self._heard = False
         self._rate_hz = 0
@@ -39,24 +44,28 @@ class ConversationPosition:
         self._audio: deque[tuple[int, Request]] = deque()
         self._commands: deque[tuple[int, Request]] = deque()
         self._audio_bytes = self._command_bytes = 0
-        # Number of the last command that was dropped.
+        # The number of the last command that was dropped.
         self._missed = 0
         self._done = 0
         self._delivered: dict[str, _Delivered] = {}
-        # Items and responses that have ended, but are in progress by the last token.
+        # Items and responses that have ended although the last token still lists them as in
+        # progress.
         self._ended: set[str] = set()
 
     @property
     def resumable(self) -> bool:
-        """Whether another server can continue: with the last token, or from the beginning if the
-        first server was lost before any event."""
+        """Whether another server can continue the conversation.
+
+        This requires a token. If the first server was lost before it sent any event, the
+        conversation can restart from the beginning.
+        """
         if self._token is None:
             return not (self._heard or self._missed)
         return bool(self._token) and self._missed <= self._done
 
     @property
     def resumed(self) -> converse_pb2.ResumedConversation | None:
-        """What another server continues from; None for a new conversation."""
+        """The state from which another server continues, or None for a new conversation."""
         if self._token is None:
             return None
         delivered = [
@@ -86,7 +95,7 @@ class ConversationPosition:
                 self._command_bytes -= dropped.ByteSize()
 
     def begin_again(self) -> None:
-        """Renumber the kept commands for a new server, from the first."""
+        """Number the kept commands again, starting at 1, because a new server counts from there."""
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])
         self._audio.clear()
         self._commands.clear()
@@ -96,12 +105,14 @@ class ConversationPosition:
             self.sent(request)
 
     def held(self, behind: int) -> tuple[int, list[Request]]:
-        """Return the number of the last command, and the kept commands after number `behind`."""
+        """Return the number of the last command, and all kept commands that follow command number
+        `behind`.
+        """
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])
         return self._sent, [request for number, request in held if number > behind]
 
     def note(self, message: converse_pb2.ConverseResponse) -> None:
-        """Record a received message."""
+        """Record a message that was received."""
         event = message.WhichOneof("event")
         self._heard |= event not in ("begun", "saved")
         match event:
@@ -123,10 +134,10 @@ class ConversationPosition:
                 self._ended.add(message.response_ended.response.id)
 
     def is_repeated(self, message: converse_pb2.ConverseResponse) -> bool:
-        """Return whether the message ends an item or a response that had already ended.
+        """Return whether the message ends an item or a response that has already ended.
 
-        A server may be lost between such an end and the next token. The server that continues then
-        ends the item or response as lost.
+        This happens if a server is lost after it reported such an end but before it sent the next
+        token. The server that continues then reports the item or response as lost.
         """
         match message.WhichOneof("event"):
             case "response_item_ended":

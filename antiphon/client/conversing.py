@@ -1,4 +1,4 @@
-"""A conversation with a gateway, from its opening to its end, for both clients."""
+"""A conversation with a gateway, from its opening to its end. Both clients use this module."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ CONVERSE = Method(
 )
 DEFAULT_CONVERSATION_S = 3600.0
 OPEN_TIMEOUT_S = 30.0
-"""Timeout of the first event, which does not involve a model."""
+"""The timeout in seconds for the first event. No model is involved in it."""
 
 Call = TwoWayCall[converse_pb2.ConverseRequest, converse_pb2.ConverseResponse]
 
 
 class Talk:
-    """One conversation.
+    """A single conversation.
 
-    Opening is retried until the first event. When its server is lost later, the conversation
-    continues on another one, and unprocessed commands are sent again.
+    Opening it is retried until the first event arrives. If the server is lost after that, the
+    conversation continues on another server, and all unprocessed commands are sent again.
     """
 
     def __init__(
@@ -58,27 +58,29 @@ class Talk:
         self._attempts = attempts
         self._pauser = pauser
         self._call: Call | None = None
-        # The call being opened, else the current one.
+        # The call that is being opened, or otherwise the current one.
         self._latest: Call | None = None
         self._opened: ConversationOpened | None = None
         self._position = ConversationPosition()
-        # Held while a command is recorded or the call is replaced: one thread may send while
-        # another reads.
+        # Held while a command is recorded or the call is replaced, because one thread may send
+        # while another one reads.
         self._changing = threading.Lock()
         self._finished = False
         self._ended: AntiphonError | None = None
-        # Ids of the response that answers the conversation, and of its item.
+        # The IDs of the response to the conversation and of its item.
         self._response_id = self._item_id = ""
 
     @property
     def opened(self) -> ConversationOpened:
-        """The server's first event. Raises `FailedPrecondition` before `open`."""
+        """The server's first event. Raises `FailedPrecondition` if the conversation has not been
+        opened yet.
+        """
         if self._opened is None:
             raise _not_open()
         return self._opened
 
     async def open(self) -> None:
-        """Open the conversation. Raises the server's error if it is refused."""
+        """Open the conversation. Raises the server's error if the server refuses it."""
         while self._opened is None:
             try:
                 call, first = await self._begin(self._opening)
@@ -92,9 +94,10 @@ class Talk:
             await self._attempts.pause(failure, self._pauser)
 
     async def send(self, requests: Iterable[converse_pb2.ConverseRequest]) -> None:
-        """Send commands, waiting while the queue is full.
+        """Send commands, and wait while the queue is full.
 
-        If the server is lost meanwhile, the reading side resends them to the next one.
+        If the server is lost in the meantime, the reading side sends the commands again to the next
+        server.
         """
         self._open_call()
         for request in requests:
@@ -112,15 +115,16 @@ class Talk:
                     raise
 
     async def interrupt(self, heard_s: float, reference: str) -> None:
-        """Cancel the current answer, and truncate the last one to what the user heard.
+        """Cancel the current answer and shorten it to the part that the user has heard.
 
-        The truncation is sent first: when the answer ends, it is already truncated.
+        The command that shortens it is sent first, so the item is already shortened when the answer
+        ends.
         """
         cut = [commands.truncate_item(self._item_id, heard_s, reference)] if self._item_id else []
         await self.send([*cut, commands.cancel_response("", reference)])
 
     async def next_event(self) -> TalkEvent | None:
-        """Return the next event; None at the end. Raises the conversation's error."""
+        """Return the next event, or None at the end. Raises the error that ended the conversation."""
         while (message := await self._next_message()) is not None:
             try:
                 event = event_from_proto(message)
@@ -137,7 +141,7 @@ class Talk:
         return None
 
     def finish(self) -> None:
-        """End the client's side."""
+        """Close the client's side of the conversation."""
         with self._changing:
             self._finished = True
             self._open_call().finish()
@@ -160,16 +164,20 @@ class Talk:
             try:
                 return await self._resume(error)
             except AntiphonError as ended:
-                # Sending threads raise it, too.
+                # Threads that send commands raise this error as well.
                 self._ended = ended
                 raise
 
     def _goes_on_after(self, error: AntiphonError) -> bool:
-        """Return whether the error is a lost server that another one can replace."""
+        """Return whether the error means that a server was lost and that another server can replace
+        it.
+        """
         return server_is_away(error) and self._position.resumable
 
     async def _resume(self, lost: AntiphonError) -> converse_pb2.ConverseResponse:
-        """Continue on another server and return its first message. Raises the loss if none can."""
+        """Continue on another server and return its first message. Raises `lost` if no server can
+        continue.
+        """
         error = lost
         while (pause_s := self._attempts.pause_after(error)) is not None:
             await self._pauser.pause(pause_s)
@@ -208,7 +216,7 @@ class Talk:
         return call, first
 
     async def _send_again(self, call: Call) -> None:
-        """Send the unprocessed commands on `call`, then make it the current one."""
+        """Send all unprocessed commands on `call`, and then make it the current call."""
         with self._changing:
             self._position.begin_again()
         sent = 0
@@ -257,7 +265,7 @@ def talk(
     idle_s: float | None,
     retry: Retry,
 ) -> Talk:
-    """Return a conversation, to be opened."""
+    """Return a conversation that has not been opened yet."""
     opening.open.resumable = retry.attempts > 1
 
     def start(seconds: float) -> Call:

@@ -1,4 +1,4 @@
-"""Events and values that a client receives."""
+"""The events and values that a client receives."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ _OPTION_TYPES: Mapping[int, OptionType] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelOption:
-    """An option of a model, set by its name in `generate(options=...)`.
+    """An option of a model. Set it by its name in `generate(options=...)`.
 
-    `kind` is "text", "number" or "audio" (a recording); empty if this version does not know it.
-    Text is one of `choices`, case-insensitive, or, without choices, any text of at most `max_bytes`
-    of UTF-8. A number is from `least` to `most`. A recording has at most `max_s` seconds. An option
-    that `instructs` describes how to speak.
+    `kind` is "text", "number" or "audio". It is empty if this version of the client does not know
+    the kind. A text option accepts one of `choices`, regardless of case. If there are no choices,
+    it accepts any text of up to `max_bytes` bytes of UTF-8. A number must be between `least` and
+    `most`. An audio option accepts a recording of up to `max_s` seconds. If `instructs` is true,
+    the option describes how the model should speak.
     """
 
     name: str
@@ -48,9 +49,10 @@ class ModelOption:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One model of a server. `sample_rate_hz` is that of generated audio.
+    """A model that the server offers. `sample_rate_hz` is the sample rate of the audio that it
+    generates.
 
-    `sampling_stages` are the keys of `generate(sampling=...)`.
+    `sampling_stages` contains the valid keys for `generate(sampling=...)`.
     """
 
     name: str
@@ -65,7 +67,9 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server serves. `features` names its optional features."""
+    """The models that a server offers. `features` contains the names of the optional features that
+    it supports.
+    """
 
     version: str
     models: tuple[ModelInfo, ...]
@@ -74,11 +78,13 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Next text, in whole characters. `token_ids` requires `include_ids`.
+    """The next piece of text. It never ends within a character. `token_ids` is only filled if
+    `include_ids` is set.
 
-    `logprobs` requires `top_logprobs` and has each token whose text begins here. It may lag behind
-    `token_ids`: text that may begin a stop string is held back with its tokens. The stop id, other
-    ids without text and what a stop string cut off have no entry.
+    `logprobs` is only filled if `top_logprobs` is set. It has an entry for each token whose text
+    begins in this piece. It may lag behind `token_ids`, because text that could be the beginning of
+    a stop string is held back together with its tokens. There are no entries for the stop token,
+    for other tokens without text, or for tokens that a stop string removed.
     """
 
     text: str
@@ -91,12 +97,14 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class AudioDelta:
-    """Next audio: 16-bit little-endian mono samples, starting at index `first_sample`.
+    """The next piece of audio. It contains 16-bit little-endian mono samples, and `first_sample` is
+    the index of the first one.
 
-    `include_ids` adds `float32` (little-endian samples as decoded) and `codes` (uint16
-    little-endian codec frames, frame major), for example `numpy.frombuffer(delta.codes,
-    "<u2").reshape(-1, 16)`. A model with float frames has `latents` (float32 little-endian, frame
-    major) instead.
+    If `include_ids` is set, there are two more fields. `float32` contains the samples as they were
+    decoded, in little-endian order. `codes` contains the codec frames as little-endian uint16
+    values, one frame after another. To read them, use for example `numpy.frombuffer(delta.codes,
+    "<u2").reshape(-1, 16)`. If the model's frames consist of floats, `latents` is set instead of
+    `codes`. It contains little-endian float32 values, one frame after another.
     """
 
     pcm16: bytes
@@ -111,7 +119,7 @@ class AudioDelta:
 
 @dataclass(frozen=True, slots=True)
 class MadeImage:
-    """A generated image: a PNG, JPEG or WebP file, according to `media_type`."""
+    """A generated image. It is a PNG, JPEG or WebP file, as `media_type` indicates."""
 
     file: bytes
     media_type: str
@@ -120,23 +128,26 @@ class MadeImage:
         return brief(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write the file and return its path. Raises `OSError` if it cannot be written."""
+        """Write the image to a file and return its path. Raises `OSError` if the file cannot be
+        written.
+        """
         Path(path).write_bytes(self.file)
         return Path(path)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageDelta:
-    """Complete images."""
+    """One or more complete images."""
 
     images: tuple[MadeImage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCallPiece:
-    """Next part of a call's `arguments`.
+    """The next part of a function call's `arguments`.
 
-    `index` is the call's number in the answer, from 0. `id` and `name` are repeated in each piece.
+    `index` is the number of the call within the answer, counted from 0. Every part repeats the
+    call's `id` and `name`.
     """
 
     index: int
@@ -147,11 +158,12 @@ class FunctionCallPiece:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCallDelta:
-    """Progress of the answer's function calls.
+    """Progress of the function calls in an answer.
 
-    `pieces` were generated since the last such event, `calls` are complete with it. Only complete
-    calls are valid; the answer fails if a call proves invalid. `first` is the number in the answer,
-    from 0, of the first piece and of the first call.
+    `pieces` contains what was generated since the previous event of this type. `calls` contains the
+    calls that are now complete. Only complete calls are valid, and the answer fails if a call turns
+    out to be invalid. `first` is the number of the first piece and of the first call within the
+    answer, counted from 0.
     """
 
     first: int
@@ -161,10 +173,10 @@ class FunctionCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """Usage of a request on one stage.
+    """Resources that a request used on one stage.
 
-    Times are seconds since the stage opened the segment; 0 if the event did not occur. `busy_s` is
-    engine time.
+    Times are in seconds since the stage opened the segment. A time is 0 if the event did not occur.
+    `busy_s` is the engine time that the request used.
     """
 
     input_positions: int
@@ -177,7 +189,9 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event. `reports` has one entry per participating stage, by role."""
+    """The last event of an answer. `reports` has one entry for each stage that took part, keyed by
+    role.
+    """
 
     finish_reason: FinishReason
     usage: Usage
@@ -186,10 +200,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """Steps of a stage's generation: `done` of `due`, from a model that reports them.
+    """The progress of a stage, which has completed `done` of `due` steps. Only some models report
+    it.
 
-    Events are coalesced, so steps may be skipped. Counts may restart if the server replaces a lost
-    stage.
+    Several steps may be combined into one event, so some numbers may be skipped. The count may
+    start again if the server replaces a lost stage.
     """
 
     stage: str
@@ -201,7 +216,7 @@ Event = TextDelta | AudioDelta | ImageDelta | FunctionCallDelta | StepProgress |
 
 
 def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInfo:
-    """Return the value of a `GetServerInfo` response."""
+    """Convert the response of a `GetServerInfo` call."""
     models = tuple(
         ModelInfo(
             name=model.name,
@@ -233,7 +248,7 @@ def _option_from_proto(proto: stage_pb2.OptionDescription) -> ModelOption:
 
 
 def text_from_proto(proto: speech_pb2.TextDelta) -> TextDelta:
-    """Return the value of a text event."""
+    """Convert a text event."""
     logprobs = tuple(map(_logprob_from_proto, proto.logprobs))
     return TextDelta(proto.text, tuple(proto.token_ids), logprobs)
 
@@ -244,28 +259,28 @@ def _logprob_from_proto(proto: speech_pb2.TokenLogprob) -> TokenLogprob:
 
 
 def audio_from_proto(proto: speech_pb2.AudioDelta) -> AudioDelta:
-    """Return the value of an audio event."""
+    """Convert an audio event."""
     return AudioDelta(proto.pcm16, proto.first_sample, proto.float32, proto.codes, proto.latents)
 
 
 def image_from_proto(proto: speech_pb2.ImageDelta) -> ImageDelta:
-    """Return the value of an image event."""
+    """Convert an image event."""
     return ImageDelta(tuple(MadeImage(each.file, each.media_type) for each in proto.images))
 
 
 def progress_from_proto(proto: speech_pb2.StepProgress) -> StepProgress:
-    """Return the value of a progress event."""
+    """Convert a progress event."""
     return StepProgress(proto.stage, proto.done, proto.due)
 
 
 def calls_from_proto(proto: speech_pb2.FunctionCallDelta) -> FunctionCallDelta:
-    """Return the value of a function call event."""
+    """Convert a function call event."""
     pieces = (FunctionCallPiece(p.index, p.id, p.name, p.arguments) for p in proto.pieces)
     return FunctionCallDelta(proto.first, tuple(map(call_from_proto, proto.calls)), tuple(pieces))
 
 
 def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
-    """Return the value of the last event. Raises `DataLoss` for an unknown finish reason."""
+    """Convert the last event. Raises `DataLoss` if the finish reason is unknown."""
     reason = finish_reason_from_proto(proto.finish_reason)
     if reason is None:
         raise DataLoss(f"the server ended for an unknown reason ({proto.finish_reason})")
@@ -277,7 +292,7 @@ def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
 
 
 def usage_from_proto(usage: usage_pb2.Usage) -> Usage:
-    """Return the value of a usage message."""
+    """Convert a usage message."""
     return Usage(
         prompt_tokens=usage.prompt_tokens,
         prompt_audio_tokens=usage.prompt_audio_tokens,

@@ -1,4 +1,4 @@
-"""Converts failed gRPC calls to the SDK's errors. Pure."""
+"""Converts failed gRPC calls to the SDK's errors. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from antiphon.errors import (
 )
 from antiphon.wire.status import error_from_rpc, is_typed, said_by
 
-# gRPC's message for a peer without HTTP/2, such as an HTTP/1 server.
+# gRPC's error message for a server that does not support HTTP/2, such as an HTTP/1 server.
 _NO_HTTP_2 = re.compile(r"http1\.x server|Expected SETTINGS frame as the first frame")
-# A failed TLS handshake; a retry would fail the same way.
+# A TLS handshake failed. Another attempt would fail in the same way.
 _UNTRUSTED = re.compile(r"TSI_PROTOCOL_FAILURE|verification check failed", re.IGNORECASE)
 _BEFORE_ANY_ANSWER = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.IGNORECASE)
-# An HTTP/2 proxy's message for a server lost in mid-call.
+# The error message of an HTTP/2 proxy that lost its server during a call.
 _RESET = re.compile(r"RST_STREAM")
 
 
 def call_error(failure: grpc.RpcError, target: ServerTarget) -> AntiphonError:
-    """Return the typed error of a failed call. The caller raises it `from` the failure.
+    """Return the typed error for a failed call. The caller raises it with `from failure`.
 
-    Errors of gRPC itself name the address. Errors that a retry cannot fix are not `retryable`: a
-    port without HTTP/2 is `InvalidArgument`, a failed TLS handshake is `FailedPrecondition`.
+    The message contains the address if the error comes from gRPC itself. If another attempt cannot
+    succeed, the error is not `retryable`. A port that does not support HTTP/2 results in
+    `InvalidArgument`, and a failed TLS handshake in `FailedPrecondition`.
     """
     error = error_from_rpc(failure)
     if is_typed(failure):

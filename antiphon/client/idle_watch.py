@@ -1,7 +1,8 @@
-"""A thread that ends blocking calls whose idle timeout expired.
+"""A thread that ends blocking calls when their idle timeout expires.
 
-A reader sets its deadline by one assignment (`due_at`). The thread checks at the earliest possible
-deadline, and again later if it has moved. Entries may be early but never late.
+A reader sets its deadline by assigning to `due_at`. The thread checks a call at the earliest
+possible deadline. If the deadline has moved, it checks again later. A check may happen too early,
+but never too late.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ NEVER = math.inf
 
 
 class Watched(Protocol):
-    """A watched call. It is watched while its `idle_s` is the one that it was added with.
+    """A call that is watched. The watch ends if its `idle_s` no longer has the value that it was
+    added with.
 
-    `due_at` is the deadline of its reader's wait, `NEVER` without one.
+    `due_at` is the deadline for the current wait of its reader. It is `NEVER` if the reader is not
+    waiting.
     """
 
     due_at: float
@@ -36,7 +39,9 @@ class Watched(Protocol):
 
 
 class IdleWatch:
-    """Watches calls; see the module. The thread starts with the first call."""
+    """Watches calls as described in the module's docstring. The thread starts when the first call
+    is added.
+    """
 
     clock = staticmethod(time.monotonic)
 
@@ -47,7 +52,9 @@ class IdleWatch:
         self._running = self._closed = False
 
     def add(self, call: Watched, idle_s: float) -> None:
-        """Watch a call until it is over or its `idle_s` changes; add it again then."""
+        """Watch a call until it is over or its `idle_s` changes. After a change, add the call
+        again.
+        """
         with self._changed:
             self._push(call, idle_s, self.clock() + idle_s)
             if not self._running:
@@ -56,7 +63,7 @@ class IdleWatch:
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,6 +1,6 @@
-"""Decodes a stream of events and joins it to a reply.
+"""Decodes a stream of events and joins them into a reply.
 
-Without I/O; the blocking and the asyncio client share it.
+This module performs no I/O, so the blocking client and the asyncio client share it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ BYTES_PER_SAMPLE = 2
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete answer. `pcm16` is 16-bit little-endian mono, empty without audio.
+    """A complete answer. `pcm16` contains 16-bit little-endian mono samples. It is empty if the
+    answer has no audio.
 
-    `logprobs` requires `top_logprobs` and has one entry per text token.
+    `logprobs` is only filled if `top_logprobs` is set. It has one entry for each text token.
     """
 
     text: str
@@ -60,7 +61,7 @@ class Reply:
 
     @property
     def audio_s(self) -> float:
-        """Length of the audio in seconds."""
+        """The length of the audio in seconds."""
         if not self.pcm16:
             return 0.0
         return len(self.pcm16) / (BYTES_PER_SAMPLE * self.sample_rate_hz)
@@ -68,7 +69,7 @@ class Reply:
     def save_wav(self, path: str | Path) -> Path:
         """Write the audio to a WAV file and return its path.
 
-        Raises `FailedPrecondition` if the answer has no audio, `OSError` if the file cannot be
+        Raises `FailedPrecondition` if the answer has no audio, and `OSError` if the file cannot be
         written.
         """
         if not self.pcm16:
@@ -82,7 +83,7 @@ class Reply:
 
 
 def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
-    """Join all events of a stream to a reply. Raises `DataLoss` if the end is missing."""
+    """Join all events of a stream into a reply. Raises `DataLoss` if the last event is missing."""
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
     audio: list[bytes] = []
@@ -118,7 +119,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
 
 
 class EventReader:
-    """Decodes one answer's messages and checks their order."""
+    """Decodes the messages of a single answer and checks their order."""
 
     def __init__(self) -> None:
         self.session_id = ""
@@ -129,9 +130,9 @@ class EventReader:
         self._samples = 0
 
     def read(self, message: speech_pb2.GenerateResponse) -> Event | None:
-        """Return the event of a message; None for a message without one.
+        """Return the event that a message contains, or None if it contains no event.
 
-        Raises the error in the message, and `DataLoss` for a message out of order.
+        Raises the error that a message contains, and `DataLoss` if the message is out of order.
         """
         kind = message.WhichOneof("event")
         if kind == "error":
@@ -148,12 +149,12 @@ class EventReader:
         return event
 
     def check_ended(self) -> None:
-        """Raise `DataLoss` if the stream ended before the answer did."""
+        """Raise `DataLoss` if the stream ended before the answer was complete."""
         if not self._finished:
             raise DataLoss(ENDED_EARLY)
 
     def check_untouched(self) -> None:
-        """Raise `FailedPrecondition` if events were already read."""
+        """Raise `FailedPrecondition` if events have already been read."""
         if self.yielded:
             raise FailedPrecondition("collect() reads the whole answer; events were taken already")
 
@@ -183,7 +184,9 @@ class EventReader:
         return finished
 
     def _read_audio(self, delta: AudioDelta) -> AudioDelta:
-        """Return the delta if it is contiguous with the last: a gap would be audible as a click."""
+        """Return the delta after checking that it follows the previous one directly. A gap would be
+        audible as a click.
+        """
         if delta.first_sample != self._samples:
             raise DataLoss(f"audio: expected sample {self._samples}, got {delta.first_sample}")
         self._samples += len(delta.pcm16) // BYTES_PER_SAMPLE

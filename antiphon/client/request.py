@@ -1,4 +1,6 @@
-"""The SDK's requests: messages, options and the resulting proto message."""
+"""The requests of the SDK, which consist of messages and options, and their conversion to proto
+messages.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ DEFAULT_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image in a message: a PNG, JPEG or WebP file, as bytes or a path."""
+    """An image in a message. It is a PNG, JPEG or WebP file, given as bytes or as a path."""
 
     file: bytes | str | PathLike[str]
 
@@ -49,7 +51,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A video in a message: an MP4 file, as bytes or a path."""
+    """A video in a message. It is an MP4 file, given as bytes or as a path."""
 
     file: bytes | str | PathLike[str]
 
@@ -58,12 +60,12 @@ class Video:
 
 
 Part = str | bytes | PathLike[str] | Image | Video
-"""A `str` is text; `bytes` or a `Path` are a WAV file."""
+"""A part of a message. A `str` is text. `bytes` and `Path` objects are WAV files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation: its role and its parts in order.
+    """A message in a conversation. It has a role and a sequence of parts.
 
     >>> Message.user("What is said here?", Path("question.wav"))
     >>> Message.user(Image("cat.jpg"), "What is this?")
@@ -79,7 +81,7 @@ class Message:
 
     @classmethod
     def system(cls, *parts: Part) -> Message:
-        """Return a system message: instructions to the model."""
+        """Return a system message, which contains instructions for the model."""
         return cls("system", parts)
 
     @classmethod
@@ -89,34 +91,37 @@ class Message:
 
     @classmethod
     def assistant(cls, *parts: Part, calls: Sequence[FunctionCall] = ()) -> Message:
-        """Return an earlier answer of the model, with the functions that it called."""
+        """Return an earlier answer of the model, including the function calls that it made."""
         return cls("assistant", parts, tuple(calls))
 
     @classmethod
     def tool(cls, call: FunctionCall, *parts: Part) -> Message:
-        """Return the result of a function call."""
+        """Return a message with the result of a function call."""
         return cls("tool", parts, (), call.id)
 
 
 class GenerateOptions(TypedDict, total=False):
-    """The options of `generate`. Omitted options take the server's defaults.
+    """The options of `generate`. If an option is omitted, the server's default applies.
 
-    `model` may be omitted if the server has one. `modalities` selects the outputs, by default all
-    that the model has. `temperature` (0: greedy), `top_p`, `max_tokens`, `stop` and `seed` apply to
-    the stage that receives the messages. `sampling` applies to the others, by the names in
-    `ModelInfo.sampling_stages`; they use `seed` if they have none. Stages with equal seeds still
-    draw independently. The key `""` holds further settings of the receiving stage.
+    `model` can be omitted if the server offers only one model. `modalities` selects the outputs. By
+    default, these are all outputs that the model supports. `temperature`, `top_p`, `max_tokens`,
+    `stop` and `seed` apply to the stage that receives the messages. A temperature of 0 selects
+    greedy decoding. `sampling` configures the other stages, whose names are listed in
+    `ModelInfo.sampling_stages`. They use `seed` if no seed is given for them. Stages that have the
+    same seed still draw independently. The key `""` contains additional settings for the stage that
+    receives the messages.
 
-    `options` are the model's options, by the names in `ModelInfo.options`: text, a number, or a
-    recording as a file's `bytes` or `Path`. `delivery` and `chunk_policy` select how output is
-    chunked. `include_ids` adds token ids, codec frames and float samples to the events.
-    `top_logprobs` (0 to 20) adds the log probability of each text token and of that many most
-    likely ones.
+    `options` are the options of the model, whose names are listed in `ModelInfo.options`. A value
+    is a text, a number, or a recording, which is given as a file's `bytes` or as a `Path`.
+    `delivery` and `chunk_policy` determine how the output is divided into chunks. `include_ids`
+    adds token IDs, codec frames and float samples to the events. `top_logprobs` adds the log
+    probability of each text token and of the given number of most likely alternatives. It must be
+    between 0 and 20.
 
-    `functions` may be called if the model's `ModelInfo.input_kinds` has "tools". `function_choice`
-    ("auto" by default) selects whether one is called. Without `parallel_calls` the answer ends
-    after its first call. `chat_template_kwargs` are variables of the model's chat template, if it
-    has any.
+    `functions` are the functions that the model may call. This requires a model whose
+    `ModelInfo.input_kinds` contains "tools". `function_choice` determines whether the model calls a
+    function. It defaults to "auto". If `parallel_calls` is false, the answer ends after its first
+    call. `chat_template_kwargs` sets variables of the model's chat template, if it has one.
     """
 
     model: str
@@ -161,9 +166,10 @@ def generate_request(
     parallel_calls: bool = True,
     chat_template_kwargs: Mapping[str, TemplateValue] | None = None,
 ) -> speech_pb2.GenerateRequest:
-    """Return the message of a `Generate` call; a `str` is a single user message.
+    """Return the message for a `Generate` call. If `messages` is a `str`, it becomes a single user
+    message.
 
-    Raises `InvalidArgument` for an invalid value and for an unreadable file.
+    Raises `InvalidArgument` if a value is invalid or a file cannot be read.
     """
     stop_strings = (stop,) if isinstance(stop, str) else listed("stop", stop, str)
     own = SamplingRequest(
@@ -197,7 +203,7 @@ def generate_request(
 
 
 def _template_to_json(given: Mapping[str, TemplateValue] | None) -> str:
-    """Return the variables as JSON; "" if there are none."""
+    """Return the variables as JSON, or an empty string if there are none."""
     variables: dict[str, TemplateValue] = {}
     for name, value in named(FIELD, given).items():
         field = f"{FIELD}.{name}"
@@ -214,7 +220,9 @@ def _template_to_json(given: Mapping[str, TemplateValue] | None) -> str:
 def _sampling_to_proto(
     own: SamplingRequest, given: Mapping[str, SamplingRequest] | None
 ) -> dict[str, session_pb2.Sampling]:
-    """Return the non-empty entries. Fields of the request take precedence over the mapping."""
+    """Return the sampling settings that are not empty. The fields of the request take precedence
+    over the mapping.
+    """
     by_stage = {
         stage: of_type(f"sampling.{stage}".rstrip("."), request, SamplingRequest)
         for stage, request in named("sampling", given).items()
@@ -229,7 +237,9 @@ def _sampling_to_proto(
 
 
 def option_to_proto(field: str, value: object) -> options_pb2.OptionInput:
-    """Return the message of an option's value. Raises `InvalidArgument` for an invalid type."""
+    """Return the message for an option's value. Raises `InvalidArgument` if the value's type is
+    invalid.
+    """
     match value:
         case str():
             return options_pb2.OptionInput(text=unicode_text(field, value))

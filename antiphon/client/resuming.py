@@ -1,4 +1,6 @@
-"""The part of an answer already received, so that another server can continue it. Pure."""
+"""Tracks which part of an answer has been received, so that another server can continue it. This
+module performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ LATENT_BYTES = 4
 
 
 class AnswerPosition:
-    """Tracks one answer. Pass it every message, over all of its servers."""
+    """Tracks one answer. Pass it every message that is received, from all servers."""
 
     def __init__(self) -> None:
         self._part = speech_pb2.DeliveredPart()
@@ -20,15 +22,17 @@ class AnswerPosition:
 
     @property
     def begun(self) -> bool:
-        """Whether any message was received."""
+        """Whether any message has been received."""
         return self._begun
 
     @property
     def delivered(self) -> speech_pb2.DeliveredPart | None:
-        """The part that the next server may omit; None if no other server can continue.
+        """The part of the answer that the next server may omit, or None if no other server can
+        continue.
 
-        An answer cannot be continued after a function call, whose id is known to one server only,
-        after its end, and if the server does not report its seed.
+        An answer cannot be continued after a function call, because only one server knows the
+        call's ID. It also cannot be continued after its end, or if the server does not report its
+        seed.
         """
         if not self._resumable:
             return None
@@ -36,7 +40,7 @@ class AnswerPosition:
         return self._part
 
     def note(self, message: speech_pb2.GenerateResponse) -> None:
-        """Record a received message."""
+        """Record a message that was received."""
         self._begun = True
         part = self._part
         match message.WhichOneof("event"):

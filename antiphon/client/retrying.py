@@ -1,4 +1,6 @@
-"""Retry policy for failed calls. Pure except for the clock, random numbers and the log."""
+"""The retry policy for failed calls. Its only side effects are reading the clock, drawing random
+numbers and logging.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,24 @@ _NEVER_ANSWERED = (
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When the client repeats a failed call.
+    """Determines when the client repeats a failed call.
 
-    Calls are repeated before any of their answer was received, and when another server, or the same
-    one after a restart, can continue the answer or conversation.
+    A call is repeated if nothing of its answer has been received yet. It is also repeated if a
+    server can continue the answer or the conversation. This may be another server, or the same one
+    after a restart.
 
-    A server that is unreachable (connection refused or broken, name not resolved, shutting down) is
-    retried for `within_s` from the first failure. A server that has never answered this client is
-    retried for `connect_within_s`, since its address may be wrong. An answer with another
-    `retryable` error, such as no free slot or a stage that is down, counts as one of `attempts`; 1
-    disables every retry.
+    A server counts as unreachable if the connection is refused or broken, if its name cannot be
+    resolved, or if it is shutting down. The client retries for up to `within_s` seconds after the
+    first failure. If the server has never answered this client, the limit is `connect_within_s`
+    instead, because the address may be wrong. Any other `retryable` error, for example because no
+    slot is free or a stage is down, counts as one of `attempts`. Set `attempts` to 1 to disable all
+    retries.
 
-    The first pause is `pause_s`; each later one is twice as long, up to `longest_pause_s`. Up to
-    half of it is subtracted at random, so that clients do not return together. The server's
-    `retry_after_s` is added. No attempt starts later than `within_s` after the first failure, or
-    after the call's deadline. Each message received resets the counts.
+    The first pause lasts `pause_s` seconds. Each further pause is twice as long, up to
+    `longest_pause_s`. Up to half of a pause is subtracted at random, so that clients do not all
+    return at the same time. The `retry_after_s` of the server's error is added. No attempt starts
+    later than `within_s` seconds after the first failure, or after the call's deadline. The counts
+    are reset with each message that is received.
 
     >>> client = antiphon.Client("localhost:50050", retry=antiphon.Retry(within_s=300.0))
 
@@ -66,12 +71,14 @@ class Retry:
 
 
 def server_is_away(error: AntiphonError) -> bool:
-    """Return whether the server itself is unreachable or shutting down, as opposed to a stage."""
+    """Return whether the server itself is unreachable or shutting down. Errors of a stage do not
+    count.
+    """
     return isinstance(error, Unavailable) and not error.stage
 
 
 class Attempts:
-    """The attempts of one call: failures so far and time left."""
+    """The attempts of a single call. It records the failures and the remaining time."""
 
     def __init__(
         self,
@@ -90,15 +97,15 @@ class Attempts:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the call's deadline."""
+        """The number of seconds until the call's deadline."""
         return max(0.0, self._ends_at - self._clock())
 
     def succeeded(self) -> None:
-        """Reset the counts: a message was received."""
+        """Reset the counts because a message was received."""
         self._failed = self._refused = 0
 
     def pause_after(self, error: AntiphonError) -> float | None:
-        """Return the seconds until the next attempt; None if the error is final."""
+        """Return the number of seconds until the next attempt, or None if the error is final."""
         retry, now = self._retry, self._clock()
         if not self._failed:
             self._failing_since = now
@@ -112,7 +119,8 @@ class Attempts:
         if not self._contact.made:
             within_s = min(within_s, retry.connect_within_s)
         left_s = self._failing_since + within_s - now
-        # The last attempt is made when the time is over, not a pause before.
+        # The last attempt is made at the end of the available time, even if a full pause would be
+        # longer.
         pause_s = min(error.retry_after_s + own_s, left_s)
         if left_s <= error.retry_after_s or pause_s >= self._ends_at - now:
             return None
@@ -122,7 +130,7 @@ class Attempts:
         return pause_s
 
     async def pause(self, error: AntiphonError, pauser: Pauser) -> None:
-        """Wait for the next attempt. Raises the error if there is none."""
+        """Wait until the next attempt. Raises the error if there is no further attempt."""
         pause_s = self.pause_after(error)
         if pause_s is None:
             raise self.ended(error) from error.__cause__
@@ -131,7 +139,8 @@ class Attempts:
     def ended(self, error: AntiphonError, last: AntiphonError | None = None) -> AntiphonError:
         """Return the error to raise after the `last` attempt.
 
-        For an unreachable server it includes the number and duration of attempts.
+        If the server is unreachable, the error includes the number of attempts and the time that
+        they took.
         """
         if self._failed < 2 or not server_is_away(error):
             return error
@@ -152,7 +161,7 @@ async def ask(
     timeout_s: float,
     retry: Retry,
 ) -> Response:
-    """Make a call without side effects, repeated according to `retry`."""
+    """Make a call that has no side effects, and repeat it according to `retry`."""
     attempts, pauser = Attempts(retry, timeout_s, channel.contact), channel.pauser()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Calls to a single stage, for load tests and debugging. Shared by both clients."""
+"""Calls to a single stage, for load tests and debugging. Both clients use this module."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ RUN_SESSION = Method(
 )
 STAGE_OPTIONS: Options = (
     *CHANNEL_OPTIONS,
-    # The hidden rows of a long prompt are one message; stages bound memory by session.
+    # The hidden rows of a long prompt are sent as one message. Stages limit the memory of each
+    # session.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A separate connection for each client, as between stages.
+    # Each client has its own connection, as do stages that are connected to each other.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -35,22 +36,22 @@ Call = TwoWayCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
 
 class ServingStatus(enum.Enum):
-    """A stage's health: whether it accepts sessions."""
+    """The health of a stage, which indicates whether it accepts sessions."""
 
     UNKNOWN = "unknown"
     SERVING = "serving"
     NOT_SERVING = "not_serving"
 
 
-# Encodings of `grpc.health.v1.HealthCheckResponse`, which has one field of one byte. So the client
-# does not need that package.
+# The encoded values of `grpc.health.v1.HealthCheckResponse`, which has a single field of one byte.
+# With these, the client does not depend on that package.
 _HEALTH = {
     b"\x08\x01": ServingStatus.SERVING,
     b"\x08\x02": ServingStatus.NOT_SERVING,
 }
 HEALTH = Method(
     "/grpc.health.v1.Health/Check",
-    # Empty, like a health check of the whole process.
+    # This message is empty, as is a health check request for the whole process.
     stage_pb2.DescribeRequest,
     lambda data: _HEALTH.get(data, ServingStatus.UNKNOWN),
 )
@@ -67,7 +68,7 @@ async def health(channel: Channel, timeout_s: float, retry: Retry) -> ServingSta
 
 
 class StageTalk:
-    """One session on one stage. It lives as long as its call; cancelling frees everything."""
+    """A session on a single stage. It ends with its call, and cancelling it frees all resources."""
 
     def __init__(
         self,
@@ -93,28 +94,28 @@ class StageTalk:
         await self.send(Request(segment_open=segment))
 
     async def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send input. The session's id is filled in."""
+        """Send an input chunk. Its session ID is filled in automatically."""
         sent = chunk_pb2.Chunk()
         sent.CopyFrom(of_type("chunk", chunk, chunk_pb2.Chunk))
         sent.session_id = self.session_id
         await self.send(Request(chunk=sent))
 
     async def finish_input(self) -> None:
-        """Finish the input of the last opened turn."""
+        """Signal the end of the input for the turn that was opened last."""
         finished = session_pb2.InputFinished(segment=self._segment)
         await self.send(Request(input_finished=finished))
 
     async def cancel_segment(self) -> None:
-        """Cancel the last opened turn; a report follows."""
+        """Cancel the turn that was opened last. The stage then sends a `report`."""
         cancelled = session_pb2.CancelSegment(segment=self._segment)
         await self.send(Request(cancel_segment=cancelled))
 
     async def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send any message."""
+        """Send an arbitrary message."""
         await self._open_call().write(of_type("request", request, Request))
 
     async def next_response(self) -> session_pb2.SessionResponse | None:
-        """Return the next message; None at the end. Raises the session's error."""
+        """Return the next message, or None at the end. Raises the session's error if it failed."""
         call = self._open_call()
         response = await call.read()
         if response is not None and response.HasField("error"):
@@ -123,7 +124,9 @@ class StageTalk:
         return response
 
     def finish(self) -> None:
-        """End the client's side. The stage ends the session when its turn is complete."""
+        """Close the client's side of the session. The stage ends the session once its turn is
+        complete.
+        """
         self._open_call().finish()
 
     def cancel(self) -> None:
@@ -144,7 +147,7 @@ def stage_talk(
     timeout_s: float,
     idle_s: float | None,
 ) -> StageTalk:
-    """Return a session, to be opened."""
+    """Return a session that has not been opened yet."""
     return StageTalk(lambda: channel.exchange(RUN_SESSION, timeout_s, idle_s), edges, session_id)
 
 

@@ -25,7 +25,7 @@ from antiphon.client.sync_conversation import ConversationCall
 
 
 class Generation(Iterator[Event]):
-    """A streamed answer: an iterator of `TextDelta`, `AudioDelta`, `Finished`.
+    """A streamed answer, which is an iterator of `TextDelta`, `AudioDelta` and `Finished` events.
 
     >>> with client.generate("Tell me a story.") as generation:
     ...     for event in generation:
@@ -35,9 +35,10 @@ class Generation(Iterator[Event]):
     ...             case antiphon.AudioDelta(pcm16=pcm16):
     ...                 speaker.write(pcm16)
 
-    Iterating raises an `AntiphonError` when the request fails, even after some events. Leaving the
-    `with` block early cancels the request and frees all stages. `session_id`, `model` and
-    `sample_rate_hz` are set from the first event on.
+    If the request fails, the iteration raises an `AntiphonError`. This can also happen after some
+    events have been returned. Leaving the `with` block early cancels the request and frees its
+    resources on all stages. `session_id`, `model` and `sample_rate_hz` are available once the first
+    event has arrived.
     """
 
     def __init__(self, answer: answering.PendingAnswer) -> None:
@@ -45,29 +46,38 @@ class Generation(Iterator[Event]):
 
     @property
     def session_id(self) -> str:
-        """The session's id on all stages. Empty before the first event."""
+        """The session ID, which is the same on all stages. Empty until the first event arrives."""
         return self._answer.reader.session_id
 
     @property
     def model(self) -> str:
-        """The answering model. Empty before the first event."""
+        """The name of the model that answers. Empty until the first event arrives."""
         return self._answer.reader.model
 
     @property
     def sample_rate_hz(self) -> int:
-        """Sample rate of the audio. 0 before the first event and without audio."""
+        """The sample rate of the audio in Hz. It is 0 until the first event arrives, and stays 0 if
+        the answer has no audio.
+        """
         return self._answer.reader.sample_rate_hz
 
     def cancel(self) -> None:
-        """Cancel the answer, from any thread. Reading it further raises `Cancelled`."""
+        """Cancel the answer. Reading from it afterwards raises `Cancelled`. This can be called from
+        any thread.
+        """
         self._answer.cancel()
 
     def collect(self) -> Reply:
-        """Read the whole answer and return it. Raises `FailedPrecondition` after iterating."""
+        """Read the whole answer and return it.
+
+        Raises `FailedPrecondition` if some of its events have already been read.
+        """
         return now(self._answer.collect())
 
     def __next__(self) -> Event:
-        """Return the next event. Waits at most until the call's deadline."""
+        """Wait for the next event and return it. The wait ends at the call's deadline at the
+        latest.
+        """
         event = now(self._answer.next_event())
         if event is None:
             raise StopIteration
@@ -86,26 +96,28 @@ class Generation(Iterator[Event]):
 
 
 class Client:
-    """A blocking client of a server's gRPC endpoint.
+    """A blocking client for a server's gRPC endpoint.
 
     >>> with antiphon.Client("localhost:50050") as client:
     ...     reply = client.generate("Say hello.", temperature=0.0).collect()
     ...     print(reply.text)
     ...     reply.save_wav("hello.wav")
 
-    One client serves many threads and concurrent requests. Every failure is an
-    `antiphon.AntiphonError`. Its `__cause__` is the `grpc.RpcError`, if there was one. Its
-    `retryable` is true if the same request may succeed later.
+    One client can be used by many threads and for many concurrent requests. Every failure is raised
+    as an `antiphon.AntiphonError`. If a `grpc.RpcError` caused it, it is available as `__cause__`.
+    The error's `retryable` is true if the same request may succeed later.
 
-    `tls` is True for a server with a certificate of a public CA, or a `Tls` for a private CA or a
-    client certificate. `api_key` is sent with every call. For a server on another machine it
-    requires TLS, or `key_in_clear=True` to send it unencrypted.
+    Set `tls` to True if the server's certificate was issued by a public CA. For a private CA or a
+    client certificate, pass a `Tls`. `api_key` is sent with every call. If the server runs on
+    another machine, using a key requires TLS. To send the key unencrypted instead, set
+    `key_in_clear=True`.
 
-    `read_ahead_bytes` bounds how much of an answer is buffered before it is read. When the reader
-    pauses, the stages then stop generating. By default gRPC chooses.
+    `read_ahead_bytes` limits how much of an answer is buffered before it is read. If the reader
+    pauses, the stages stop generating once this limit is reached. By default, gRPC chooses the
+    limit.
 
-    `retry` configures the repetition of failed calls; see `Retry`. By default an unreachable server
-    is retried for a minute. `Retry(attempts=1)` disables retries.
+    `retry` configures how failed calls are repeated. By default, the client retries for one minute
+    if the server is unreachable. Use `Retry(attempts=1)` to disable retries.
     """
 
     def __init__(
@@ -125,7 +137,7 @@ class Client:
         self._channel = BlockingChannel(where)
 
     def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
-        """Return the served models and the server's features."""
+        """Return the models that the server offers, and the optional features that it supports."""
         self._channel.check_open()
         seconds = checks.timeout(timeout_s)
         return now(answering.server_info(self._channel, seconds, self._retry))
@@ -138,13 +150,14 @@ class Client:
         idle_timeout_s: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Generation:
-        """Answer a conversation; a `str` is a single user message.
+        """Send a conversation to the model and stream its answer.
 
-        Returns immediately; the request runs while its events are read. `timeout_s` bounds the
-        whole answer including retries, `idle_timeout_s` the wait for each message. By default the
-        server bounds the wait: an answer that is delivered whole sends nothing until it is
-        complete. For options see `GenerateOptions`. Raises `InvalidArgument` for an invalid message
-        or option.
+        If `messages` is a `str`, it is sent as a single user message. This method returns
+        immediately, and the request runs while its events are read. `timeout_s` limits the duration
+        of the whole answer, including retries. `idle_timeout_s` limits the wait for each message.
+        By default, only the server limits this wait, because with whole delivery no message arrives
+        until the answer is complete. The options are described in `GenerateOptions`. Raises
+        `InvalidArgument` if a message or an option is invalid.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
@@ -159,11 +172,13 @@ class Client:
         idle_timeout_s: float | None = None,
         **options: Unpack[ConversationOptions],
     ) -> ConversationCall:
-        """Return a conversation of several turns. Enter its context to open it.
+        """Return a new conversation, which can have several turns. It is opened when its context is
+        entered.
 
-        `timeout_s` bounds the whole conversation, by default to an hour; the server has a bound
-        too. `idle_timeout_s` bounds the wait for each event. None waits for as long as the user is
-        silent. For settings see `ConversationOptions`.
+        `timeout_s` limits the duration of the whole conversation and defaults to one hour. The
+        server has its own limit. `idle_timeout_s` limits the wait for each event. If it is None,
+        the client waits for as long as the user is silent. The settings are described in
+        `ConversationOptions`.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
@@ -171,7 +186,7 @@ class Client:
         return ConversationCall(talk(self._channel, opening, seconds, idle_s, self._retry))
 
     def close(self) -> None:
-        """Cancel running calls and close the connection."""
+        """Cancel all running calls and close the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:

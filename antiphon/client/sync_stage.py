@@ -1,4 +1,4 @@
-"""The blocking client of a single stage."""
+"""The blocking client for a single stage."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 
 
 class StageSession(Iterator[session_pb2.SessionResponse]):
-    """A session on one stage: an iterator of the stage's messages, as defined in `session.proto`.
+    """A session on a single stage, which is an iterator of the stage's messages.
 
-    Entering the context registers the session; leaving it ends the session and frees everything. A
-    failure is raised as an `AntiphonError`. Chunks may be sent from a different thread than the
-    reading one.
+    The messages are defined in `session.proto`. Entering the context registers the session. Leaving
+    it ends the session and frees all of its resources. A failure is raised as an `AntiphonError`.
+    Chunks may be sent from a different thread than the one that reads the messages.
     """
 
     def __init__(self, talk: StageTalk) -> None:
@@ -29,31 +29,31 @@ class StageSession(Iterator[session_pb2.SessionResponse]):
 
     @property
     def session_id(self) -> str:
-        """The session's id on all stages."""
+        """The session ID, which is the same on all stages."""
         return self._talk.session_id
 
     def open_segment(self, segment: session_pb2.SegmentOpen) -> None:
-        """Open a turn. `segment_opened` is received when it has its slot."""
+        """Open a turn. The stage sends `segment_opened` once the turn has a slot."""
         now(self._talk.open_segment(segment))
 
     def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send input. The session's id is filled in."""
+        """Send an input chunk. Its session ID is filled in automatically."""
         now(self._talk.send_chunk(chunk))
 
     def finish_input(self) -> None:
-        """Finish the input of the last opened turn."""
+        """Signal the end of the input for the turn that was opened last."""
         now(self._talk.finish_input())
 
     def cancel_segment(self) -> None:
-        """Cancel the last opened turn; a `report` follows."""
+        """Cancel the turn that was opened last. The stage then sends a `report`."""
         now(self._talk.cancel_segment())
 
     def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send any message, such as credit for an edge with a window."""
+        """Send an arbitrary message, for example to grant credit on an edge that has a window."""
         now(self._talk.send(request))
 
     def finish(self) -> None:
-        """End the client's side. The session ends when its turn is complete."""
+        """Close the client's side of the session. The session ends once its turn is complete."""
         self._talk.finish()
 
     def __next__(self) -> session_pb2.SessionResponse:
@@ -77,7 +77,8 @@ class StageSession(Iterator[session_pb2.SessionResponse]):
 
 
 class StageClient:
-    """A client of a single stage, with the gateway's interface to it. For load tests and debugging.
+    """A client for a single stage, for load tests and debugging. It uses the same interface as the
+    gateway.
 
     >>> with antiphon.StageClient("localhost:50051") as stage:
     ...     print(stage.describe().role, stage.health())
@@ -88,8 +89,8 @@ class StageClient:
     ...             if response.HasField("chunk"):
     ...                 tensors = chunk_from_proto(response.chunk).tensors
 
-    Messages are those of `antiphon.v1`. Edges carry chunks of tensors, which `antiphon.wire.chunks`
-    encodes and decodes; that requires the extra `wire`.
+    The messages are defined in `antiphon.v1`. Edges carry chunks of tensors. Use
+    `antiphon.wire.chunks`, which requires the extra `wire`, to encode and decode them.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class StageClient:
         self._channel = BlockingChannel(where)
 
     def describe(self, *, timeout_s: float = 10.0) -> stage_pb2.DescribeResponse:
-        """Return the stage's description and current load."""
+        """Return the stage's description, which includes its current load."""
         self._channel.check_open()
         return now(stage.describe(self._channel, checks.timeout(timeout_s), self._retry))
 
@@ -121,18 +122,18 @@ class StageClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         idle_timeout_s: float | None = None,
     ) -> StageSession:
-        """Return a session. Enter its context to register it.
+        """Return a new session. It is registered when its context is entered.
 
-        `edges` are the requested output edges. Each is sent to this client and to the stages whose
-        addresses are listed for it. `timeout_s` bounds the whole session, `idle_timeout_s` the wait
-        for each message.
+        `edges` maps each requested output edge to a list of stage addresses. The stage sends the
+        edge's output to this client and to all listed addresses. `timeout_s` limits the duration of
+        the whole session, and `idle_timeout_s` limits the wait for each message.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
         return StageSession(stage.stage_talk(self._channel, edges, session_id, seconds, idle_s))
 
     def close(self) -> None:
-        """Cancel running calls and close the connection."""
+        """Cancel all running calls and close the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Functions that a model may call, and their calls."""
+"""The functions that a model may call, and the calls that it makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antiphon.values.answer import FunctionCall
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that the model may call. `parameters` is a JSON schema of its arguments.
+    """A function that the model may call. `parameters` is a JSON schema for its arguments.
 
     >>> Function(
     ...     "set_light",
@@ -30,11 +30,15 @@ class Function:
 
 
 FunctionChoice = Literal["auto", "none", "required"] | Function
-"""Whether a function is called: model's choice, none, any, or this one."""
+"""Determines whether the model calls a function.
+
+With "auto", the model decides. With "none", it calls no function. With "required", it calls at
+least one. With a `Function`, it calls that function.
+"""
 
 
 def function_to_proto(field: str, function: Function) -> str:
-    """Return the JSON of a function. Raises `InvalidArgument`."""
+    """Return a function as JSON. Raises `InvalidArgument` if the function is invalid."""
     described: dict[str, Any] = {"name": unicode_text(f"{field}.name", function.name)}
     if function.description:
         described["description"] = unicode_text(f"{field}.description", function.description)
@@ -49,7 +53,7 @@ def function_to_proto(field: str, function: Function) -> str:
 
 
 def functions_to_proto(functions: Sequence[Function]) -> list[str]:
-    """Return the JSON of each function."""
+    """Return each function as JSON."""
     return [
         function_to_proto(f"functions[{index}]", each)
         for index, each in enumerate(listed("functions", functions, Function))
@@ -57,7 +61,7 @@ def functions_to_proto(functions: Sequence[Function]) -> list[str]:
 
 
 def choice_to_proto(choice: FunctionChoice, *, parallel: bool) -> functions_pb2.FunctionChoice:
-    """Return the message of the function choice."""
+    """Return the function choice as a proto message."""
     alone = not of_type("parallel_calls", parallel, bool)
     if isinstance(choice, Function):
         name = unicode_text("function_choice", choice.name)
@@ -68,7 +72,7 @@ def choice_to_proto(choice: FunctionChoice, *, parallel: bool) -> functions_pb2.
 
 
 def call_to_proto(field: str, call: FunctionCall) -> functions_pb2.FunctionCall:
-    """Return the message of a call in an earlier answer."""
+    """Return a call from an earlier answer as a proto message."""
     return functions_pb2.FunctionCall(
         id=unicode_text(f"{field}.id", call.id),
         name=unicode_text(f"{field}.name", call.name),
@@ -77,5 +81,5 @@ def call_to_proto(field: str, call: FunctionCall) -> functions_pb2.FunctionCall:
 
 
 def call_from_proto(proto: functions_pb2.FunctionCall) -> FunctionCall:
-    """Return the value of a call."""
+    """Convert a function call."""
     return FunctionCall(proto.id, proto.name, proto.arguments)

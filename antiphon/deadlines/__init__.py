@@ -1,1 +1,1 @@
-"""Timers and deadlines that discount time during which the process did not run."""
+"""Timers and deadlines that ignore time during which the process was not running."""

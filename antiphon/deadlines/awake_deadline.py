@@ -1,26 +1,29 @@
-"""A deadline that counts only time during which the waiting process ran.
+"""A deadline that only counts time during which the waiting process was running.
 
-A wall clock continues while a process is starved, stopped or paused with its machine. The peer's
-answer then lies unread in the socket, and a deadline on that clock blames the peer for the waiter's
-own absence. So the waiter waits in slices and reports how late each one ended. A slice that ended
-on time counts in full. A late one counts less by its lateness. The last slice before the deadline
-is therefore a punctual one, in which an answer would have been read.
+A wall clock continues while a process is starved of CPU time, stopped, or paused together with its
+machine. During this time the peer's answer may already be in the socket, unread. A wall-clock
+deadline would then report the peer as unresponsive although the waiting process caused the delay.
+Therefore the process waits in slices and reports how late each slice ended. A slice that ended on
+time counts in full. A slice that ended late counts less, depending on how late it was. As a result,
+the last slice before the deadline always ends on time, and an answer would have been read during
+it.
 
-The idea is Lifeguard's local health (https://arxiv.org/abs/1707.00788): a failure detector should
-suspect itself before its peers.
+The idea comes from Lifeguard's local health (https://arxiv.org/abs/1707.00788): a failure detector
+should suspect itself before it suspects its peers.
 """
 
 from __future__ import annotations
 
 SLICE_S = 0.1
 ON_TIME_S = 0.05
-"""Largest lateness of a slice that counts as punctual."""
+"""A slice counts as punctual if it ends at most this many seconds late."""
 
 
 class AwakeDeadline:
-    """A deadline of `budget_s` seconds of awake time. Pure: the owner runs the timer.
+    """A deadline after `budget_s` seconds of running time. The class sets no timer itself; its
+    owner does.
 
-    Wait for `next_slice_s`, then report the lateness with `waited`.
+    Wait for `next_slice_s` seconds, and then report with `waited` how late the wait ended.
     """
 
     def __init__(self, budget_s: float) -> None:
@@ -30,8 +33,10 @@ class AwakeDeadline:
 
     @property
     def next_slice_s(self) -> float:
-        """How long to wait before the next report; a whole slice after one that did not count in
-        full."""
+        """The number of seconds to wait before the next report.
+
+        This is a full slice if the previous one did not count in full.
+        """
         return SLICE_S if self._discounted else min(self._left_s, SLICE_S)
 
     @property
@@ -40,11 +45,13 @@ class AwakeDeadline:
         return self._left_s <= 0
 
     def restart(self) -> None:
-        """Restore the whole budget."""
+        """Reset the budget to its full size."""
         self._left_s = self._budget_s
 
     def waited(self, slice_s: float, late_s: float, weight: float = 1.0) -> None:
-        """Count a slice of `slice_s` that ended `late_s` after it was due, times `weight`."""
+        """Count a slice of `slice_s` seconds that ended `late_s` seconds late, multiplied by
+        `weight`.
+        """
         was_late = late_s > ON_TIME_S
         counted_s = slice_s - late_s if was_late else slice_s + late_s
         self._discounted = was_late or weight < 1

@@ -1,7 +1,7 @@
-"""One event loop timer with its due time and lateness.
+"""A single timer on the event loop that reports when it was due and how late it ran.
 
-uvloop returns a handle without `when()` for a callback that is due at once, so the due time is kept
-here.
+uvloop returns a handle without `when()` if a callback is due immediately, so this module stores the
+due time itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Timer:
-    """Calls `run` with its lateness in seconds. At most one call is pending."""
+    """Calls `run` and passes how late the call is, in seconds. At most one call is pending."""
 
     def __init__(self, run: Callable[[float], None]) -> None:
         self._run = run
@@ -20,11 +20,13 @@ class Timer:
 
     @property
     def due_at(self) -> float | None:
-        """When the pending call is due, on the loop's clock; None if none is pending."""
+        """The time at which the pending call is due, on the loop's clock, or None if no call is
+        pending.
+        """
         return self._due_at
 
     def set_at(self, moment: float) -> None:
-        """Replace the pending call by one at `moment`, on the loop's clock."""
+        """Schedule the call at `moment` on the loop's clock. This replaces a pending call."""
         if self._due_at == moment:
             return
         self.cancel()

@@ -1,8 +1,8 @@
-"""A timeout for each of many short waits, for less than one timer each.
+"""A timeout for many short waits that needs less than one timer per wait.
 
-`asyncio.timeout` around every write would set and cancel thousands of timers for each one that
-expires. Here, one timer checks when the first write could be late. Time during which the event loop
-was blocked at the deadline does not count.
+With `asyncio.timeout` around every write, thousands of timers would be set and cancelled for each
+one that expires. Here, a single timer checks at the time when the first write could be late. If the
+event loop was blocked when the deadline was due, the blocked time does not count.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from antiphon.deadlines.timer import Timer
 
 
 class WaitDeadline:
-    """A context for consecutive waits. Raises `TimeoutError` when one takes `timeout_s`.
+    """A context manager for consecutive waits. Raises `TimeoutError` if a wait takes longer than
+    `timeout_s`.
 
-    The wait is cancelled. Enter the context in the task that waits. Call `begin` and `end` around
-    each wait.
+    The wait is cancelled in this case. Enter the context in the task that waits. Call `begin`
+    before each wait and `end` after it.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -42,13 +43,13 @@ class WaitDeadline:
         await self._limit.__aexit__(kind, error, trace)
 
     def begin(self) -> None:
-        """Start timing a wait."""
+        """Start measuring a wait."""
         self._began = self._loop.time()
         if self._timer.due_at is None:
             self._timer.set_at(self._began + self._timeout_s)
 
     def end(self) -> None:
-        """Stop timing it."""
+        """Stop measuring the wait."""
         self._began = None
 
     def _look(self, late_s: float) -> None:
@@ -59,7 +60,7 @@ class WaitDeadline:
         if now < late_at:
             self._timer.set_at(late_at)
         elif late_s > ON_TIME_S:
-            # Data received in the meantime is read in the next slice.
+            # Data that arrived in the meantime is read in the next slice.
             self._began += late_s
             self._timer.set_at(max(self._began + self._timeout_s, now + SLICE_S))
         else:
