@@ -1,1 +1,3 @@
-"""Model families, one file each. Only here do two stages share knowledge of a model."""
+"""Model families, with one file for each. Knowledge that several stages of a model share is kept
+only here.
+"""

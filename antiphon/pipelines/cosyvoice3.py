@@ -1,12 +1,13 @@
 """CosyVoice3 (`FunAudioLLM/Fun-CosyVoice3-0.5B-2512`): talker -> code2wav.
 
-The contract between its two stages. Reference: the vendor's repository, FunAudioLLM/CosyVoice, with
-`stream=False`. The talker reads the text itself, so there is no thinker and no text output. A voice
-is one of the checkpoint's, or is cloned from a reference recording.
+This module defines what its two stages agree on. The reference is the vendor's repository,
+FunAudioLLM/CosyVoice, with `stream=False`. The talker reads the text itself, so there is no thinker
+and no text output. A voice either comes with the checkpoint or is cloned from a reference
+recording.
 
-A long text is spoken in several utterances, each with a separate flow: see `FIRST`. A text that is
-sent to the talker in pieces is a single utterance: see `PIECE` in
-antiphon/pipelines/edges.py.
+A long text is spoken in several utterances. Each of them has a flow of its own, as described at
+`FIRST`. If a text is sent to the talker in pieces, it is spoken as a single utterance. See `PIECE`
+in antiphon/pipelines/edges.py.
 """
 
 from __future__ import annotations
@@ -42,19 +43,23 @@ INPUT, VOICE, CODES, AUDIO = "input", "speaker_prompt", "codes", "audio"
 MODEL_FILE = "cosyvoice3.yaml"
 
 SAMPLE_RATE_HZ = 24_000
-"""Sample rate of reference recordings and of generated audio."""
+"""The sample rate of reference recordings and of generated audio."""
 
 MOST_REFERENCE_S = 30.0
 
 CODE_RATE_HZ = 25.0
 SPEECH_IDS = 6561
 FIRST = SPEECH_IDS
-"""Added to the first code of every utterance after the segment's first.
+"""The offset that is added to the first code of every utterance after the first one of a segment.
 
-Codes are therefore below twice `SPEECH_IDS`."""
+All codes are therefore below twice `SPEECH_IDS`.
+"""
 
 MOST_CODES = 7500
-"""Most codes of an utterance with its reference recording: 300 s, the length of the noise."""
+"""The maximum number of codes of an utterance, including its reference recording.
+
+This is the length of the noise, which corresponds to 300 seconds.
+"""
 
 MEL_BINS = 80
 FRAMES_PER_CODE = 2
@@ -62,7 +67,7 @@ SPEAKER_WIDTH = 192
 
 LEAST_CODES = "least_codes_per_token"
 MOST_LEAST_CODES = 10.0
-"""Half of the number of codes at which an utterance ends in any case."""
+"""The maximum for `LEAST_CODES`. It is half of the limit at which every utterance ends."""
 
 OPTIONS = (
     Option(
@@ -94,7 +99,7 @@ OPTIONS = (
 
 
 def code2wav_example(settings: ExampleSettings) -> MadeUp:
-    """Return a random voice with a second of prompt, and random codes of one utterance."""
+    """Return a random voice with a prompt of one second, and random codes for one utterance."""
     one_utterance = type(settings.description)()
     one_utterance.CopyFrom(settings.description)
     one_utterance.code_entries = SPEECH_IDS
@@ -123,7 +128,7 @@ PIPELINE = Pipeline(
     marker=MODEL_FILE,
     files=(
         CheckpointFiles(
-            # The stages read no weights in the language model's folder: llm.pt has them.
+            # All weights are in llm.pt, so the stages read none from the language model's folder.
             folders=(),
             others=(
                 "CosyVoice-BlankEN/*.json",
@@ -146,12 +151,13 @@ PIPELINE = Pipeline(
             options=OPTIONS,
             example=conversation(INPUT),
         ),
-        # Only in float32, like the reference's CPU path.
+        # This stage supports only float32, as does the reference on a CPU.
         StageSpec(CODE2WAV, example=code2wav_example, dtype="float32"),
     ),
     edges=(
         spoken_edge(TALKER),
-        # One chunk, before all codes. A voice without a prompt has no codes and no mel frames.
+        # A single chunk that precedes all codes. If a voice has no prompt, its codes and mel frames
+        # are empty.
         Edge(
             VOICE,
             TALKER,

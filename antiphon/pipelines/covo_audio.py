@@ -1,11 +1,12 @@
 """Covo-Audio (`tencent/Covo-Audio-Chat`): thinker -> code2wav.
 
-What its two stages must agree on and nothing else. Reference: the vendor's repository,
-Tencent/Covo-Audio. One language model, the thinker, reads recordings, and writes text and codes of
-speech in one stream of ids. The text goes to the client, the codes go to code2wav. Code2wav
-generates the audio of a whole answer from noise, which is keyed by the seed of its sampling.
+This module defines only what its two stages must agree on. The reference is the vendor's
+repository, Tencent/Covo-Audio. A single language model, the thinker, reads recordings. It writes
+text and speech codes into one stream of IDs. The text is sent to the client and the codes are sent
+to code2wav. Code2wav generates the audio of a whole answer from noise. The noise is determined by
+the seed of its sampling settings.
 
-The vendor's licence allows academic use only.
+The vendor's licence permits academic use only.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ INPUT, TEXT, CODES, AUDIO = "input", "text", "codes", "audio"
 
 TOKEN2WAV_FOLDER = "token2wav"
 DECODER_FILE, STATISTICS_FILE = "model.pt", "global_mean_var.npy"
-"""Files of code2wav in `TOKEN2WAV_FOLDER`: its weights, and mean and variance of latents."""
+"""The files of code2wav in `TOKEN2WAV_FOLDER`. They contain its weights, and the mean and variance
+of the latents.
+"""
 VOICE_FOLDER = "prompt"
-"""A folder in `TOKEN2WAV_FOLDER` with the voice; the released checkpoint lacks it."""
+"""A folder in `TOKEN2WAV_FOLDER` that contains the voice. The released checkpoint does not include
+it.
+"""
 
 SAMPLE_RATE_HZ = 24_000
-"""Of recordings and of the audio that is generated."""
+"""The sample rate of recordings and of generated audio."""
 CODE_RATE_HZ = 25.0
 CODE_ENTRIES = 16_384
-"""The vocabulary of the language model ends with these ids."""
+"""The number of code IDs, which are at the end of the language model's vocabulary."""
 LATENTS_PER_CODE = 4
 
 LICENCE = "Covo-Audio's licence allows academic use only"
@@ -46,7 +51,7 @@ PIPELINE = Pipeline(
     ),
     stages=(
         StageSpec(THINKER, samples=True, example=conversation(INPUT)),
-        # In float32 alone, as the vendor's code does.
+        # This stage supports only float32, as does the vendor's code.
         StageSpec(CODE2WAV, example=random_codes(CODES), dtype="float32"),
     ),
     edges=(

@@ -6,18 +6,19 @@ from dataclasses import replace
 
 from antiphon.pipelines.graph import CLIENT, SAMPLE, VARIES, Edge, TensorSpec
 
-# A message costs 0.1 ms at each end whatever its size, and text passes through the gateway. A stage
-# that generates tokens faster than this sends several per message. 25 messages per second match the
-# frame rate of a film. The first token is never delayed.
+# A message costs 0.1 ms at each end, regardless of its size, and text passes through the gateway.
+# If a stage generates tokens faster than this, several tokens are sent in one message. The
+# resulting 25 messages per second match the frame rate of a film. The first token is never delayed.
 TEXT_PACE_S = 0.040
 
 
 def conversation_edge(consumer: str) -> Edge:
-    """Return `input`, the client's conversation: see antiphon/values/conversation.py.
+    """Return the edge `input`, which carries the client's conversation.
 
-    One chunk has `messages` (JSON), the recordings as `audio.0`, `audio.1`, ..., and `tools` and
-    `template` (JSON) if there are any. In a live segment the last recording is still in progress,
-    and its `samples` follow.
+    The format is described in antiphon/values/conversation.py. A single chunk contains `messages`
+    as JSON and the recordings as `audio.0`, `audio.1` and so on. It also contains `tools` and
+    `template` as JSON, if there are any. In a live segment, the last recording is still in
+    progress, and its `samples` follow in further chunks.
     """
     return Edge(
         "input",
@@ -35,21 +36,28 @@ def conversation_edge(consumer: str) -> Edge:
 
 
 PIECE = "utf8"
-"""Tensor of `input` with a piece of a text, instead of `messages`: any bytes of its UTF-8.
+"""The tensor of `input` that contains a piece of a text, instead of `messages`.
 
-The chunks of a segment make up the text, up to the one that is `segment_finished`. What is made of
-it does not depend on how the text is cut, and its beginning may be sent before the text ends."""
+A piece consists of arbitrary bytes of the text's UTF-8 encoding. The chunks of a segment together
+form the text, which ends with the chunk that is `segment_finished`. The generated output does not
+depend on how the text is divided. Output for the beginning of the text may be sent before the text
+is complete.
+"""
 
 
 def spoken_edge(consumer: str) -> Edge:
-    """Return `input`: a conversation with one text, or the pieces of a text."""
+    """Return the edge `input`, which carries either a conversation with a single text or the pieces
+    of a text.
+    """
     edge = conversation_edge(consumer)
     piece = TensorSpec(PIECE, "uint8", (VARIES,), optional=True)
     return replace(edge, tensors=(*edge.tensors, piece))
 
 
 def text_edge(producer: str) -> Edge:
-    """Return `text`: the answer's tokens, with their log probabilities if requested."""
+    """Return the edge `text`, which carries the tokens of the answer, and their log probabilities
+    if requested.
+    """
     return Edge(
         "text",
         producer,
@@ -58,8 +66,8 @@ def text_edge(producer: str) -> Edge:
         (
             TensorSpec("ids", "int32", (VARIES,)),
             TensorSpec("utf8", "uint8", (VARIES,)),
-            # See antiphon/wire/logprobs.py. For the tokens whose text begins in this chunk, which
-            # may differ from `ids`.
+            # The format is described in antiphon/wire/logprobs.py. The entries are for the tokens
+            # whose text begins in this chunk. These may differ from the tokens in `ids`.
             TensorSpec("logprob_ids", "int32", (VARIES, VARIES), optional=True),
             TensorSpec("logprobs", "float32", (VARIES, VARIES), optional=True),
             TensorSpec("logprob_sizes", "int32", (VARIES, VARIES), optional=True),
@@ -71,10 +79,10 @@ def text_edge(producer: str) -> Edge:
 
 
 def tool_calls_edge(producer: str) -> Edge:
-    """Return `tool_calls`, the answer's function calls: see antiphon/wire/tool_calls.py.
+    """Return the edge `tool_calls`, which carries the function calls of the answer.
 
-    Pieces are sent as they are generated. The last piece of a call is sent once the call is known
-    to be valid.
+    The format is described in antiphon/wire/tool_calls.py. Pieces are sent as they are generated.
+    The last piece of a call is sent once the call has been validated.
     """
     return Edge(
         "tool_calls",
@@ -100,9 +108,9 @@ def frames_edge(
     primed: bool = False,
     dtype: str = "uint16",
 ) -> Edge:
-    """Return an edge of codec frames, grouped by the chunk policy and governed by credit.
+    """Return an edge of codec frames. They are grouped by the chunk policy and limited by credit.
 
-    A frame has `groups` codes, or floats if `dtype` is a float type.
+    A frame consists of `groups` codes, or of `groups` floats if `dtype` is a float type.
     """
     return Edge(
         name,
@@ -119,7 +127,9 @@ def frames_edge(
 
 
 def audio_edge(producer: str, frames: str, dtype: str = "uint16") -> Edge:
-    """Return `audio`: the samples, with the codec frames that they were decoded from."""
+    """Return the edge `audio`, which carries samples and the codec frames from which they were
+    decoded.
+    """
     return Edge(
         "audio",
         producer,
@@ -135,7 +145,9 @@ def audio_edge(producer: str, frames: str, dtype: str = "uint16") -> Edge:
 
 
 def image_edge(producer: str) -> Edge:
-    """Return `image`: whole image files; see `antiphon.wire.images.image_parts`."""
+    """Return the edge `image`, which carries complete image files. See
+    `antiphon.wire.images.image_parts`.
+    """
     return Edge(
         "image",
         producer,

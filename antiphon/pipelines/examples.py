@@ -1,7 +1,7 @@
-"""Generates input for a single stage, for load tests.
+"""Generates input for a single stage, for use in load tests.
 
-A declaration names an `Example` for each stage. A stage without one can be load-tested only with
-recorded input.
+A declaration specifies an `Example` for each stage. If a stage has none, it can only be load-tested
+with recorded input.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from antiphon.values.segment import ChunkPolicy, FinishReason
 
 @dataclass(frozen=True, slots=True)
 class ExampleSettings:
-    """Settings shared by the examples of a run.
+    """Settings that all examples of a run share.
 
-    `prompt` returns the text of a request by number. A prompt of tokens has `prompt_length` of
-    them. `tokens` and `frames` (codec frames) are the lengths of streamed input; 0 means unset.
-    `rate_hz` is its positions per second, `groups` the chunk policy. `model_dir` is None if only
+    `prompt` returns the text of the request with a given number. If a prompt consists of tokens, it
+    has `prompt_length` of them. `tokens` and `frames` are the lengths of the streamed input in
+    tokens and in codec frames. A value of 0 means that the length is not set. `rate_hz` is the
+    number of positions per second, and `groups` is the chunk policy. `model_dir` is None if only
     the stage's `description` is known.
     """
 
@@ -44,16 +45,18 @@ class ExampleSettings:
 
 @dataclass(frozen=True, slots=True)
 class TimedChunk:
-    """A chunk without session id, and when it is due, in seconds from the session's start."""
+    """A chunk without a session ID, and the time when it is due, in seconds since the start of the
+    session.
+    """
 
     at_s: float
     chunk: Chunk
 
 
 MadeUp = Callable[[int], Sequence[TimedChunk]]
-"""Returns all chunks of a stage's input edges for a request number, deterministically.
+"""Returns all chunks of a stage's input edges for a request number. The result is deterministic.
 
-They are in order, and the last one of each edge ends its segment.
+The chunks are in order. On each edge, the last chunk ends the segment.
 """
 
 
@@ -61,14 +64,16 @@ class Example(Protocol):
     """Generates a stage's input."""
 
     def __call__(self, settings: ExampleSettings) -> MadeUp:
-        """Return the generator of a run's requests.
+        """Return the function that generates the requests of a run.
 
         Raises `FailedPrecondition` if a setting is missing.
         """
 
 
 def conversation(edge: str) -> Example:
-    """Return a conversation of one message, for a stage that receives the client's input."""
+    """Return an example that is a conversation with a single message. Use it for a stage that
+    receives the client's input.
+    """
 
     def example(settings: ExampleSettings) -> MadeUp:
         def made_up(number: int) -> Sequence[TimedChunk]:
@@ -82,7 +87,10 @@ def conversation(edge: str) -> Example:
 
 
 def random_codes(edge: str, tensor: str = "") -> Example:
-    """Return random codec frames; see `timed_frames`. The tensor's name defaults to the edge's."""
+    """Return an example of random codec frames. See `timed_frames`.
+
+    By default, the tensor has the same name as the edge.
+    """
 
     def draw(chance: np.random.Generator, count: int, told: stage_pb2.DescribeResponse) -> Tensor:
         return chance.integers(told.code_entries, size=(count, told.code_groups), dtype=np.uint16)
@@ -91,7 +99,10 @@ def random_codes(edge: str, tensor: str = "") -> Example:
 
 
 def random_floats(edge: str) -> Example:
-    """Return random float frames; see `timed_frames`. The tensor has the edge's name."""
+    """Return an example of random float frames. See `timed_frames`.
+
+    The tensor has the same name as the edge.
+    """
 
     def draw(chance: np.random.Generator, count: int, told: stage_pb2.DescribeResponse) -> Tensor:
         return chance.standard_normal((count, told.code_groups), np.float32)
@@ -121,9 +132,11 @@ def _drawn_frames(
 def timed_frames(
     edge: str, tensor: str, frames: Tensor, settings: ExampleSettings
 ) -> Sequence[TimedChunk]:
-    """Return the frames in chunks of `settings.groups`. The last one ends the segment.
+    """Divide the frames into chunks according to `settings.groups`. The last chunk ends the
+    segment.
 
-    The first chunk is due at once, each later one when its last frame would have been generated.
+    The first chunk is due immediately. Each later chunk is due when its last frame would have been
+    generated.
     """
     count, chunks = len(frames), list[TimedChunk]()
     first = min(settings.groups.first, count)
@@ -136,12 +149,12 @@ def timed_frames(
 
 
 def ending(chunk: Chunk) -> Chunk:
-    """Return the chunk as the last one of its edge's segment."""
+    """Return a copy of the chunk that ends its edge's segment."""
     return structs.replace(chunk, segment_finished=True, finish_reason=FinishReason.STOP)
 
 
 def _groups(policy: ChunkPolicy, frames: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and stop of each chunk."""
+    """Yield the start and stop index of each chunk."""
     start = 0
     for size in chain((policy.first, *policy.ramp), repeat(policy.steady)):
         if start >= frames:

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's small files. Errors name the file."""
+"""Reads the small files of a checkpoint. Error messages contain the file's path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ LONGEST_REASON = 300
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object. Raises `FailedPrecondition` if it is missing or invalid."""
+    """Return the JSON object in a file. Raises `FailedPrecondition` if the file is missing or
+    invalid.
+    """
     require_file(path)
     with reading(path):
         content = json.loads(path.read_bytes())
@@ -31,14 +33,16 @@ def read_config(model_dir: Path) -> dict[str, Any]:
 
 
 def require_file(path: Path) -> None:
-    """Raise `FailedPrecondition` unless the file exists."""
+    """Raise `FailedPrecondition` if the file does not exist."""
     if not path.is_file():
         raise FailedPrecondition(f"{path.parent}: {path.name} is missing; {REMEDY}")
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Convert any library error about the file's content to `FailedPrecondition`."""
+    """Convert every error that a library raises because of the file's content to
+    `FailedPrecondition`.
+    """
     try:
         yield
     except AntiphonError:

@@ -1,4 +1,6 @@
-"""A checkpoint's default sampling, from its `generation_config.json`."""
+"""The default sampling settings of a checkpoint, which are read from its
+`generation_config.json`.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,21 @@ SETTINGS = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-"""Hugging Face's names of the settings, which follow the role, and antiphon's names."""
+"""Maps Hugging Face's names of the settings, without the prefix for the role, to antiphon's
+names.
+"""
 
 GREEDY = ("do_sample", "dosample")
-"""Names of the setting that is false for greedy decoding."""
+"""Names of the setting that selects greedy decoding if it is false."""
 
 
 def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Sampling:
-    """Return a stage's defaults: the checkpoint's `<role>_<setting>`, else those of `otherwise`.
+    """Return the default sampling settings of a stage.
 
-    The settings are the keys of `SETTINGS` and `GREEDY`, without prefix if `role` is empty. All are
-    optional, and so is the file. Raises `FailedPrecondition` for an invalid value.
+    Each setting is read from the checkpoint's `<role>_<setting>`. If it is missing there, the value
+    in `otherwise` is used. The settings are the keys of `SETTINGS` and the names in `GREEDY`. They
+    have no prefix if `role` is empty. All of them are optional, and the file itself is optional as
+    well. Raises `FailedPrecondition` if a value is invalid.
     """
     path = model_dir / FILE
     found = read_json(path) if path.exists() else {}

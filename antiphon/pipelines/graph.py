@@ -1,7 +1,9 @@
-"""The declaration of a model family: its stages, their edges, and how to recognize a checkpoint.
+"""The declaration of a model family. It lists the stages and edges and specifies how a checkpoint
+is recognized.
 
-A declaration is a frozen value named `PIPELINE`, which `registry.py` finds. Each stage's code is
-the function `load` of the module `<package>.<role>.load`. Architectures are listed nowhere else.
+A declaration is a frozen value named `PIPELINE`, which `registry.py` finds. The code of each stage
+is the function `load` in the module `<package>.<role>.load`. Model architectures are not listed
+anywhere else.
 """
 
 from __future__ import annotations
@@ -21,29 +23,32 @@ from antiphon.values.options import Option, OptionKind
 from antiphon.values.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
-"""The client as producer or consumer of an edge."""
+"""The name of the client if it is the producer or a consumer of an edge."""
 
 SAMPLE = "sample"
-"""The unit of edges with playable audio, at their stage's sample rate."""
+"""The unit of edges that carry playable audio. The sample rate is that of the producing stage."""
 
 VARIES = -1
 
-# A steeper ramp does not save decoder time, but causes underruns where frames are slow
+# A steeper ramp does not save decoder time, and it causes underruns if frames are generated slowly
 # (benchmarks/RESULTS.md).
 DEFAULT_CHUNK_POLICY = ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
 
 
 @lru_cache
 def _name_of(dtype: np.dtype) -> str:
-    """Return the dtype's name, cached: numpy computes it on each access, for every chunk."""
+    """Return the name of a dtype. The result is cached because numpy computes the name again on
+    each access, which would happen for every chunk.
+    """
     return dtype.name
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A named tensor of an edge. `VARIES` in `shape` may differ between chunks.
+    """A named tensor of an edge. Dimensions that are `VARIES` in `shape` may differ between chunks.
 
-    `dtype` is numpy's name or "bfloat16"; empty if the checkpoint determines it.
+    `dtype` is the name that numpy uses, or "bfloat16". It is empty if the checkpoint determines the
+    dtype.
     """
 
     name: str
@@ -52,8 +57,9 @@ class TensorSpec:
     optional: bool = False
 
     def admits(self, tensor: Tensor) -> bool:
-        """Return whether a tensor has the declared dtype and shape. An empty one must have no
-        rows."""
+        """Return whether a tensor has the declared dtype and shape. An empty tensor is only allowed
+        if it has no rows.
+        """
         if tensor.ndim != len(self.shape) or self.dtype not in ("", _name_of(tensor.dtype)):
             return False
         for size, declared in zip(tensor.shape, self.shape, strict=True):
@@ -64,20 +70,22 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A named output of one stage, or of the client, with its consumers.
+    """A named output of one stage, or of the client, and the stages that consume it.
 
-    `unit` is what positions count. `counted_by` names the tensor whose length along axis 0 is the
-    number of positions.
+    `unit` is what a position on this edge counts. `counted_by` is the name of the tensor whose
+    length along axis 0 is the number of positions.
 
-    `grouped` edges follow the segment's chunk policy; others send output as it arrives. All tensors
-    of a grouped edge have one row per position; others belong into priming output. On a `governed`
-    edge, output is limited by the consumer's credit, and the producer's engine must respect `held`.
-    `pace_s` is the minimum interval between chunks of a segment, for edges that are neither grouped
-    nor governed; earlier output joins the next chunk. `rate_hz` is positions per second of audio; 0
-    if the edge carries none or the checkpoint determines it. The consumer of a `primed` edge can be
-    primed: see `Emitted.prime`. `look_ahead` is how many positions a consumer needs beyond those it
-    decodes: every chunk of a grouped edge ends that much later, and the consumer decodes whole
-    groups.
+    A `grouped` edge follows the segment's chunk policy. On all other edges, output is sent as soon
+    as it is available. Every tensor of a grouped edge must have one row per position. Tensors for
+    which this is not true belong in priming output. On a `governed` edge, the consumer's credit
+    limits the output, and the producer's engine must respect `held`. `pace_s` is the minimum
+    interval between chunks of a segment, in seconds. It applies to edges that are neither grouped
+    nor governed. Output that is produced earlier is sent with the next chunk. `rate_hz` is the
+    number of positions per second of audio. It is 0 if the edge carries no audio or the checkpoint
+    determines the rate. If an edge is `primed`, its consumer can be primed, as described at
+    `Emitted.prime`. `look_ahead` is the number of positions that the consumer needs in addition to
+    those that it decodes. Every chunk of a grouped edge therefore ends that many positions later,
+    so that the consumer can decode complete groups.
     """
 
     name: str
@@ -101,7 +109,7 @@ class Edge:
             raise FailedPrecondition(f"{self.name}: a client cannot be primed")
 
     def check(self, tensors: Tensors) -> None:
-        """Raise `DataLoss` for a declared tensor with another dtype or shape."""
+        """Raise `DataLoss` if a declared tensor has a different dtype or shape."""
         for spec in self.tensors:
             tensor = tensors.get(spec.name)
             if tensor is not None and not spec.admits(tensor):
@@ -114,11 +122,12 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A stage: whether it samples, so that requests may set its sampling, and its options.
+    """A stage, with its options and whether it samples. Requests can only set the sampling of a
+    stage that samples.
 
-    A stage that receives the client's input and `reads_aloud` speaks one user message verbatim
-    instead of answering a conversation. `example` generates input for load tests. `dtype` is the
-    only one supported; empty if the deployment may choose.
+    If a stage receives the client's input and `reads_aloud` is true, it speaks a single user
+    message verbatim instead of answering a conversation. `example` generates input for load tests.
+    If `dtype` is set, it is the only supported dtype. If it is empty, the deployment can choose.
     """
 
     role: str
@@ -129,9 +138,11 @@ class StageSpec:
     dtype: str = ""
 
     def with_options(self, options: Iterable[Option]) -> StageSpec:
-        """Return the stage with options replaced by name.
+        """Return a copy of the stage in which the given options replace those that have the same
+        name.
 
-        Raises `FailedPrecondition` for an undeclared option, which no gateway would know.
+        Raises `FailedPrecondition` if an option is not declared, because the gateway would not know
+        it.
         """
         better = {option.name: option for option in options}
         if unknown := sorted(better.keys() - {option.name for option in self.options}):
@@ -144,7 +155,8 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A kind of checkpoint that has only these `roles`: `field` of its `config.json` is false.
+    """A type of checkpoint that contains only the given `roles`. It is recognized by a `field` of
+    its `config.json` that is false.
 
     `lacks` describes the missing feature.
     """
@@ -156,12 +168,13 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """Layout of a checkpoint: the files that the stages read. A download takes only these.
+    """The layout of a checkpoint, which is the set of files that the stages read. Only these files
+    are downloaded.
 
-    In each of `folders` (`""` is the checkpoint's directory) they are configuration, tokenizer
-    files and the weights in the format that `runtime.checkpoint.weights` chooses. `others` are
-    patterns of further paths; `*` also matches `/`. A layout with a `marker` applies to checkpoints
-    that have this file.
+    Each of the `folders` contains a configuration, tokenizer files, and weights in the format that
+    `runtime.checkpoint.weights` chooses. The checkpoint's own directory is `""`. `others` are
+    patterns for further paths, in which `*` also matches `/`. If a layout has a `marker`, it
+    applies only to checkpoints that contain this file.
     """
 
     folders: tuple[str, ...] = ("",)
@@ -171,10 +184,11 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """Second repository that every checkpoint of a family needs, by its id on the Hugging Face hub.
+    """A second repository that every checkpoint of a family needs, given by its ID on the Hugging
+    Face hub.
 
-    `setting` is the stage setting with its directory. `folder` is its name inside a checkpoint that
-    includes it.
+    `setting` is the stage setting that contains its directory. `folder` is its name if it is
+    included in a checkpoint.
     """
 
     hub_id: str
@@ -184,19 +198,21 @@ class Companion:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A model family. `architectures` are values in the checkpoint's `config.json`.
+    """A model family. `architectures` are the values in `config.json` that identify its
+    checkpoints.
 
-    Some of its checkpoints may be of a `variant` with fewer stages. Checkpoints without
-    `config.json` are recognized by the file `marker`. A checkpoint has the first layout of `files`
-    whose marker it contains. Raises `InvalidArgument` with the field if
-    the declaration is inconsistent.
+    Some checkpoints may be of a `variant` that has fewer stages. A checkpoint without a
+    `config.json` is recognized by the file `marker`. The layout of a checkpoint is the first one in
+    `files` whose marker it contains. Raises `InvalidArgument` if the declaration is inconsistent.
+    The error names the field.
     """
 
     name: str
     architectures: tuple[str, ...]
     stages: tuple[StageSpec, ...]
     edges: tuple[Edge, ...]
-    # Package of the stages' code; empty: `antiphon_services.<name>`.
+    # The package that contains the stages' code. If it is empty, the package is
+    # `antiphon_services.<name>`.
     folder: str = ""
     chunk_policy: ChunkPolicy = DEFAULT_CHUNK_POLICY
     marker: str = ""
@@ -210,21 +226,25 @@ class Pipeline:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles of the stages."""
+        """The roles of all stages."""
         return tuple(stage.role for stage in self.stages)
 
     def stage(self, role: str) -> StageSpec:
-        """Return the stage of a role."""
+        """Return the stage with the given role."""
         return next(stage for stage in self.stages if stage.role == role)
 
     def with_options(self, role: str, options: Iterable[Option]) -> Pipeline:
-        """Return the pipeline with options of one stage replaced: see `StageSpec.with_options`."""
+        """Return a copy of the pipeline with some options of one stage replaced. See
+        `StageSpec.with_options`.
+        """
         described = self.stage(role).with_options(options)
         stages = tuple(described if each.role == role else each for each in self.stages)
         return replace(self, stages=stages)
 
     def of_checkpoint(self, config: Mapping[str, object]) -> Pipeline:
-        """Return the stages of a checkpoint with this `config.json`, and their edges."""
+        """Return the pipeline for a checkpoint with this `config.json`. It contains only the stages
+        of this checkpoint and their edges.
+        """
         variant = self.variant
         if variant is None or config.get(variant.field) is not False:
             return self
@@ -241,7 +261,9 @@ class Pipeline:
         )
 
     def check_role(self, role: str, model: str) -> None:
-        """Raise `InvalidArgument` if the family, or this `model`, has no such stage."""
+        """Raise `InvalidArgument` if the family has no stage with this role, or if this `model` has
+        none.
+        """
         if role in self.roles:
             return
         lacks = ""
@@ -253,7 +275,7 @@ class Pipeline:
 
     @property
     def package(self) -> str:
-        """The package with one subpackage per stage."""
+        """The package that contains one subpackage for each stage."""
         return self.folder or f"antiphon_services.{self.name}"
 
     @cached_property
@@ -261,7 +283,7 @@ class Pipeline:
         return {edge.name: edge for edge in self.edges}
 
     def edge(self, name: str) -> Edge:
-        """Return the edge of that name. Raises `NotFound`."""
+        """Return the edge with the given name. Raises `NotFound` if there is none."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -286,7 +308,9 @@ class Pipeline:
 
 
 def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield the inconsistencies of a declaration: fields, each with a sentence."""
+    """Yield the inconsistencies of a declaration. Each of them is a pair of a field name and a
+    sentence.
+    """
     for role in _repeated(pipeline.roles):
         yield "stages", f"two have the role {role}; give each stage a role of its own"
     for name in _repeated(edge.name for edge in pipeline.edges):
@@ -311,7 +335,8 @@ def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             yield f"stages.{stage.role}.options.{name}", "two have this name; remove one"
         for option in stage.options:
             first = options.setdefault(option.name, option)
-            # Bounds may differ: a checkpoint may define those of one stage more precisely.
+            # The limits may differ, because a checkpoint may define the limits of one stage more
+            # precisely.
             if _meaning(option) != _meaning(first):
                 yield (
                     f"stages.{stage.role}.options.{option.name}",
@@ -348,7 +373,9 @@ def _repeated(names: Iterable[str]) -> list[str]:
 
 
 def _circle(pipeline: Pipeline) -> list[str]:
-    """Return the roles on a cycle of edges, producers first, if there is one."""
+    """Return the roles of stages that form a cycle, with producers first. The list is empty if
+    there is no cycle.
+    """
     producers = {
         role: {edge.producer for edge in pipeline.inputs(role)} - {CLIENT}
         for role in pipeline.roles

@@ -1,4 +1,4 @@
-"""Placeholder ids of audio, images and videos in a prompt."""
+"""The placeholder IDs for audio, images and videos in a prompt."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ import numpy.typing as npt
 
 
 class MediaIds(Protocol):
-    """Placeholder ids by kind of media."""
+    """The placeholder ID for each type of media."""
 
     @property
     def audio(self) -> int:
-        """Placeholder of audio positions."""
+        """The placeholder ID for audio positions."""
 
     @property
     def image(self) -> int:
-        """Placeholder of image positions."""
+        """The placeholder ID for image positions."""
 
     @property
     def video(self) -> int:
-        """Placeholder of video positions."""
+        """The placeholder ID for video positions."""
 
 
 def is_media(ids: npt.NDArray[np.int32], special: MediaIds) -> npt.NDArray[np.bool_]:
-    """Return which ids [n] are placeholders of media: bool [n]."""
-    # `np.isin` is five times slower for a short prompt.
+    """Return a bool array of shape [n] that indicates which of the `ids`, of shape [n], are media
+    placeholders.
+    """
+    # For a short prompt, `np.isin` takes five times as long.
     found: npt.NDArray[np.bool_] = ids == special.audio
     found |= (ids == special.image) | (ids == special.video)
     return found

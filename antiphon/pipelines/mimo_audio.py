@@ -1,11 +1,13 @@
 """MiMo-Audio (`XiaomiMiMo/MiMo-Audio-7B-Instruct`): talker -> code2wav.
 
-What its two stages must agree on and nothing else. Reference: the vendor's repository,
-XiaomiMiMo/MiMo-Audio. One language model, the talker, reads text and speech, and writes text and
-groups of codec frames. The text goes to the client, the frames go to code2wav.
+This module defines only what its two stages must agree on. The reference is the vendor's
+repository, XiaomiMiMo/MiMo-Audio. A single language model, the talker, reads text and speech. It
+writes text and groups of codec frames. The text is sent to the client and the frames are sent to
+code2wav.
 
-A checkpoint is two directories: the language model's, and that of the audio tokenizer, whose
-encoder is the talker's and whose decoder is code2wav's. See `audio_tokenizer_dir`.
+A checkpoint consists of two directories. One contains the language model. The other contains the
+audio tokenizer, whose encoder is used by the talker and whose decoder is used by code2wav. See
+`audio_tokenizer_dir`.
 """
 
 from __future__ import annotations
@@ -30,20 +32,21 @@ TALKER, CODE2WAV = "talker", "code2wav"
 INPUT, TEXT, CODES, AUDIO = "input", "text", "codes", "audio"
 
 AUDIO_TOKENIZER = "MiMo-Audio-Tokenizer"
-"""The name of the audio tokenizer's released directory."""
+"""The name of the directory in which the audio tokenizer is released."""
 
 SAMPLE_RATE_HZ = 24_000
-"""Of recordings that are heard and of the audio that is made."""
+"""The sample rate of recordings and of generated audio."""
 
 GROUP_FRAMES = 4
-"""Frames of one position of the language model."""
+"""The number of frames at each position of the language model."""
 CODE_RATE_HZ = 25.0
 CODEBOOKS = (1024, 1024, 128, 128, 128, 128, 128, 128)
-"""Sizes of the codebooks: a frame has one code of each."""
+"""The sizes of the codebooks. A frame has one code from each codebook."""
 
 BLOCK_FRAMES = 20
-"""Frames that are decoded at a time in a stream. The model is trained to write five groups of
-speech in a row."""
+"""The number of frames that are decoded at a time in a stream. The model is trained to write five
+groups of speech in a row.
+"""
 
 MOST_REFERENCE_S = 60.0
 NO, YES = SWITCH = "no", "yes"
@@ -101,8 +104,11 @@ OPTIONS = (
 
 
 def audio_tokenizer_dir(model_dir: Path, setting: str) -> Path:
-    """The audio tokenizer's directory: the setting, or the one of the released name in or beside
-    the language model's. Raises `FailedPrecondition` if there is none."""
+    """Return the directory of the audio tokenizer.
+
+    If `setting` is empty, a directory with the released name is looked for inside the language
+    model's directory and next to it. Raises `FailedPrecondition` if there is none.
+    """
     if setting:
         tried = [Path(setting)]
     else:
@@ -118,7 +124,7 @@ def audio_tokenizer_dir(model_dir: Path, setting: str) -> Path:
 
 
 def code2wav_example(settings: ExampleSettings) -> MadeUp:
-    """Random frames of codes that every codebook has."""
+    """Return random frames. Their codes are valid in every codebook."""
     told = type(settings.description)()
     told.CopyFrom(settings.description)
     told.code_entries = min(CODEBOOKS)
@@ -143,6 +149,6 @@ PIPELINE = Pipeline(
         frames_edge(CODES, TALKER, CODE2WAV, rate_hz=CODE_RATE_HZ, groups=len(CODEBOOKS)),
         audio_edge(CODE2WAV, CODES),
     ),
-    # A part of a block makes no audio.
+    # An incomplete block does not produce any audio.
     chunk_policy=ChunkPolicy(first=BLOCK_FRAMES, ramp=(), steady=BLOCK_FRAMES),
 )

@@ -1,16 +1,17 @@
 """Ming TTS (`inclusionAI/Ming-omni-tts-0.5B`, and the folder `talker` of
 `inclusionAI/Ming-flash-omni-2.0`): talker -> code2wav.
 
-What its two stages must agree on and nothing else. Reference: the vendor's repository,
-inclusionAI/Ming-omni-tts. The talker reads the text itself, so there is no thinker and no output of
-text. It makes latents of floats instead of codes, a frame of four in each step; code2wav decodes
-them to samples at 44.1 kHz. A voice is one that the model was trained on, one of the recordings in
-the checkpoint, is cloned from a reference recording, or is described in words.
+This module defines only what its two stages must agree on. The reference is the vendor's
+repository, inclusionAI/Ming-omni-tts. The talker reads the text itself, so there is no thinker and
+no text output. Instead of codes, it generates float latents. Each step generates one frame, which
+contains four latents. Code2wav decodes the frames to samples at 44.1 kHz. A voice can be one that
+the model was trained on, a recording in the checkpoint, a clone of a reference recording, or a
+description in words.
 
 There are two layouts. Ming-omni-tts has one `config.json` and one set of weights. The talker of
-Ming-flash-omni 2.0 is the folder `talker` of a larger checkpoint, or that folder by itself: the
-language model's configuration and tokenizer are in `llm`, the audio networks in `vae`, and voices
-in `data/voice_name.json`.
+Ming-flash-omni 2.0 is the folder `talker` of a larger checkpoint. That folder can also be used by
+itself. Its subfolder `llm` contains the configuration and tokenizer of the language model, `vae`
+contains the audio networks, and `data/voice_name.json` lists the voices.
 """
 
 from __future__ import annotations
@@ -31,26 +32,28 @@ INPUT, LATENTS, AUDIO = "input", "speech_latents", "audio"
 
 ARCHITECTURE = "BailingMMNativeForConditionalGeneration"
 FLASH_ARCHITECTURE = "BailingMM2NativeForConditionalGeneration"
-"""Ming-flash-omni 2.0. Only its folder `talker` is served."""
+"""The architecture of Ming-flash-omni 2.0. Only its folder `talker` is served."""
 TALKER_FOLDER, VOICES_FILE = "talker", "data/voice_name.json"
 LAYERS_FOLDER, AUDIO_FOLDER = "llm", "vae"
-"""Folders of Ming-flash-omni's talker."""
+"""Folders in the talker of Ming-flash-omni."""
 
 SAMPLE_RATE_HZ = 44_100
-"""Of reference recordings and of the audio that is made."""
+"""The sample rate of reference recordings and of generated audio."""
 
 MOST_REFERENCE_S = 30.0
 
 LATENT_WIDTH = 64
 STEP_LATENTS = 4
-"""Latents that a step of the talker makes, 0.32 s."""
+"""The number of latents that the talker generates in one step. They correspond to 0.32 s of
+audio.
+"""
 FRAME_WIDTH = STEP_LATENTS * LATENT_WIDTH
-"""Floats of a frame: the latents of a step, one after the other."""
+"""The number of floats in a frame, which contains the concatenated latents of one step."""
 HISTORY_LATENTS = 32
-"""Latents before a step that its flow sees."""
+"""The number of latents before a step that its flow uses as context."""
 
 LATENT_ROWS = 4
-"""Rows of the audio decoder for each latent."""
+"""The number of rows in the audio decoder for each latent."""
 ROW_SAMPLES = 882
 LATENT_SAMPLES = LATENT_ROWS * ROW_SAMPLES
 FRAME_SAMPLES = STEP_LATENTS * LATENT_SAMPLES
@@ -100,10 +103,10 @@ DECODER_OPTIONS = (
 PIPELINE = Pipeline(
     name="ming_tts",
     architectures=(ARCHITECTURE, FLASH_ARCHITECTURE),
-    # The folder `talker` by itself has no architecture of its own.
+    # If the folder `talker` is used by itself, it contains no architecture.
     marker=VOICES_FILE,
     files=(
-        # Only the talker of Ming-flash-omni.
+        # Only the talker of Ming-flash-omni is downloaded.
         CheckpointFiles(
             folders=(TALKER_FOLDER, f"{TALKER_FOLDER}/{AUDIO_FOLDER}"),
             others=(
@@ -125,7 +128,7 @@ PIPELINE = Pipeline(
             ),
         ),
     ),
-    # A frame lasts as long as several of other families, so none waits for another.
+    # A frame is as long as several frames of other families, so each one is sent immediately.
     chunk_policy=ChunkPolicy(first=1, ramp=(), steady=1),
     stages=(
         StageSpec(
@@ -135,7 +138,7 @@ PIPELINE = Pipeline(
             options=OPTIONS,
             example=conversation(INPUT),
         ),
-        # In float32 alone, as the reference's CPU path does.
+        # This stage supports only float32, as does the reference on a CPU.
         StageSpec(
             CODE2WAV, options=DECODER_OPTIONS, example=random_floats(LATENTS), dtype="float32"
         ),
@@ -155,13 +158,16 @@ PIPELINE = Pipeline(
 )
 
 FLOW_OF_FLASH = "flowmodel"
-"""The field of `config.json` that only the layout of Ming-flash-omni has."""
+"""A field of `config.json` that is only present in the layout of Ming-flash-omni."""
 
 
 @dataclass(frozen=True, slots=True)
 class MingCheckpoint:
-    """A checkpoint. `folder` holds `config`, the content of its `config.json`, the talker's weights
-    and `campplus.onnx`; `flash` selects the layout of Ming-flash-omni."""
+    """A checkpoint. `folder` contains the talker's weights and `campplus.onnx`.
+
+    `config` is the content of the `config.json` in this folder. `flash` is true for the layout of
+    Ming-flash-omni.
+    """
 
     folder: Path
     config: dict[str, Any]
@@ -169,7 +175,7 @@ class MingCheckpoint:
 
     @classmethod
     def read(cls, model_dir: Path) -> MingCheckpoint:
-        """The checkpoint in a directory, or in the folder `talker` within.
+        """Return the checkpoint in a directory or in its subfolder `talker`.
 
         Raises `FailedPrecondition` if its `config.json` cannot be read.
         """
@@ -180,32 +186,33 @@ class MingCheckpoint:
 
     @property
     def config_file(self) -> Path:
-        """The file of `config`."""
+        """The path of the file that contains `config`."""
         return self.folder / CONFIG_FILE
 
     @property
     def text_folder(self) -> Path:
-        """The folder of the tokenizer, and in Ming-flash-omni of the language model's
-        configuration."""
+        """The folder that contains the tokenizer. In Ming-flash-omni it also contains the
+        configuration of the language model.
+        """
         return self.folder / LAYERS_FOLDER if self.flash else self.folder
 
     @property
     def audio_folder(self) -> Path:
-        """The folder of the weights of the audio networks."""
+        """The folder that contains the weights of the audio networks."""
         return self.folder / AUDIO_FOLDER if self.flash else self.folder
 
     @property
     def audio_prefix(self) -> str:
-        """The prefix of the names of audio tensors."""
+        """The prefix of the names of the audio tensors."""
         return "" if self.flash else "audio."
 
     @property
     def voices_file(self) -> Path:
-        """The list of voices that are recordings."""
+        """The file that lists the voices that are recordings."""
         return self.folder / VOICES_FILE
 
     def layers(self) -> dict[str, Any]:
-        """The language model's configuration. Raises `FailedPrecondition`."""
+        """The configuration of the language model. Raises `FailedPrecondition` if it is missing."""
         if self.flash:
             return read_config(self.text_folder)
         with reading(self.config_file):
@@ -213,7 +220,7 @@ class MingCheckpoint:
         return layers
 
     def audio(self) -> dict[str, Any]:
-        """The configuration of the audio networks. Raises `FailedPrecondition`."""
+        """The configuration of the audio networks. Raises `FailedPrecondition` if it is missing."""
         if self.flash:
             return read_json(self.audio_folder / CONFIG_FILE)
         with reading(self.config_file):

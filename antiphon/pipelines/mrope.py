@@ -1,4 +1,4 @@
-"""Positions of rotary attention for prompts with images or videos (M-RoPE)."""
+"""Positions for rotary attention in prompts that contain images or videos (M-RoPE)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ def rotary_positions(
     *,
     edge: str,
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the positions [n, 3] (time, height, width) of ids, and the next position.
+    """Return the positions of the given IDs, and the next position after them.
 
-    `seen` are the placeholder ids of images and videos. Each run of one of them corresponds to one
-    of `grids` [m, 3], in order: times, rows and columns, with times `steps` [m] positions apart.
-    After a run, positions continue from its largest. Mirrors Hugging Face's `get_rope_index`.
-    Raises `DataLoss` for the `edge` if runs and grids do not match.
+    The positions have the shape [n, 3], with columns for time, height and width. `seen` contains
+    the placeholder IDs for images and videos. Each run of one of these IDs corresponds to a row of
+    `grids`, in order. `grids` has the shape [m, 3] and contains the numbers of time steps, rows and
+    columns. `steps`, of shape [m], contains the distance between two time steps, in positions.
+    After a run, positions continue from its largest position. This function mirrors Hugging Face's
+    `get_rope_index`. Raises `DataLoss` with the given `edge` if the runs and the grids do not
+    match.
     """
     at = np.isin(ids, tuple(seen))
     edges = np.flatnonzero(np.diff(np.where(at, ids, -1), prepend=-1, append=-1))

@@ -1,14 +1,14 @@
 """Qwen2.5-Omni: thinker -> talker -> token2wav.
 
-The contract between its stages: the edges, the ids and the voices. Reference:
-`transformers.Qwen2_5OmniForConditionalGeneration.generate` (5.19), with the attention mask restored
-that its talker's generation loses.
+This module defines what its stages agree on: the edges, the IDs and the voices. The reference is
+`transformers.Qwen2_5OmniForConditionalGeneration.generate` (5.19). One bug is fixed there: the
+generation loop of its talker loses the attention mask.
 
-The talker needs a row of the thinker for every position of prompt and reply: the last hidden state,
-after the final norm, plus the word embedding, which is zero at positions of audio, images and
-videos. So all rows are transmitted, and a reply's row exists one step after its id. Token2wav
-generates audio in blocks of codes from noise, which is keyed by the seed of its sampling: see
-`noise_source`.
+The talker needs a row from the thinker for every position of the prompt and of the reply. A row is
+the last hidden state, after the final norm, plus the word embedding. The word embedding is zero at
+positions of audio, images and videos. Therefore all rows are transmitted, and the row of a reply ID
+is available one step after the ID itself. Token2wav generates audio from noise, in blocks of codes.
+The noise is determined by the seed of its sampling settings, as described at `noise_source`.
 """
 
 from __future__ import annotations
@@ -51,22 +51,29 @@ THINKER, TALKER, TOKEN2WAV = "thinker", "talker", "token2wav"
 PROMPT, TOKENS, CODES, AUDIO = "prompt", "tokens", "codes", "audio"
 
 VOICES_FILE = "spk_dict.pt"
-"""For each voice: `bos_token` (for the talker, an id in the thinker's table), and `cond` and
-`ref_mel` (for token2wav)."""
+"""A file that contains three values for each voice.
+
+`bos_token` is an ID in the thinker's embedding table, which the talker uses. `cond` and `ref_mel`
+are used by token2wav.
+"""
 
 DEFAULT_VOICE = "chelsie"
-"""Default voice if the checkpoint has it, as in the reference."""
+"""The default voice if the checkpoint contains it, as in the reference."""
 
 CODE_RATE_HZ = 50.0
 TOKEN_PACE_S = 0.018
-"""Interval between chunks of `tokens`. A frame needs one token and lasts longer."""
+"""The minimum interval between chunks of `tokens`. A frame needs one token and is longer than this
+interval.
+"""
 BLOCK_CODES = 12
 
 Voice = TypeVar("Voice")
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
-    """Return a prompt of random ids and rows, at once, then as many reply rows, one by one."""
+    """Return a prompt of random IDs and rows that is sent immediately, followed by the same number
+    of reply rows, one at a time.
+    """
     if settings.model_dir is None:
         raise FailedPrecondition(
             "a prompt for the talker needs the width of the checkpoint's rows: name the directory "
@@ -75,7 +82,7 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
         )
     config = read_config(settings.model_dir)
     placeholders = PlaceholderIds.from_config(config)
-    # Ids below these are text tokens only.
+    # All IDs below the first placeholder are text tokens.
     words = min(placeholders.audio, placeholders.image, placeholders.video)
     try:
         width = int(config["talker_config"]["embedding_size"])
@@ -100,21 +107,23 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
 
 PIPELINE = Pipeline(
     name="qwen2_5_omni",
-    # Released checkpoints use the first name, those saved by transformers the second.
+    # Released checkpoints use the first name. Checkpoints that transformers saved use the second
+    # one.
     architectures=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
     files=(CheckpointFiles(others=(VOICES_FILE,)),),
     stages=(
         StageSpec(THINKER, samples=True, example=conversation("input")),
         StageSpec(TALKER, samples=True, example=talker_example),
-        # Only in float32, like the reference.
+        # This stage supports only float32, like the reference.
         StageSpec(TOKEN2WAV, example=random_codes(CODES), dtype="float32"),
     ),
     edges=(
         conversation_edge(THINKER),
         text_edge(THINKER),
         tool_calls_edge(THINKER),
-        # First chunk: all prompt ids, and the inputs of `rotary_positions` for the images and
-        # videos among them, in order. Later chunks: the rows, in order, as prefill produces them.
+        # The first chunk contains all prompt IDs, and the inputs of `rotary_positions` for the
+        # images and videos among them, in order. The later chunks contain the rows, in order, as
+        # prefill produces them.
         Edge(
             PROMPT,
             THINKER,
@@ -128,8 +137,8 @@ PIPELINE = Pipeline(
             ),
             counted_by="rows",
         ),
-        # The rows of reply ids, each one step after its id. The last id never has a row, whether it
-        # is a stop id or the id at a length limit.
+        # The rows of the reply IDs. Each row is sent one step after its ID. The last ID never has a
+        # row, whether it is a stop ID or the ID at which the length limit was reached.
         Edge(
             TOKENS,
             THINKER,
@@ -142,14 +151,14 @@ PIPELINE = Pipeline(
         frames_edge(CODES, TALKER, TOKEN2WAV, rate_hz=CODE_RATE_HZ, groups=1),
         audio_edge(TOKEN2WAV, CODES),
     ),
-    # An incomplete block yields no audio.
+    # An incomplete block does not produce any audio.
     chunk_policy=ChunkPolicy(first=BLOCK_CODES, ramp=(), steady=BLOCK_CODES),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderIds:
-    """Placeholder ids of audio, images and videos in the thinker's vocabulary."""
+    """The placeholder IDs for audio, images and videos in the thinker's vocabulary."""
 
     audio: int
     image: int
@@ -157,7 +166,9 @@ class PlaceholderIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PlaceholderIds:
-        """Read the ids from a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if one is
+        missing.
+        """
         thinker = config.get("thinker_config", {})
         found = {}
         for name in ("audio", "image", "video"):
@@ -168,31 +179,34 @@ class PlaceholderIds:
 
     @property
     def seen(self) -> tuple[int, int]:
-        """The ids of images and videos."""
+        """The placeholder IDs for images and videos."""
         return self.image, self.video
 
 
 def code_entries(config: dict[str, Any]) -> int:
-    """Return the number of codes that token2wav supports. Raises `FailedPrecondition`."""
+    """Return the number of codes that token2wav supports. Raises `FailedPrecondition` if the
+    configuration does not specify it.
+    """
     try:
-        # Its table has one row more than configured.
+        # The embedding table has one row more than the configuration specifies.
         return int(config["token2wav_config"]["dit_config"]["num_embeds"]) + 1
     except (KeyError, TypeError, ValueError) as error:
         raise _unusable("token2wav_config.dit_config.num_embeds") from error
 
 
 def noise_source(key: int) -> np.random.Generator:
-    """Return the generator of token2wav's noise for one answer, from its keyed sampling seed.
+    """Return the generator for the noise that token2wav uses for one answer. `key` is the keyed
+    seed of its sampling settings.
 
-    The noise is its standard normals in float32, in the order of mel frames.
+    The noise consists of standard normal values in float32, in the order of the mel frames.
     """
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def voices_by_name(told: Mapping[str, Voice]) -> dict[str, Voice]:
-    """Return voices by lower-case name, the default first.
+    """Return the voices by their names in lower case. The default voice is first.
 
-    Raises `FailedPrecondition` for two names that differ only by case.
+    Raises `FailedPrecondition` if two names differ only in case.
     """
     named = {name.lower(): voice for name, voice in told.items()}
     if len(named) < len(told):

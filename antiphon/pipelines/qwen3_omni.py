@@ -1,11 +1,12 @@
 """Qwen3-Omni-MoE: thinker -> talker -> code2wav.
 
-The contract between its stages: the edges, the special ids, and the prompt positions that the
-talker reads. Reference: `transformers.Qwen3OmniMoeForConditionalGeneration.generate` (5.19).
+This module defines what its stages agree on: the edges, the special IDs, and the prompt positions
+that the talker reads. The reference is `transformers.Qwen3OmniMoeForConditionalGeneration.generate`
+(5.19).
 
-At text positions the talker needs the thinker's word embedding, which is a table lookup by id. It
-needs hidden rows only at audio, image and video positions of user turns. So `prompt` carries all
-ids at once, and rows as prefill produces them.
+At text positions, the talker needs the thinker's word embedding, which it can look up by ID. It
+needs hidden rows only at the positions of audio, images and videos in user turns. Therefore
+`prompt` carries all IDs at once, followed by the rows as prefill produces them.
 """
 
 from __future__ import annotations
@@ -42,14 +43,18 @@ from antiphon.values.chunk import Chunk
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 
 DEFAULT_VOICE = "ethan"
-"""Default voice if the checkpoint has it, as in the reference."""
+"""The default voice if the checkpoint contains it, as in the reference."""
 
 AUDIO_CHUNK_POSITIONS = 13
-"""Prompt positions of a full audio tower chunk of `2 * n_window` mel frames."""
+"""The number of prompt positions for a full chunk of the audio tower, which has `2 * n_window` mel
+frames.
+"""
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
-    """Return a prompt of random text ids, at once, then as many reply ids, one by one."""
+    """Return a prompt of random text IDs that is sent immediately, followed by the same number of
+    reply IDs, one at a time.
+    """
     if settings.model_dir is None:
         raise FailedPrecondition(
             "a prompt for the talker needs the checkpoint's special ids: name the directory where "
@@ -57,7 +62,7 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
             field="model",
         )
     special = SpecialIds.from_config(read_config(settings.model_dir))
-    # Ids below every special one are text tokens only.
+    # All IDs below the first special ID are text tokens.
     words = min(special.im_start, special.im_end, special.tts_bos, special.audio, special.image)
 
     def made_up(number: int) -> Sequence[TimedChunk]:
@@ -91,11 +96,13 @@ PIPELINE = Pipeline(
         conversation_edge(THINKER),
         text_edge(THINKER),
         tool_calls_edge(THINKER),
-        # First chunk: all prompt ids, and the inputs of `rotary_positions` for the images and
-        # videos among them, in order. Later chunks: `rows[i]` is the tapped hidden state at prompt
-        # position `row_positions[i]`; together they cover `talker_row_positions(ids)` in ascending
-        # order. In a live segment the ids arrive in pieces, all but the last with `more_ids`. If
-        # new audio changes the encoding of earlier audio, rows are repeated from some position on.
+        # The first chunk contains all prompt IDs, and the inputs of `rotary_positions` for the
+        # images and videos among them, in order. In the later chunks, `rows[i]` is the tapped
+        # hidden state at prompt position `row_positions[i]`. Together, these chunks cover
+        # `talker_row_positions(ids)` in ascending order. In a live segment, the IDs arrive in
+        # pieces, and all pieces except the last one have `more_ids`. If new audio changes the
+        # encoding of earlier audio, the rows are sent again, starting at the first position that
+        # has changed.
         Edge(
             "prompt",
             THINKER,
@@ -111,8 +118,9 @@ PIPELINE = Pipeline(
             ),
             counted_by="ids",
         ),
-        # Reply ids to be spoken, without stop ids and without the token at a length limit. A frame
-        # of 80 ms needs one token, so they are paced like text.
+        # The reply IDs to be spoken. They include neither stop IDs nor the token at which the
+        # length limit was reached. A frame of 80 ms needs one token, so the tokens are paced in the
+        # same way as text.
         Edge(
             "tokens",
             THINKER,
@@ -125,14 +133,16 @@ PIPELINE = Pipeline(
         frames_edge("codes", TALKER, CODE2WAV, rate_hz=12.5, primed=True),
         audio_edge(CODE2WAV, "codes"),
     ),
-    # The Thinking and Captioner releases.
+    # The Thinking and Captioner releases are of this variant.
     variant=Variant("enable_audio_output", (THINKER,), "answers in text alone"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Ids of the thinker's vocabulary that structure a prompt, read from `config.json`."""
+    """The IDs in the thinker's vocabulary that structure a prompt. They are read from
+    `config.json`.
+    """
 
     im_start: int
     im_end: int
@@ -147,7 +157,9 @@ class SpecialIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> SpecialIds:
-        """Read the ids from a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if one is
+        missing.
+        """
         thinker = config.get("thinker_config", {})
         try:
             return cls(
@@ -169,24 +181,26 @@ class SpecialIds:
 
     @property
     def seen(self) -> tuple[int, int]:
-        """The ids of images and videos."""
+        """The placeholder IDs for images and videos."""
         return self.image, self.video
 
 
 def window_positions(n_window: int, n_window_infer: int) -> int:
-    """Return the prompt positions of an audio tower window, which is encoded independently.
+    """Return the number of prompt positions in a window of the audio tower. Each window is encoded
+    independently.
 
-    0 if a window is not a whole number of chunks; then no window can be encoded separately.
+    The result is 0 if a window does not consist of a whole number of chunks. In this case, windows
+    cannot be encoded separately.
     """
     chunks, rest = divmod(n_window_infer, 2 * n_window)
     return 0 if rest else chunks * AUDIO_CHUNK_POSITIONS
 
 
 def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
-    """Return the prompt positions of all user segments, ascending.
+    """Return the prompt positions of all user segments in ascending order.
 
-    A segment extends from one im_start to the next, exclusive. The id after im_start is its role.
-    Positions before the first im_start belong to no segment.
+    A segment starts at an im_start and ends before the next one. The ID that follows im_start is
+    the role. Positions before the first im_start do not belong to any segment.
     """
     starts = np.flatnonzero(ids == special.im_start)
     ends = np.append(starts[1:], len(ids))
@@ -199,7 +213,7 @@ def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArr
 
 
 def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
-    """Return the prompt positions whose hidden rows the talker needs, ascending."""
+    """Return the prompt positions whose hidden rows the talker needs, in ascending order."""
     media = is_media(ids, special)
     if not media.any():
         return np.empty(0, dtype=np.intp)
@@ -208,7 +222,9 @@ def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt
 
 
 def assistant_start(ids: npt.NDArray[np.int32], special: SpecialIds) -> int:
-    """Return the position of the last assistant header's im_start. Raises `FailedPrecondition`."""
+    """Return the position of the im_start in the last assistant header. Raises `FailedPrecondition`
+    if there is none.
+    """
     heads = np.flatnonzero((ids[:-1] == special.im_start) & (ids[1:] == special.assistant))
     if not len(heads):
         raise FailedPrecondition("the prompt has no assistant header; check the chat template")

@@ -1,9 +1,10 @@
 """Qwen3-TTS with the 12 Hz codec: talker -> code2wav.
 
-The contract between its two stages. Reference: `qwen-tts` 0.1.1, the vendor's package. The talker
-reads the text itself, so there is no thinker and no text output. A voice is one of the
-checkpoint's, or is cloned from a reference recording by its speaker vector. If the request also has
-the recording's text, its codec frames are used too, and prime code2wav.
+This module defines what its two stages agree on. The reference is `qwen-tts` 0.1.1, the vendor's
+package. The talker reads the text itself, so there is no thinker and no text output. A voice either
+comes with the checkpoint or is cloned by means of a speaker vector, which is computed from a
+reference recording. If the request also contains the text of the recording, the recording's codec
+frames are used as well, and they prime code2wav.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from antiphon.values.options import Option, OptionKind
 TALKER, CODE2WAV = "talker", "code2wav"
 
 CODEC_FOLDER = "speech_tokenizer"
-"""The codec's folder in a checkpoint: decoder for code2wav, encoder for the talker."""
+"""The folder in a checkpoint that contains the codec. Code2wav uses its decoder, and the talker
+uses its encoder.
+"""
 
 SAMPLE_RATE_HZ = 24_000
-"""Sample rate of reference recordings and of generated audio."""
+"""The sample rate of reference recordings and of generated audio."""
 
 FRAME_RATE_HZ = 12.5
 
 TEXT_MODES = WHOLE_TEXT, STREAMED_TEXT = "whole", "stream"
-"""Whether all text precedes the first frame, or some is added with each frame.
+"""Whether all text precedes the first frame, or some text is added with each frame.
 
-The prompts and codes differ."""
+The two modes have different prompts and generate different codes.
+"""
 
 OPTIONS = (
     Option("language", OptionKind.TEXT, "What the text is in; not given: nothing is said of it."),
@@ -64,7 +68,7 @@ PIPELINE = Pipeline(
     ),
     edges=(
         conversation_edge(TALKER),
-        # Frames of a reference recording come first, as priming.
+        # The frames of a reference recording come first. They prime the consumer.
         frames_edge("codes", TALKER, CODE2WAV, rate_hz=FRAME_RATE_HZ, primed=True),
         audio_edge(CODE2WAV, frames="codes"),
     ),

@@ -1,13 +1,13 @@
-"""Finds pipelines: those of this package, and those of other distributions.
+"""Finds pipelines in this package and in other distributions.
 
-A family in another distribution publishes its declaration as an entry point of the group
-`antiphon.pipelines` under the pipeline's name, in its `pyproject.toml`:
+A distribution publishes a family as an entry point of the group `antiphon.pipelines`. The name of
+the entry point is the name of the pipeline. For example, its `pyproject.toml` contains:
 
     [project.entry-points."antiphon.pipelines"]
     band = "band.pipeline:PIPELINE"
 
-and its stages' package as `Pipeline.folder`. An unusable entry point, or two pipelines with the
-same name or architecture, raise an error only when they are requested.
+`Pipeline.folder` is the package that contains its stages. If an entry point cannot be used, or if
+two pipelines have the same name or architecture, an error is raised only when they are requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ GROUP = "antiphon.pipelines"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A pipeline by name, and its source. `fault` is why it cannot be used."""
+    """A pipeline's name and the source of its declaration. If it cannot be used, `fault` contains
+    the reason.
+    """
 
     name: str
     source: str | EntryPoint
@@ -38,7 +40,7 @@ class Declaration:
 
     @property
     def origin(self) -> str:
-        """The module, or the distribution with its entry point, for error messages."""
+        """The module, or the distribution and its entry point, as shown in error messages."""
         if isinstance(self.source, str):
             return self.source
         value = self.source.value
@@ -60,16 +62,18 @@ def own_pipelines() -> dict[str, Pipeline]:
 
 
 def identifying_files() -> tuple[str, ...]:
-    """Of a checkpoint, the files by which `pipeline_of` finds its pipeline, if they are there."""
+    """Return the names of the files that `pipeline_of` uses to find a checkpoint's pipeline. A
+    checkpoint need not contain all of them.
+    """
     markers = {each.pipeline.marker for each in _declarations() if each.pipeline} - {""}
     return (CONFIG_FILE, *sorted(markers))
 
 
 def pipeline_named(name: str) -> Pipeline:
-    """Return the pipeline of that name.
+    """Return the pipeline with the given name.
 
-    Raises `NotFound` with the known names, `FailedPrecondition` if it cannot be used or is
-    ambiguous.
+    Raises `NotFound` if there is none. The error lists the known names. Raises `FailedPrecondition`
+    if the pipeline cannot be used or the name is ambiguous.
     """
     declarations = _declarations()
     named = [each for each in declarations if each.name == name]
@@ -84,9 +88,10 @@ def pipeline_named(name: str) -> Pipeline:
 
 
 def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
-    """Return the pipeline of that name, or else the checkpoint's, with the checkpoint's stages.
+    """Return the pipeline with the given name. If the name is empty, the checkpoint determines the
+    pipeline. The result contains only the stages of the checkpoint.
 
-    Raises as `pipeline_named` and `pipeline_of` do.
+    Raises the same errors as `pipeline_named` and `pipeline_of`.
     """
     if not name:
         return pipeline_of(model_dir)
@@ -96,11 +101,12 @@ def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
 
 
 def pipeline_of(model_dir: Path) -> Pipeline:
-    """Return the pipeline of a checkpoint directory, with the checkpoint's stages.
+    """Return the pipeline for a checkpoint directory. It contains only the stages of the
+    checkpoint.
 
-    It is the one whose `marker` the directory holds, or the one with an architecture of its
-    `config.json`. Raises `NotFound` without either file, `FailedPrecondition` unless exactly one
-    pipeline matches.
+    A pipeline matches if the directory contains its `marker`, or if its `config.json` names one of
+    the pipeline's architectures. Raises `NotFound` if neither file exists. Raises
+    `FailedPrecondition` if there is not exactly one match.
     """
     declarations = _declarations()
     marked = [
@@ -132,7 +138,9 @@ def pipeline_of(model_dir: Path) -> Pipeline:
 
 
 def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declaration:
-    """Return the only match of a checkpoint. Raises `FailedPrecondition` if there are two."""
+    """Return the only pipeline that matches a checkpoint. Raises `FailedPrecondition` if there are
+    several.
+    """
     if len(claims) > 1:
         raise FailedPrecondition(
             f"{model_dir}: two pipelines serve {what}: "
@@ -143,7 +151,9 @@ def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declarat
 
 
 def _known_architectures(declarations: Sequence[Declaration]) -> str:
-    """List the known architectures, and the declarations that cannot be used."""
+    """Return a list of the known architectures and of the declarations that cannot be used, as
+    text.
+    """
     known = sorted(
         name for each in declarations if each.pipeline for name in each.pipeline.architectures
     )
@@ -169,7 +179,9 @@ def _own_declarations() -> Iterator[Declaration]:
 
 
 def _elsewhere(entry: EntryPoint) -> Declaration:
-    """Load an entry point's declaration. Any exception of its module becomes its fault."""
+    """Load the declaration of an entry point. If its module raises an exception, the exception is
+    stored as `fault`.
+    """
     try:
         pipeline = entry.load()
     except AntiphonError as error:

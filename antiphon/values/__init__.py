@@ -1,1 +1,1 @@
-"""Plain values exchanged by stages, gateway and client. No I/O."""
+"""Plain values that stages, gateway and client exchange. These modules perform no I/O."""

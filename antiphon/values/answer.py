@@ -1,4 +1,4 @@
-"""Values of a model's answer: its usage and its function calls."""
+"""The usage and the function calls of a model's answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.values.brief import brief
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Usage of a request: tokens, codec frames of audio and positions of images."""
+    """The resources that a request used, in tokens, codec frames of audio, and image positions."""
 
     prompt_tokens: int = 0
     prompt_audio_tokens: int = 0
@@ -25,9 +25,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A function call. `arguments` is the text of a JSON object; see `parsed`.
+    """A function call. `arguments` is the text of a JSON object, which `parsed` decodes.
 
-    Return its result with `Message.tool(call, ...)`, after the message that contains the call.
+    Send its result with `Message.tool(call, ...)`, after the message that contains the call.
     """
 
     id: str
@@ -38,7 +38,7 @@ class FunctionCall:
         return brief(self)
 
     def parsed(self) -> dict[str, Any]:
-        """Return the arguments by name. Raises `DataLoss` unless they are a JSON object."""
+        """Return the arguments by name. Raises `DataLoss` if they are not a JSON object."""
         try:
             value = json.loads(self.arguments)
         except ValueError as error:

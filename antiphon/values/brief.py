@@ -1,4 +1,4 @@
-"""One-line representations of values, with long content abbreviated."""
+"""Single-line representations of values, in which long content is abbreviated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_ITEMS = 4
 
 
 def brief(value: DataclassInstance) -> str:
-    """Return a `repr` for a dataclass that may hold megabytes."""
+    """Return a short `repr` for a dataclass that may contain several megabytes."""
     shown = (f"{each.name}={_short(getattr(value, each.name))}" for each in fields(value))
     return f"{type(value).__name__}({', '.join(shown)})"
 

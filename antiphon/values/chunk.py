@@ -1,4 +1,4 @@
-"""The unit of data on an edge. Its wire form is `Chunk` in proto."""
+"""The unit of data on an edge. On the wire, it is the proto message `Chunk`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ Tensor = npt.NDArray[Any]
 Tensors = Mapping[str, Tensor]
 
 MAX_NAME = 128
-"""Longest session id or edge name, in characters; ids of ended sessions are kept."""
+"""The maximum length of a session ID or an edge name, in characters. It is limited because stages
+keep the IDs of ended sessions.
+"""
 
 
 class Chunk(Struct, frozen=True):
-    """A piece of one edge of one segment.
+    """A piece of the data that one edge carries in one segment.
 
-    `position` is the index within the segment of the first token, row, frame or sample in it.
-    `finish_reason` is set exactly when `segment_finished` is. Tensors must not be modified after
-    the chunk was created.
+    `position` is the index of its first token, row, frame or sample within the segment.
+    `finish_reason` is set if and only if `segment_finished` is set. Tensors must not be modified
+    after the chunk has been created.
     """
 
     session_id: str
@@ -39,12 +41,12 @@ class Chunk(Struct, frozen=True):
 
     @property
     def key(self) -> SegmentKey:
-        """The chunk's segment."""
+        """The segment that the chunk belongs to."""
         return SegmentKey(self.session_id, self.segment)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of tensor data."""
+        """The size of the tensor data in bytes."""
         size = 0
         for tensor in self.tensors.values():
             size += tensor.nbytes
@@ -52,7 +54,9 @@ class Chunk(Struct, frozen=True):
 
 
 def concatenate(pieces: list[Tensors]) -> dict[str, Tensor]:
-    """Concatenate the tensors of consecutive pieces of an edge along axis 0, name by name."""
+    """Concatenate consecutive pieces of an edge. Tensors that have the same name are joined along
+    axis 0.
+    """
     parts: dict[str, list[Tensor]] = {}
     for piece in pieces:
         for name, tensor in piece.items():

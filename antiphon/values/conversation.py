@@ -1,11 +1,12 @@
-"""A conversation as its stage receives it: the content of the `input` edge.
+"""A conversation in the form in which a stage receives it on the `input` edge.
 
-Messages are JSON in the tensor `messages`. Recordings are float32 mono tensors `audio.0`,
-`audio.1`, ... at the rate that the stage reports in `Describe`. A recording that the stage already
-has is replaced by its key, uint8 (`recording_key`). Images and videos are the bytes of their files,
-uint8 tensors `image.0`, ..., `video.0`, .... A part refers to its media by index. Functions that
-may be called are JSON in the tensor `tools`, if there are any. Variables of the chat template are
-JSON in `template`.
+The messages are JSON in the tensor `messages`. The recordings are float32 mono tensors with the
+names `audio.0`, `audio.1` and so on. Their sample rate is the one that the stage reports in
+`Describe`. If the stage already has a recording, its key is sent instead (`recording_key`, uint8).
+Images and videos are the bytes of their files, in uint8 tensors named `image.0` and so on, and
+`video.0` and so on. A message part refers to its media by index. The functions that may be called
+are JSON in the tensor `tools`, if there are any. The variables of the chat template are JSON in the
+tensor `template`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from antiphon.values.template import TemplateValue, check_template_variables
 Role = Literal["system", "user", "assistant", "tool"]
 
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""Function names that OpenAI accepts."""
+"""Matches function names that OpenAI accepts."""
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """Text of a message."""
+    """A piece of text in a message."""
 
     text: str
 
@@ -38,10 +39,11 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tex
 class AudioPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="audio"
 ):
-    """A recording, by its index among the conversation's recordings.
+    """A recording, which is given by its index among the recordings of the conversation.
 
-    If one is `alone`, all are: each is encoded independently of the others. A `live` recording is
-    the last one. It is still being recorded, and its samples follow the conversation in pieces.
+    If one recording is `alone`, all of them are. Each recording is then encoded independently of
+    the others. Only the last recording can be `live`. It is still in progress, and its samples
+    follow the conversation in pieces.
     """
 
     index: int
@@ -50,13 +52,13 @@ class AudioPart(
 
 
 class ImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image"):
-    """An image, by its index among the conversation's images."""
+    """An image, which is given by its index among the images of the conversation."""
 
     index: int
 
 
 class VideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video"):
-    """A video, by its index among the conversation's videos."""
+    """A video, which is given by its index among the videos of the conversation."""
 
     index: int
 
@@ -65,9 +67,9 @@ Part = TextPart | AudioPart | ImagePart | VideoPart
 
 
 class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function call by the assistant. `arguments` is the text of a JSON object.
+    """A function call that the assistant makes. `arguments` is the text of a JSON object.
 
-    `id` identifies the call to the client, who returns its result.
+    `id` identifies the call when the client returns its result.
     """
 
     id: str
@@ -76,10 +78,10 @@ class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConversationMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message: its role and its parts in order.
+    """A message with its role and a sequence of parts.
 
-    Only an assistant's message has `tool_calls`. Only a message with the role `tool`, which holds a
-    call's result, has the `tool_call_id` of that call.
+    `tool_calls` is only allowed in messages of the assistant. `tool_call_id` is only allowed in
+    messages with the role `tool`. Such a message contains the result of the call that has this ID.
     """
 
     role: Role
@@ -89,10 +91,11 @@ class ConversationMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether the reply must begin with a call, and how many calls it may contain.
+    """Whether the reply must begin with a function call, and how many calls it may contain.
 
-    `forced` is the name of the function that must be called, empty for any; None requires no call.
-    A reply that is not `parallel` ends after its first call.
+    `forced` is the name of the function that must be called. If it is empty, the model must call a
+    function but may choose which. If it is None, no call is required. If `parallel` is false, the
+    reply ends after its first call.
     """
 
     forced: str | None = None
@@ -100,12 +103,13 @@ class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """All messages of a request and the media that their parts refer to.
+    """All messages of a request, and the media to which their parts refer.
 
-    Recordings are float32 mono vectors, or keys of recordings that the stage has. Images and videos
-    are whole files, uint8 vectors. `tools` are the functions that the reply may call, each as the
-    JSON text of OpenAI's `{"type": "function", "function": {"name": ..., "description": ...,
-    "parameters": ...}}`. `template` holds variables of the chat template.
+    Recordings are float32 mono vectors, or the keys of recordings that the stage already has.
+    Images and videos are complete files in uint8 vectors. `tools` are the functions that the reply
+    may call. Each of them is the JSON text of OpenAI's `{"type": "function", "function": {"name":
+    ..., "description": ..., "parameters": ...}}`. `template` contains the variables of the chat
+    template.
     """
 
     messages: tuple[ConversationMessage, ...]
@@ -134,12 +138,14 @@ class _Tool(msgspec.Struct, frozen=True):
 TOOLS = "tools"
 TEMPLATE = "template"
 MAX_TEMPLATE_BYTES = 128 << 10
-"""Limit of the variables' JSON. A character takes up to six bytes, a surrogate pair twelve."""
+"""The maximum size of the variables as JSON. A character needs up to six bytes, and a surrogate
+pair needs twelve.
+"""
 
 KEY_BYTES = 16
-"""Size of a recording's key."""
+"""The size of a recording's key in bytes."""
 
-# By tensor name without the index: the part that refers to it, and its dtype.
+# Maps the name of a tensor, without its index, to the part that refers to it and to its dtype.
 _MEDIA: dict[str, tuple[type[AudioPart | ImagePart | VideoPart], type[np.generic]]] = {
     "audio": (AudioPart, np.float32),
     "image": (ImagePart, np.uint8),
@@ -153,9 +159,9 @@ _tool_decoder = msgspec.json.Decoder(_Tool)
 
 
 def function_names(tools: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the functions (see `Conversation.tools`), in order.
+    """Return the names of the functions in order. The format is described at `Conversation.tools`.
 
-    Raises `InvalidArgument` for a malformed function and for a duplicate or invalid name.
+    Raises `InvalidArgument` if a function is malformed, or if a name is invalid or occurs twice.
     """
     names: list[str] = []
     for index, tool in enumerate(tools):
@@ -175,7 +181,7 @@ def function_names(tools: Sequence[str]) -> tuple[str, ...]:
 
 
 def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
-    """Return the tensors of the single `input` chunk of the conversation."""
+    """Return the tensors of the `input` chunk that contains the conversation."""
     tensors: dict[str, Tensor] = {
         "messages": np.frombuffer(msgspec.json.encode(conversation.messages), dtype=np.uint8)
     }
@@ -197,35 +203,36 @@ class RecordingKey:
     """Computes a recording's key incrementally from its samples."""
 
     def __init__(self) -> None:
-        # SHA-256 has CPU instructions: half the time of BLAKE2 with them.
+        # SHA-256 is used because CPUs have instructions for it. With them, it takes half as long as
+        # BLAKE2.
         self._hash = hashlib.sha256(usedforsecurity=False)
         self.samples = 0
 
     def add(self, samples: Tensor) -> None:
-        """Add the next samples, float32."""
+        """Add the next samples, in float32."""
         self._hash.update(np.ascontiguousarray(samples).data)
         self.samples += len(samples)
 
     @property
     def key(self) -> bytes:
-        """The key of the samples so far."""
+        """The key of all samples that have been added so far."""
         return self._hash.digest()[:KEY_BYTES]
 
 
 def recording_key(samples: Tensor) -> bytes:
-    """Return the key of a whole recording, float32."""
+    """Return the key of a complete recording in float32."""
     key = RecordingKey()
     key.add(samples)
     return key.key
 
 
 def is_recording_key(item: Tensor) -> bool:
-    """Return whether a recording is represented by its key."""
+    """Return whether the item is the key of a recording instead of its samples."""
     return item.dtype == np.uint8
 
 
 def recordings_alone(messages: Sequence[ConversationMessage]) -> bool:
-    """Return whether the recordings are encoded independently of each other."""
+    """Return whether each recording is encoded independently of the others."""
     return any(
         isinstance(part, AudioPart) and part.alone for each in messages for part in each.parts
     )
@@ -234,7 +241,7 @@ def recordings_alone(messages: Sequence[ConversationMessage]) -> bool:
 def with_recordings_alone(
     messages: Sequence[ConversationMessage],
 ) -> tuple[ConversationMessage, ...]:
-    """Return the messages with every recording `alone`."""
+    """Return a copy of the messages in which every recording is `alone`."""
     return tuple(
         msgspec.structs.replace(
             each,
@@ -248,9 +255,10 @@ def with_recordings_alone(
 
 
 def from_tensors(tensors: Tensors, *, live: bool = False) -> Conversation:
-    """Return the conversation of an `input` chunk; if `live`, without its last recording.
+    """Return the conversation that an `input` chunk contains. If `live` is true, its last recording
+    is left out.
 
-    Raises `InvalidArgument` if it is malformed.
+    Raises `InvalidArgument` if the chunk is malformed.
     """
     if "messages" not in tensors:
         raise InvalidArgument("input: the tensor `messages` is missing", field="messages")
@@ -285,7 +293,9 @@ def _template(tensors: Tensors) -> dict[str, TemplateValue]:
 
 
 def read_template_variables(data: bytes) -> dict[str, TemplateValue]:
-    """Parse variables of a chat template from JSON. Raises `InvalidArgument`."""
+    """Parse the variables of a chat template from JSON. Raises `InvalidArgument` if they are
+    invalid.
+    """
     if len(data) > MAX_TEMPLATE_BYTES:
         raise InvalidArgument(
             f"{TEMPLATE_FIELD}: has {len(data)} bytes; the most is {MAX_TEMPLATE_BYTES}",
@@ -318,7 +328,9 @@ def _tools(tensors: Tensors) -> _ToolsTensor:
 
 
 def _check_calls(messages: Sequence[ConversationMessage]) -> None:
-    """Raise for calls outside an assistant's message, and for results outside a tool's message."""
+    """Raise an error if a message other than the assistant's contains calls, or if a result is not
+    in a tool message.
+    """
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
         if message.tool_calls and message.role != "assistant":
@@ -328,7 +340,7 @@ def _check_calls(messages: Sequence[ConversationMessage]) -> None:
 
 
 def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
-    """Return the tensors `name.0`, `name.1`, ... up to the first missing one."""
+    """Return the tensors `name.0`, `name.1` and so on, up to the first one that is missing."""
     items: list[Tensor] = []
     while (item := tensors.get(f"{name}.{len(items)}")) is not None:
         items.append(item)
@@ -338,7 +350,9 @@ def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
 def _check(
     messages: Sequence[ConversationMessage], name: str, items: Sequence[Tensor], *, live: bool
 ) -> None:
-    """Raise unless every item is a referenced, non-empty vector of its dtype with finite values."""
+    """Raise an error unless every item is referenced and is a non-empty vector of the right dtype
+    with finite values.
+    """
     kind, dtype = _MEDIA[name]
     if live:
         messages = _without_live(messages)
@@ -367,7 +381,9 @@ def _check(
 
 
 def _without_live(messages: Sequence[ConversationMessage]) -> Sequence[ConversationMessage]:
-    """Return the messages without the live recording. Raises unless they end with it."""
+    """Return the messages without the live recording. Raises an error if the messages do not end
+    with it.
+    """
     last = messages[-1] if messages else None
     part = last.parts[-1] if last is not None and last.parts else None
     if last is None or last.role != "user" or not isinstance(part, AudioPart) or not part.live:

@@ -1,4 +1,6 @@
-"""The part of a segment that a client already received in another session, to be continued."""
+"""The part of a segment that the client has already received in another session. A new session
+continues after it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 IDS, FRAMES, LATENTS = "ids", "frames", "latents"
-"""Kinds of history that a stage can continue from, as listed in `Describe`."""
+"""The types of history from which a stage can continue, as listed in `Describe`."""
 MAX_HISTORY_BYTES = 4 << 20
-"""Limit of all parts together: hours of speech in codes."""
+"""The maximum total size of all parts. This is enough for the codes of several hours of speech."""
 
 
 def _no_ids() -> npt.NDArray[np.int32]:
@@ -27,10 +29,12 @@ def _no_latents() -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """Reply ids [n], codec frames [n, groups] and latent frames [n, width], each from the first.
+    """The history of a segment, from its beginning.
 
-    A stage produces frames of one kind; see `StageFacts.frame_dtype`. It treats the history as its
-    own output, sends it as usual, and continues from there.
+    It consists of reply IDs of shape [n], codec frames of shape [n, groups] and latent frames of
+    shape [n, width]. A stage produces only one type of frame, as indicated by
+    `StageFacts.frame_dtype`. It treats the history as its own output, sends it as usual, and
+    continues after it.
     """
 
     ids: npt.NDArray[np.int32] = field(default_factory=_no_ids)
@@ -39,5 +43,5 @@ class History:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all parts."""
+        """The total size of all parts in bytes."""
         return self.ids.nbytes + self.frames.nbytes + self.latents.nbytes

@@ -1,8 +1,8 @@
-"""The vocabulary of conversations: commands, events, items and settings, for every protocol.
+"""The commands, events, items and settings of conversations, independent of the protocol.
 
-The SDK exposes these classes. The gateway executes these commands and emits these events, and its
-endpoints translate between them and their protocols. Seconds are floats. Audio is 16-bit
-little-endian mono.
+The SDK exposes these classes. The gateway executes the commands and emits the events. Its endpoints
+convert them to and from their protocols. Times are floats in seconds. Audio is 16-bit little-endian
+mono.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ EndedBy = Literal["max_output_tokens", "client_cancelled", "turn_detected", ""]
 
 @dataclass(frozen=True, slots=True)
 class VoiceTurns:
-    """Turn detection by voice activity.
+    """Turn detection based on voice activity.
 
-    Audio counts as speech from a probability of `threshold`. `silence_s` (0.032 to 60) without
-    speech ends a turn. The turn includes `prefix_padding_s` (at most 10) of audio before the
-    speech. A turn is answered if `creates_response`. Speech interrupts the current answer if
-    `interrupts_response`. If the user does not speak for `idle_timeout_s` (0.1 to 120) after an
-    answer was played, the model is asked to continue.
+    Audio counts as speech if its speech probability is at least `threshold`. A turn ends after
+    `silence_s` seconds without speech. `silence_s` must be between 0.032 and 60. The turn includes
+    the last `prefix_padding_s` seconds of audio before the speech. `prefix_padding_s` must be at
+    most 10. If `creates_response` is true, each turn is answered. If `interrupts_response` is true,
+    speech interrupts the current answer. If the user does not speak for `idle_timeout_s` seconds
+    after an answer has been played, the model is asked to continue. `idle_timeout_s` must be
+    between 0.1 and 120.
     """
 
     threshold: float = 0.5
@@ -42,10 +44,11 @@ class VoiceTurns:
 
 @dataclass(frozen=True, slots=True)
 class TimedTurns:
-    """Turns of fixed duration: every `answer_every_s` seconds of audio (at least 0.5) form a
-    message and are answered.
+    """Turns of a fixed duration. Every `answer_every_s` seconds of audio form a message, which is
+    answered.
 
-    Slices that arrive during an answer are queued. Each slice is answered, in order.
+    `answer_every_s` must be at least 0.5. Turns that arrive during an answer are queued. All of
+    them are answered in order.
     """
 
     answer_every_s: float
@@ -53,7 +56,9 @@ class TimedTurns:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptOptions:
-    """Transcription of the user's speech: its language (ISO 639-1) and a prompt for context."""
+    """Options for the transcription of the user's speech: its language (ISO 639-1) and a prompt
+    that provides context.
+    """
 
     language: str = ""
     prompt: str = ""
@@ -61,10 +66,11 @@ class TranscriptOptions:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPart:
-    """A user's speech: 16-bit little-endian mono samples, `rate_hz` (8000 to 48000) per second.
+    """Speech of the user, as 16-bit little-endian mono samples at `rate_hz`, which must be between
+    8,000 and 48,000 Hz.
 
-    In events `pcm16` is empty, except in `ItemFetched`; `audio_s` is its length in seconds.
-    `transcript` is its text, once known.
+    In events, `pcm16` is empty, except in `ItemFetched`. `audio_s` is the length of the audio in
+    seconds. `transcript` is the text of the speech once it is known.
     """
 
     pcm16: bytes
@@ -78,7 +84,7 @@ class RecordedPart:
 
 @dataclass(frozen=True, slots=True)
 class SpokenPart:
-    """The assistant's speech as text, and the seconds of its audio."""
+    """Speech of the assistant, as text, and the length of its audio in seconds."""
 
     transcript: str
     audio_s: float = 0.0
@@ -89,7 +95,7 @@ class SpokenPart:
 
 @dataclass(frozen=True, slots=True)
 class CallResultPart:
-    """The result of a function call: the only part of its item, whose role is "tool"."""
+    """The result of a function call. It is the only part of its item, which has the role "tool"."""
 
     call_id: str
     output: str
@@ -103,10 +109,10 @@ ItemPart = str | RecordedPart | SpokenPart | FunctionCall | CallResultPart
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One message of a conversation. A `str` among its parts is text. A function call and its
-    result are separate items.
+    """A message in a conversation. A part that is a `str` is text. A function call and its result
+    are separate items.
 
-    `complete` is set by the server: false for an answer that was interrupted or is in progress.
+    The server sets `complete`. It is false if the answer was interrupted or is still in progress.
     """
 
     role: str
@@ -119,7 +125,7 @@ class Item:
 
     @property
     def text(self) -> str:
-        """The written or spoken text of the item."""
+        """The text of the item, whether it was written or spoken."""
         return "".join(
             part.transcript if isinstance(part, SpokenPart) else part
             for part in self.parts
@@ -129,9 +135,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class HeldSettings:
-    """The current settings; see `ConversationOptions`.
+    """The current settings. They are described at `ConversationOptions`.
 
-    In events, recordings among `options` are empty bytes.
+    In events, a recording in `options` is represented by empty bytes.
     """
 
     instructions: str = ""
@@ -145,9 +151,10 @@ class HeldSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConversationReply:
-    """A response and its state. `items`, and `usage` or `error`, are set when it has ended.
+    """A response and its status. `items` and either `usage` or `error` are set once the response
+    has ended.
 
-    `reason` is why it ended early.
+    If it ended early, `reason` states why.
     """
 
     id: str
@@ -167,10 +174,12 @@ class ConversationReply:
 
 @dataclass(frozen=True, slots=True)
 class ConversationOpened:
-    """The conversation is open. `sample_rate_hz` is that of answers, 0 without audio.
+    """The conversation is open. `sample_rate_hz` is the sample rate of the answers, or 0 if they
+    have no audio.
 
-    It is emitted again when the server was lost and another one continues. An answer in progress
-    then ends as "failed" with what was received of it, and unprocessed commands are sent again.
+    This event is emitted again if the server was lost and another one continues. In this case, an
+    answer that was in progress ends with the status "failed" and contains the part that was
+    received. Unprocessed commands are sent again.
     """
 
     model: str
@@ -188,7 +197,9 @@ class SettingsUpdated:
 
 @dataclass(frozen=True, slots=True)
 class CommandFailed:
-    """A command was rejected. The conversation continues. `reference` is the caller's own."""
+    """A command was rejected, and the conversation continues. `reference` is the value that the
+    caller passed with the command.
+    """
 
     error: AntiphonError
     reference: str = ""
@@ -196,7 +207,7 @@ class CommandFailed:
 
 @dataclass(frozen=True, slots=True)
 class AudioAccepted:
-    """The buffered audio became an item; `ItemCreated` follows."""
+    """The buffered audio became an item. `ItemCreated` follows."""
 
     item_id: str
     previous_item_id: str = ""
@@ -209,7 +220,9 @@ class AudioDropped:
 
 @dataclass(frozen=True, slots=True)
 class SpeechBegan:
-    """The user started speaking. The resulting item starts at `start_s` of all audio sent."""
+    """The user started to speak. The resulting item starts `start_s` seconds after the beginning of
+    all audio that was sent.
+    """
 
     item_id: str
     start_s: float
@@ -217,7 +230,9 @@ class SpeechBegan:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnded:
-    """The user's turn ended at `end_s` of all audio sent; `AudioAccepted` follows."""
+    """The user's turn ended `end_s` seconds after the beginning of all audio that was sent.
+    `AudioAccepted` follows.
+    """
 
     item_id: str
     end_s: float
@@ -225,7 +240,9 @@ class SpeechEnded:
 
 @dataclass(frozen=True, slots=True)
 class SilencePassed:
-    """The user did not speak for `idle_timeout_s`. The audio since then becomes the item."""
+    """The user did not speak for `idle_timeout_s` seconds. The audio of this period becomes the
+    item.
+    """
 
     item_id: str
     start_s: float
@@ -236,7 +253,7 @@ class SilencePassed:
 class ServerStopping:
     """The server is shutting down.
 
-    The call ends with `Unavailable` when the current answer is complete, and after `within_s`
+    The call ends with `Unavailable` once the current answer is complete, or after `within_s`
     seconds at the latest. A new call reaches another server.
     """
 
@@ -245,7 +262,9 @@ class ServerStopping:
 
 @dataclass(frozen=True, slots=True)
 class ItemCreated:
-    """An item was added to the conversation. Items of responses have their own events."""
+    """An item was added to the conversation. Items that belong to responses have separate
+    events.
+    """
 
     item: Item
     previous_item_id: str = ""
@@ -253,7 +272,7 @@ class ItemCreated:
 
 @dataclass(frozen=True, slots=True)
 class ItemFetched:
-    """The requested item, with its recordings."""
+    """The requested item, including its recordings."""
 
     item: Item
 
@@ -267,7 +286,7 @@ class ItemRemoved:
 
 @dataclass(frozen=True, slots=True)
 class ItemCut:
-    """The item was truncated to what the user heard."""
+    """The item was shortened to the part that the user has heard."""
 
     item_id: str
     heard_s: float
@@ -275,7 +294,9 @@ class ItemCut:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptDelta:
-    """Next text of a recording's transcript; `index` is the recording's among the item's parts."""
+    """The next piece of text in the transcript of a recording. `index` is the position of the
+    recording among the parts of the item.
+    """
 
     item_id: str
     text: str
@@ -310,7 +331,7 @@ class ResponseStarted:
 
 @dataclass(frozen=True, slots=True)
 class ResponseItemStarted:
-    """An item of a response was added, without content yet."""
+    """An item was added to a response. It has no content yet."""
 
     response_id: str
     item_id: str
@@ -320,7 +341,9 @@ class ResponseItemStarted:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTextDelta:
-    """Next text, in whole characters. The text of a spoken message may be ahead of its audio."""
+    """The next piece of text. It never ends within a character. The text of a spoken message may
+    arrive earlier than its audio.
+    """
 
     response_id: str
     item_id: str
@@ -330,7 +353,9 @@ class ResponseTextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ResponseAudioDelta:
-    """Next audio: 16-bit little-endian mono samples at the conversation's `sample_rate_hz`."""
+    """The next piece of audio, as 16-bit little-endian mono samples at the conversation's
+    `sample_rate_hz`.
+    """
 
     response_id: str
     item_id: str
@@ -343,10 +368,10 @@ class ResponseAudioDelta:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFunctionCallDelta:
-    """Next part of a call's `arguments`.
+    """The next part of a function call's `arguments`.
 
-    The call is valid once `ResponseFunctionCall` delivers it whole. If it proves invalid or is
-    cancelled before, its item is removed (`ItemRemoved`).
+    The call is valid once `ResponseFunctionCall` delivers it as a whole. If it turns out to be
+    invalid or is cancelled before that, its item is removed (`ItemRemoved`).
     """
 
     response_id: str
@@ -359,7 +384,7 @@ class ResponseFunctionCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFunctionCall:
-    """A complete function call. Return its result with `answer_call`, then request a response."""
+    """A complete function call. Send its result with `answer_call`, and then request a response."""
 
     response_id: str
     item_id: str
@@ -378,7 +403,7 @@ class ResponseItemDone:
 
 @dataclass(frozen=True, slots=True)
 class ResponseDone:
-    """A response has ended with its `status`. No further event of it follows."""
+    """A response has ended with the given `status`. No further events follow for it."""
 
     response: ConversationReply
 
@@ -413,12 +438,12 @@ TalkEvent = (
 
 @dataclass(frozen=True, slots=True)
 class ConversationSaved:
-    """The state with which another gateway can continue the conversation; replaces the previous
-    one.
+    """The state from which another gateway can continue the conversation. It replaces the previous
+    state.
 
-    The client resumes by itself. `token` is empty if the conversation cannot be resumed now. It
-    covers the client's first `commands` messages. The audio of the first `audio_commands` is part
-    of an item or was dropped.
+    The client resumes the conversation automatically. `token` is empty if the conversation cannot
+    be resumed at the moment. It covers the first `commands` messages of the client. Of the audio
+    commands, the audio of the first `audio_commands` is part of an item or was dropped.
     """
 
     token: bytes
@@ -428,14 +453,14 @@ class ConversationSaved:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSettings:
-    """Use these settings from now on: `SettingsUpdated`."""
+    """Use these settings from now on. The result is `SettingsUpdated`."""
 
     settings: HeldSettings
 
 
 @dataclass(frozen=True, slots=True)
 class AppendAudio:
-    """Append audio to the input buffer, `rate_hz` samples a second."""
+    """Append audio to the input buffer. `rate_hz` is its sample rate."""
 
     pcm16: bytes
     rate_hz: int
@@ -443,19 +468,22 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class CommitAudio:
-    """Make the buffered audio a user's message: `AudioAccepted`, `ItemCreated`."""
+    """Turn the buffered audio into a user message. The result is `AudioAccepted` and
+    `ItemCreated`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ClearAudio:
-    """Drop the buffered audio: `AudioDropped`."""
+    """Clear the audio buffer. The result is `AudioDropped`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateItem:
-    """Insert an item after another one: `ItemCreated`.
+    """Insert an item after another one. The result is `ItemCreated`.
 
-    An `after` of None appends, "root" inserts first. An item without an id gets one.
+    If `after` is None, the item is appended. If it is "root", the item is inserted at the
+    beginning. If the item has no ID, it is assigned one.
     """
 
     item: Item
@@ -464,21 +492,23 @@ class CreateItem:
 
 @dataclass(frozen=True, slots=True)
 class DeleteItem:
-    """Remove an item: `ItemRemoved`."""
+    """Remove an item. The result is `ItemRemoved`."""
 
     item_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieveItem:
-    """Return an item with its recordings: `ItemFetched`."""
+    """Request an item, including its recordings. The result is `ItemFetched`."""
 
     item_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateItem:
-    """Keep the first `heard_s` seconds of a spoken item's part: `ItemCut`."""
+    """Keep only the first `heard_s` seconds of a spoken part of an item. The result is
+    `ItemCut`.
+    """
 
     item_id: str
     heard_s: float
@@ -487,10 +517,11 @@ class TruncateItem:
 
 @dataclass(frozen=True, slots=True)
 class CreateResponse:
-    """Answer the conversation, or `given` instead: items, and ids of the conversation's items.
+    """Respond to the conversation or, if `given` is set, to the items in it.
 
-    Settings default to the conversation's. A response that is `out_of_band` adds no item to the
-    conversation. `metadata` is returned with the response.
+    Each element of `given` is an item or the ID of an item in the conversation. Settings default to
+    those of the conversation. A response that is `out_of_band` adds no item to the conversation.
+    `metadata` is returned with the response.
     """
 
     settings: HeldSettings | None = None
@@ -501,7 +532,10 @@ class CreateResponse:
 
 @dataclass(frozen=True, slots=True)
 class CancelResponse:
-    """Cancel a response (empty: the one that answers the conversation): `ResponseDone`."""
+    """Cancel a response. The result is `ResponseDone`.
+
+    If the ID is empty, the response to the conversation is cancelled.
+    """
 
     response_id: str = ""
 

@@ -1,4 +1,4 @@
-"""Log probabilities of a reply's tokens."""
+"""Log probabilities of the tokens in a reply."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    r"""A token of a reply, or one that might have been in its place.
+    r"""A token of a reply, or an alternative to it.
 
-    `token_bytes` is what it adds to the text, perhaps a part of a character; of a
-    special id, its name. `logprob` is the natural logarithm of its probability by the
-    model, before temperature, penalties and cuts; it may be -inf. `top` are the
-    likeliest tokens in its place, in descending order, without `top` of their own.
+    `token_bytes` are the bytes that the token adds to the text. They may be part of a character.
+    For a special ID, they are its name. `logprob` is the natural logarithm of the probability that
+    the model assigns to the token, before temperature, penalties and truncation are applied. It may
+    be -inf. `top` contains the most likely tokens at this position, in descending order. Their own
+    `top` is empty.
     """
 
     token_id: int
@@ -22,5 +23,7 @@ class TokenLogprob:
 
     @property
     def token(self) -> str:
-        r"""The bytes as text; those that are no whole character as `\xe4`."""
+        r"""The bytes as text. Bytes that do not form a complete character are shown as `\xe4`, for
+        example.
+        """
         return self.token_bytes.decode("utf-8", "backslashreplace")

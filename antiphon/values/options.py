@@ -1,8 +1,8 @@
-"""Model options: request settings beyond its messages, such as a language, an instruction or a
-reference recording.
+"""Options of a model, which are request settings in addition to the messages, such as a language,
+an instruction or a reference recording.
 
-A pipeline declares them and `Describe` lists them. The gateway and the stage check values against
-the same description.
+A pipeline declares them and `Describe` lists them. The gateway and the stage validate values
+against the same description.
 """
 
 from __future__ import annotations
@@ -19,22 +19,28 @@ from antiphon.values.chunk import Tensor
 from antiphon.values.sampling import utf8_size
 
 TASK = "task"
-"""Option that selects what a multi-task model does, such as speech synthesis or transcription.
+"""The option that selects what a multi-task model does, such as speech synthesis or transcription.
 
-If its choices include it, /v1/audio/speech sets `SPEECH`, /v1/audio/transcriptions sets
-`TRANSCRIPTION`, and /v1/images/generations sets `IMAGE`."""
+If its choices include the task, /v1/audio/speech sets it to `SPEECH`, /v1/audio/transcriptions sets
+it to `TRANSCRIPTION`, and /v1/images/generations sets it to `IMAGE`.
+"""
 DIALOGUE, SPEECH, TRANSCRIPTION, IMAGE = "dialogue", "speech", "transcription", "image"
 
 SIZE = "size"
-"""Option with the sizes of generated images as choices, such as "512x512"; without one the model
-makes one size. /v1/images/generations sets it."""
+"""The option whose choices are the sizes of generated images, such as "512x512".
+
+A model without this option generates images of a single size. /v1/images/generations sets this
+option.
+"""
 
 OptionValue = str | float | Tensor
-"""Text, a number, or a recording: float32 mono [samples] at the option's rate."""
+"""A text, a number or a recording. A recording is a float32 mono vector of samples at the option's
+sample rate.
+"""
 
 
 class OptionKind(enum.Enum):
-    """Type of an option's value; mirrors `antiphon.v1.OptionKind`."""
+    """The type of an option's value. The members mirror `antiphon.v1.OptionKind`."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -43,13 +49,14 @@ class OptionKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Description of one option.
+    """The description of an option.
 
-    `choices` (case-insensitive) and `max_bytes` (UTF-8) bound text; without choices any text is
-    allowed. `least` and `most` bound a number. `max_s` seconds at `sample_rate_hz` bound a
-    recording, plus one sample, since resampling rounds up. Text of an option that `instructs`
-    describes how to speak; a pipeline has at most one. A checkpoint may replace the description:
-    see `StageFacts.options`.
+    A text must be one of `choices`, regardless of case, and have at most `max_bytes` bytes of
+    UTF-8. If there are no choices, any text is allowed. A number must be between `least` and
+    `most`. A recording must be at most `max_s` seconds long at `sample_rate_hz`. One additional
+    sample is allowed, because resampling rounds up. If `instructs` is true, the text describes how
+    to speak. A pipeline has at most one such option. A checkpoint may replace the description by
+    means of `StageFacts.options`.
     """
 
     name: str
@@ -64,9 +71,10 @@ class Option:
     instructs: bool = False
 
     def check(self, value: OptionValue, *, field: str = "") -> None:
-        """Raise `InvalidArgument` unless the value has the option's type and is within its bounds.
+        """Raise `InvalidArgument` if the value has the wrong type or is outside the limits of the
+        option.
 
-        The error names `field`, by default `options.<name>`.
+        The error refers to `field`, which defaults to `options.<name>`.
         """
         field = field or f"options.{self.name}"
         match self.kind:
@@ -106,7 +114,7 @@ class Option:
 
 
 def does_task(options: Iterable[Option], task: str) -> bool:
-    """Return whether the options include `TASK` with this choice."""
+    """Return whether the options include `TASK` with the given choice."""
     return any(each.name == TASK and task in each.choices for each in options)
 
 

@@ -1,4 +1,4 @@
-"""Sampling settings of a stage, validated on construction."""
+"""The sampling settings of a stage. They are validated when they are constructed."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ MAX_SCHEMA_BYTES = 64 << 10
 MAX_SEED = (1 << 64) - 1
 KEY_BITS = 128
 INPUT_STAGE = ""
-"""Key in a request's sampling of the stage that receives the messages."""
+"""The key for the stage that receives the messages, in the sampling settings of a request."""
 SMALLEST = 1e-6
-"""Smallest temperature above 0 and smallest repetition penalty.
+"""The minimum for temperatures greater than 0 and for repetition penalties.
 
-Logits divided by them stay finite in float32."""
+It ensures that logits remain finite in float32 when they are divided by these values.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:
-    """A client's sampling settings; `None` selects the pipeline's default.
+    """Sampling settings that a client requests. If a setting is `None`, the pipeline's default
+    applies.
 
-    A `temperature` of 0 is greedy: the most likely id after repetition penalty and suppression.
-    Other temperatures and the penalty are at least `SMALLEST`. A `top_k` of 0 keeps all ids.
-    `max_tokens` counts the stop id. `top_logprobs` requests the log probability of each text token
-    and of that many of the most likely ones. Stages without text output ignore it, and `stop`.
-    `json_schema` is a JSON schema as text that constrains the stage's text, which is incomplete
-    only if it ends early. Not every engine supports it; see `Describe`.
+    With a `temperature` of 0, decoding is greedy: the most likely ID is chosen after the repetition
+    penalty and suppression have been applied. All other temperatures and the repetition penalty
+    must be at least `SMALLEST`. If `top_k` is 0, all IDs are kept. `max_tokens` includes the stop
+    ID. `top_logprobs` requests the log probability of each text token, and those of the given
+    number of most likely tokens. Stages without text output ignore `top_logprobs` and `stop`.
+    `json_schema` is the text of a JSON schema that constrains the output of the stage. The
+    resulting text is only incomplete if it ends early. Not every engine supports schemas.
+    `Describe` reports whether a stage does.
 
-    Raises `InvalidArgument` with `field` for a value out of range.
+    Raises `InvalidArgument` with the `field` if a value is out of range.
     """
 
     temperature: float | None = None
@@ -67,17 +71,18 @@ class SamplingRequest:
                 )
 
     def given(self) -> dict[str, Any]:
-        """Return the settings that are set, by name."""
+        """Return a dictionary of the settings that are not None."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None and value != ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Complete sampling settings of one stage for one segment; see `SamplingRequest`.
+    """The complete sampling settings of one stage for one segment. The fields are described at
+    `SamplingRequest`.
 
-    An engine receives them `keyed`: `seed` is then the `stream_key` of all its draws. In a stage's
-    defaults, `seed` applies to requests without one.
+    An engine receives `keyed` settings. Their `seed` is the `stream_key` for all random draws of
+    the stage. In the default settings of a stage, `seed` applies to requests that do not set one.
     """
 
     temperature: float
@@ -92,26 +97,28 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether ids are chosen deterministically."""
+        """Whether IDs are chosen deterministically."""
         return self.temperature == 0.0
 
     def with_request(self, request: SamplingRequest) -> Sampling:
-        """Return these defaults with the request's settings applied."""
+        """Return a copy of these defaults to which the request's settings have been applied."""
         return replace(self, **request.given())
 
     def keyed(self, role: str, choice: int) -> Sampling:
-        """Return these settings with `seed` replaced by the key of a stage's draws for one
-        answer."""
+        """Return a copy of these settings whose `seed` is the key for a stage's random draws in one
+        answer.
+        """
         return replace(self, seed=stream_key(self.seed, role, choice))
 
 
 def stream_key(seed: int, role: str, choice: int = 0) -> int:
-    """Return the key, of `KEY_BITS` bits, of all random draws of a stage for one answer.
+    """Return the key for all random draws of a stage in one answer. It has `KEY_BITS` bits.
 
-    `seed` is the request's, at most `MAX_SEED`. `role` is the stage's. `choice`, of 32 bits,
-    numbers the answers to one request. The key is a cryptographic hash of an unambiguous encoding
-    of the three. So stages, answers and seeds draw independently, even if seeds are equal,
-    consecutive or chosen with knowledge of the draws.
+    `seed` is the seed of the request and must be at most `MAX_SEED`. `role` is the role of the
+    stage. `choice` is the number of the answer, if a request has several, and has 32 bits. The key
+    is a cryptographic hash of an unambiguous encoding of these three values. Therefore stages,
+    answers and seeds draw independently of each other, even if seeds are equal, consecutive or
+    chosen with knowledge of the draws.
     """
     message = seed.to_bytes(8, "little") + choice.to_bytes(4, "little") + role.encode()
     digest = blake2b(message, digest_size=KEY_BITS // 8, person=b"antiphon.draws").digest()
@@ -119,7 +126,9 @@ def stream_key(seed: int, role: str, choice: int = 0) -> int:
 
 
 def utf8_size(text: str) -> int:
-    """Return the text's size in UTF-8; 0 if it cannot be encoded (lone surrogates)."""
+    """Return the size of the text in UTF-8, or 0 if it cannot be encoded because it contains lone
+    surrogates.
+    """
     try:
         return len(text.encode())
     except UnicodeEncodeError:
@@ -127,7 +136,7 @@ def utf8_size(text: str) -> int:
 
 
 def _check_integer(name: str, value: int | None, low: int, high: int) -> None:
-    """Raise unless the value is an integer from `low` to `high`, or None."""
+    """Raise an error unless the value is None or an integer between `low` and `high`."""
     if value is None:
         return
     fits = isinstance(value, Integral) and not isinstance(value, bool)
@@ -138,7 +147,9 @@ def _check_integer(name: str, value: int | None, low: int, high: int) -> None:
 def _check_number(
     name: str, value: float | None, low: float, high: float, *, or_zero: bool = False
 ) -> None:
-    """Raise unless the value is a number from `low` to `high`, or None. NaN is rejected."""
+    """Raise an error unless the value is None or a number between `low` and `high`. NaN is
+    rejected.
+    """
     if value is None:
         return
     fits = isinstance(value, Real) and not isinstance(value, bool)
@@ -148,7 +159,7 @@ def _check_number(
 
 
 def _check_schema(text: str | None) -> None:
-    """Raise unless the text is a JSON object within the size limit, or None."""
+    """Raise an error unless the text is None or a JSON object within the size limit."""
     if text is None:
         return
     if not isinstance(text, str) or not 0 < utf8_size(text) <= MAX_SCHEMA_BYTES:

@@ -1,4 +1,4 @@
-"""Segments of a session and the delivery of their output; without dependencies."""
+"""Segments of a session and the delivery of their output. This module has no dependencies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 
 class FinishReason(enum.Enum):
-    """Why a segment's output ended; mirrors `antiphon.v1.FinishReason`."""
+    """The reason why the output of a segment ended. The members mirror
+    `antiphon.v1.FinishReason`.
+    """
 
     STOP = "stop"
     LENGTH = "length"
@@ -16,7 +18,7 @@ class FinishReason(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """How an edge's output is delivered; mirrors `antiphon.v1.Delivery`."""
+    """How the output of an edge is delivered. The members mirror `antiphon.v1.Delivery`."""
 
     STREAM = "stream"
     WHOLE = "whole"
@@ -31,7 +33,9 @@ class SegmentKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPolicy:
-    """Frames per chunk: `first`, then each of `ramp`, then `steady` for all others."""
+    """The number of frames in each chunk. The first chunk has `first` frames, the next ones have
+    the numbers in `ramp`, and all others have `steady` frames.
+    """
 
     first: int
     ramp: tuple[int, ...]

@@ -1,4 +1,6 @@
-"""Chat template variables set by a client: vLLM's `chat_template_kwargs`. Pure."""
+"""Chat template variables that a client sets, as with vLLM's `chat_template_kwargs`. This module
+performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ MAX_VALUE_CHARS = 1024
 MAX_NUMBER = 1 << 31
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
-# Reserved: set from the conversation, or parameters of the template call.
+# Reserved names. They are either derived from the conversation or parameters of the call that
+# renders the template.
 _TAKEN = frozenset(
     [
         *("conversation", "documents", "messages", "self", "tools"),
@@ -28,7 +31,7 @@ _TAKEN = frozenset(
 
 
 def check_template_variables(given: Mapping[str, TemplateValue]) -> None:
-    """Raise `InvalidArgument` for names and values that a template may not receive."""
+    """Raise `InvalidArgument` if a template must not receive one of the names or values."""
     if len(given) > MAX_VARIABLES:
         raise InvalidArgument(f"{FIELD}: more than {MAX_VARIABLES} variables", field=FIELD)
     for name, value in given.items():
