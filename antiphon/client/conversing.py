@@ -124,7 +124,7 @@ class Talk:
         await self.send([*cut, commands.cancel_response("", reference)])
 
     async def next_event(self) -> TalkEvent | None:
-        """Return the next event, or None at the end. Raises the error if the conversation failed."""
+        """Return the next event, or None at the end. Raises the error of a failed conversation."""
         while (message := await self._next_message()) is not None:
             try:
                 event = event_from_proto(message)

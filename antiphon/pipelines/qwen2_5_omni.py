@@ -71,8 +71,8 @@ Voice = TypeVar("Voice")
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
-    """Return a prompt of random IDs and rows that is sent immediately, followed by the same number
-    of reply rows, one at a time.
+    """Return a prompt of random IDs and rows that is sent immediately, and `settings.tokens` reply
+    rows that follow one at a time.
     """
     if settings.model_dir is None:
         raise FailedPrecondition(

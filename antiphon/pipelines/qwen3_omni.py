@@ -52,8 +52,8 @@ frames.
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
-    """Return a prompt of random text IDs that is sent immediately, followed by the same number of
-    reply IDs, one at a time.
+    """Return a prompt of random text IDs that is sent immediately, and `settings.tokens` reply IDs
+    that follow one at a time.
     """
     if settings.model_dir is None:
         raise FailedPrecondition(
