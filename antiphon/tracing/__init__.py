@@ -1,2 +1,3 @@
-"""Trace spans of requests. OpenTelemetry is imported only if a deployment configures an
-endpoint."""
+"""Trace spans of requests. OpenTelemetry is only imported if a deployment configures an
+endpoint.
+"""

@@ -1,8 +1,9 @@
-"""Spans of OpenTelemetry's SDK, exported by OTLP over gRPC. The only module that imports it.
+"""Spans of OpenTelemetry's SDK, which are exported with OTLP over gRPC. Only this module imports
+the SDK.
 
-Its sampler records everything, because the sampling decision is made before any span is created. A
-thread of the SDK exports spans. More than `MOST_WAITING` are dropped, and an unreachable collector
-delays no request.
+The SDK's sampler records everything, because the sampling decision is made before a span is
+created. A thread of the SDK exports the spans. If more than `MOST_WAITING` spans are queued,
+further spans are dropped. An unreachable collector does not delay requests.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ CLOSE_WITHIN_S = 3.0
 
 
 class OtlpSpans:
-    """Creates a service's spans and exports them to a collector such as `http://host:4317`.
+    """Creates the spans of a service and exports them to a collector such as `http://host:4317`.
 
-    `close` drops what the collector has not accepted within `close_within_s`.
+    `close` drops all spans that the collector has not accepted within `close_within_s` seconds.
     """
 
     def __init__(self, endpoint: str, service: str, close_within_s: float = CLOSE_WITHIN_S) -> None:
         self._close_within_s = close_within_s
-        # The scheme must match the encryption, else there is no connection.
+        # The scheme must match the encryption. Otherwise there is no connection.
         self._exporter = OTLPSpanExporter(
             endpoint=endpoint,
             insecure=not endpoint.startswith("https://"),
@@ -63,15 +64,18 @@ class OtlpSpans:
         self._tracer = self._provider.get_tracer("antiphon", VERSION)
 
     def begin(self, name: str, traceparent: str) -> TraceSpan:
-        """Start a child span of the traceparent, or a root span if that is empty."""
+        """Start a span. It is a child of the span that `traceparent` identifies, or a root span if
+        `traceparent` is empty.
+        """
         parent = read_traceparent(traceparent)
         context = None if parent is None else set_span_in_context(_elsewhere(parent))
         made = self._tracer.start_span(name, context, SpanKind.SERVER)
         return RecordedSpan(self._tracer, made)
 
     def close(self) -> None:
-        """Export recorded spans. Blocks for at most `close_within_s`."""
-        # The SDK waits longer and has no timeout setting. A stopped exporter fails at once.
+        """Export all recorded spans. Blocks for up to `close_within_s` seconds."""
+        # The SDK waits longer and has no setting for the timeout. An exporter that has been stopped
+        # fails immediately.
         stopping = threading.Timer(self._close_within_s, self._exporter.shutdown)
         stopping.daemon = True
         stopping.start()
@@ -114,7 +118,7 @@ class RecordedSpan(TraceSpan):
 
 
 def _elsewhere(parent: TraceContext) -> Span:
-    """Return the span of another process, identified by its context."""
+    """Return the span of another process that the context identifies."""
     flags = TraceFlags(TraceFlags.SAMPLED)
     return NonRecordingSpan(
         SpanContext(parent.trace_id, parent.span_id, is_remote=True, trace_flags=flags)

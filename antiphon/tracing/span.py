@@ -1,4 +1,4 @@
-"""The span interface used by traced code, and the span that records nothing."""
+"""The interface of spans that traced code uses, and the span that records nothing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from types import TracebackType
 
 Attribute = str | int | float | bool
 
-# W3C traceparent: version, trace id, span id and flags. Later versions may append fields.
+# A W3C traceparent consists of a version, a trace ID, a span ID and flags. Later versions may
+# append fields.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A span's identity, as transmitted in a `traceparent`."""
+    """The identity of a span, as it is transmitted in a `traceparent`."""
 
     trace_id: int
     span_id: int
@@ -27,8 +28,10 @@ class TraceContext:
 
 
 def read_traceparent(text: str) -> TraceContext | None:
-    """Parse a `traceparent`. An invalid one yields None and starts a new trace, as W3C requires."""
-    # Bounded: a later version may be longer.
+    """Parse a `traceparent`. Returns None if it is invalid, which starts a new trace, as W3C
+    requires.
+    """
+    # The length is limited, because a later version of the format may be longer.
     found = _TRACEPARENT.fullmatch(text[:256])
     if found is None or (text.startswith("00") and found[4]):
         return None
@@ -39,11 +42,12 @@ def read_traceparent(text: str) -> TraceContext | None:
 
 
 class TraceSpan:
-    """A timed part of a request. This base class records nothing, for requests that are not
-    sampled.
+    """A timed part of a request. This base class records nothing. It is used for requests that are
+    not sampled.
 
-    `traceparent` is for child spans in other processes, empty if there must be none. Times are
-    nanoseconds of `time.time_ns`; None means now.
+    `traceparent` is passed to other processes, which use it for child spans. It is empty if there
+    must be none. Times are in nanoseconds, as returned by `time.time_ns`. None stands for the
+    current time.
     """
 
     traceparent: str = ""
@@ -53,10 +57,10 @@ class TraceSpan:
         return self
 
     def set(self, **attributes: Attribute) -> None:
-        """Set attributes."""
+        """Set attributes of the span."""
 
     def end(self, error: BaseException | None = None, at_ns: int | None = None) -> None:
-        """End the span, perhaps with an error. Only the first call has an effect."""
+        """End the span, optionally with an error. Only the first call has an effect."""
 
     def __enter__(self) -> TraceSpan:
         return self
@@ -71,13 +75,17 @@ class TraceSpan:
 
 
 NO_SPAN = TraceSpan()
-"""The span of requests that are not sampled."""
+"""The span that is used for requests that are not sampled."""
 
 current_span: ContextVar[TraceSpan] = ContextVar("current_span", default=NO_SPAN)
-"""The span of the request that this task serves."""
+"""The span of the request that the current task serves."""
 
 enclosing_span: ContextVar[TraceSpan | None] = ContextVar("enclosing_span", default=None)
-"""Parent of this task's next request. None starts a new trace, subject to sampling."""
+"""The parent of the next request of the current task. If it is None, a new trace starts, subject to
+sampling.
+"""
 
 given_traceparent: ContextVar[str] = ContextVar("given_traceparent", default="")
-"""The traceparent of this task's client; a conversation's is given when it begins."""
+"""The traceparent that the client of the current task sent. For a conversation, it is sent when the
+conversation begins.
+"""

@@ -1,4 +1,4 @@
-"""Starts traces. Without an endpoint nothing is recorded or imported."""
+"""Starts traces. If no endpoint is configured, nothing is recorded and nothing is imported."""
 
 from __future__ import annotations
 
@@ -13,23 +13,29 @@ class Tracing:
     """Starts the first span of a request in this process. This base class records nothing."""
 
     def request(self, name: str, traceparent: str = "") -> TraceSpan:
-        """Return a request's span, a child of the client's if there is one; `NO_SPAN` if not
-        sampled."""
+        """Return the span of a request, or `NO_SPAN` if the request is not sampled.
+
+        It is a child of the client's span if there is one.
+        """
         return NO_SPAN
 
     def part(self, name: str, traceparent: str) -> TraceSpan:
-        """Return a span in another process's trace; `NO_SPAN` if that is not sampled."""
+        """Return a span that belongs to the trace of another process, or `NO_SPAN` if that trace is
+        not sampled.
+        """
         return NO_SPAN
 
     def close(self) -> None:
-        """Export recorded spans. Blocks for a few seconds at most."""
+        """Export all recorded spans. Blocks for a few seconds at most."""
 
 
 class SampledTracing(Tracing):
-    """Samples requests at random, so that a request that is not sampled costs one random number.
+    """Samples requests at random. A request that is not sampled costs only the generation of a
+    random number.
 
-    With `trace_clients`, a client's traceparent decides if there is one. `begin` starts a span of a
-    name below a traceparent, or a root span; `finish` exports all spans.
+    If `trace_clients` is true and the client sent a traceparent, the traceparent decides instead.
+    `begin` starts a span with the given name. The span is a child of a traceparent or a root span.
+    `finish` exports all spans.
     """
 
     def __init__(
@@ -71,7 +77,8 @@ class SampledTracing(Tracing):
 def open_tracing(
     endpoint: str, service: str, *, field: str, ratio: float = 0.0, trace_clients: bool = False
 ) -> Tracing:
-    """Return tracing to the collector at `endpoint`; none if empty.
+    """Return tracing that exports to the collector at `endpoint`. If `endpoint` is empty, nothing
+    is traced.
 
     Raises `InvalidArgument` if OpenTelemetry is not installed.
     """

@@ -1,1 +1,3 @@
-"""Transport between stage processes: links, payload transports, TLS and listening."""
+"""Transport between stage processes. It comprises links, payload transports, TLS and listening
+sockets.
+"""

@@ -1,7 +1,8 @@
-"""Receive buffers that are reused after their last view is gone.
+"""Receive buffers that are reused once their last view no longer exists.
 
-The page faults of a fresh buffer of many MiB cost about 0.5 ms per MiB, more than the copy into it.
-The most recently freed buffer is reused first. The memory kept is bounded.
+The page faults of a new buffer of many MiB cost about 0.5 ms per MiB, which is more than the copy
+into the buffer. The buffer that was freed last is reused first. The amount of memory that is kept
+is limited.
 """
 
 from __future__ import annotations
@@ -20,23 +21,28 @@ _GRAIN = 1 << 20
 
 
 class BufferPool:
-    """A pool of buffers aligned for blobs. Thread-safe."""
+    """A pool of buffers that are aligned for blobs. It is thread-safe."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._free: deque[npt.NDArray[Any]] = deque()
 
     def take(self, size: int) -> memoryview:
-        """Return a writable buffer of `size` bytes. It returns to the pool with its last view."""
+        """Return a writable buffer of `size` bytes. It returns to the pool when its last view is
+        deleted.
+        """
         room = self._suitable(size)
         start = -room.ctypes.data % ALIGNMENT
-        # A separate view, which is collected with the last view of the buffer.
+        # This is a separate view, which is garbage collected together with the last view of the
+        # buffer.
         owner = room[start : start + size]
         weakref.finalize(owner, self._give_back, room).atexit = False
         return owner.data
 
     def _suitable(self, size: int) -> npt.NDArray[Any]:
-        """Return a kept buffer of one to two times the size needed, or a new one."""
+        """Return a free buffer that is between one and two times as large as required, or a new
+        one.
+        """
         wanted = -(-(size + ALIGNMENT) // _GRAIN) * _GRAIN
         for _ in range(len(self._free)):
             try:

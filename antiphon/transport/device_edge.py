@@ -1,17 +1,18 @@
-"""Asynchronous copies between device and host payloads.
+"""Asynchronous copies between the device and payloads in host memory.
 
-Outputs are copied to pinned memory on a separate stream. The engine's thread continues at once. Its
-arrays may be read after the function that `ToHost.seal` returned has returned; the thread that
-sends them waits for that, not the engine. Inputs are copied through pinned memory as well. The
-engine's stream waits for them, and no thread does.
+Outputs are copied to pinned memory on a separate stream, and the engine's thread continues
+immediately. The arrays must not be read before the function that `ToHost.seal` returned has
+completed. The thread that sends the arrays calls this function, so the engine does not wait. Inputs
+are copied through pinned memory as well. The engine's stream waits for these copies, but no thread
+does.
 
-A batch is one copy, and each session gets a slice of the same array. Its staging slot is free again
-when the last slice is gone, which is when the last chunk with one has been sent. Without a free
-slot, torch copies synchronously and the engine waits. That is how a slow reader slows the engine,
-and it cannot deadlock.
+A batch is copied at once, and each session receives a slice of the same array. The staging slot
+becomes free when the last slice is deleted, which is after the last chunk that contains one has
+been sent. If no slot is free, torch copies synchronously and the engine waits. In this way, a slow
+reader slows down the engine without the risk of a deadlock.
 
-On a device without streams, the same code completes each copy before it returns. When a direction
-is off, as it is by default on CPUs, nothing is copied unnecessarily.
+On a device without streams, the same code completes each copy before it returns. If a direction is
+disabled, which is the default on CPUs, nothing is copied unnecessarily.
 """
 
 from __future__ import annotations
@@ -30,45 +31,47 @@ from antiphon.errors import InvalidArgument
 from antiphon.transport.slot_allocator import SlotAllocator
 from antiphon.values.chunk import Tensor as Array
 
-# torch has no type annotations for these.
+# torch provides no type annotations for this module.
 _cuda: Any = torch.cuda
 
 UNIT_BYTES = 64 << 10
 
 Wait = Callable[[], None]
-"""Blocks until copies are complete, without holding the GIL."""
+"""Blocks until the copies are complete. It does not hold the GIL."""
 
 
 class Mark(Protocol):
-    """A point in a stream's work, such as a `torch.cuda.Event`."""
+    """A point in the work of a stream, such as a `torch.cuda.Event`."""
 
     def query(self) -> bool:
-        """Return whether the point has been reached."""
+        """Return whether the stream has reached this point."""
         ...
 
     def synchronize(self) -> None:
-        """Block until the point is reached."""
+        """Block until the stream has reached this point."""
         ...
 
 
 class Copies(Protocol):
-    """Ordered copies between host and device, concurrent with the engine's work."""
+    """Ordered copies between host and device that run concurrently with the engine's work."""
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Start a copy that follows the device work submitted so far."""
+        """Start a copy that runs after all device work that has been submitted so far."""
         ...
 
     def mark(self) -> Mark:
-        """Return a mark after the copies started so far."""
+        """Return a mark that is reached when all copies that have been started so far are
+        complete.
+        """
         ...
 
     def precede(self, mark: Mark) -> None:
-        """Order device work submitted from now on after the mark."""
+        """Make all device work that is submitted from now on wait for the mark."""
         ...
 
 
 class _Done:
-    """A mark that has been reached."""
+    """A mark that has already been reached."""
 
     def query(self) -> bool:
         return True
@@ -78,29 +81,31 @@ class _Done:
 
 
 class NoStream:
-    """A device whose copies are complete when they return."""
+    """A device on which copies are complete when the call returns."""
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy synchronously."""
+        """Copy the data synchronously."""
         target.copy_(source)
 
     def mark(self) -> Mark:
-        """Return a reached mark."""
+        """Return a mark that has already been reached."""
         return _Done()
 
     def precede(self, mark: Mark) -> None:
-        """Do nothing: copies are complete."""
+        """Do nothing, because all copies are complete."""
 
 
 class CudaStream:
-    """A CUDA stream for copies."""
+    """A CUDA stream that is used for copies."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: torch.cuda.Stream = _cuda.Stream(device)
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Start a copy. The tensors' device memory is not reused before it is complete."""
+        """Start a copy. The device memory of the tensors is not reused before the copy is
+        complete.
+        """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
@@ -116,38 +121,39 @@ class CudaStream:
         return event
 
     def precede(self, mark: Mark) -> None:
-        """Let the engine's stream wait for the mark."""
+        """Make the engine's stream wait for the mark."""
         assert isinstance(mark, torch.cuda.Event)
         torch.cuda.current_stream(self._device).wait_event(mark)
 
 
 def copies_on(device: torch.device) -> Copies:
-    """Return the copies of a device."""
+    """Return the implementation of `Copies` for a device."""
     return CudaStream(device) if device.type == "cuda" else NoStream()
 
 
 class Staging:
-    """Host memory for copies in progress; pinned if there is a GPU.
+    """Host memory for copies that are in progress. It is pinned if there is a GPU.
 
-    Slots are taken on one thread and returned on any.
+    Slots are taken on a single thread and may be returned on any thread.
     """
 
     def __init__(self, capacity: int, *, pinned: bool) -> None:
         self._slots = SlotAllocator(capacity, UNIT_BYTES)
         self._memory = torch.empty(capacity, dtype=torch.uint8, pin_memory=pinned)
-        # A view may be collected during `take`, so returned slots are queued.
+        # A view may be garbage collected during `take`, so the slots that are returned are queued.
         self._returned: deque[int] = deque()
 
     @property
     def used(self) -> int:
-        """Number of slots in use."""
+        """The number of slots that are in use."""
         self._collect()
         return self._slots.taken
 
     def take(self, size: int) -> tuple[torch.Tensor, memoryview] | None:
-        """Return a slot of `size` bytes as a tensor and a view; None if none is free.
+        """Return a slot of `size` bytes as a tensor and a view, or None if no slot is free.
 
-        The slot is free again when the view and everything that views it are gone.
+        The slot becomes free again when the view and everything that refers to it have been
+        deleted.
         """
         self._collect()
         offset = self._slots.take(size)
@@ -164,10 +170,10 @@ class Staging:
 
 
 class ToHost:
-    """Copies an engine's outputs to the host. For the engine's thread.
+    """Copies the outputs of an engine to the host. It is used on the engine's thread.
 
-    Without `staging` copies are synchronous. `waited` counts copies for which the engine had to
-    wait.
+    Without `staging`, copies are synchronous. `waited` counts the copies for which the engine had
+    to wait.
     """
 
     def __init__(self, copies: Copies, staging: Staging | None) -> None:
@@ -178,19 +184,22 @@ class ToHost:
 
     @classmethod
     def of(cls, config: StageConfig) -> ToHost:
-        """Return the copies that a stage's configuration selects; synchronous on a CPU."""
+        """Return the copies that the configuration of a stage selects. On a CPU, they are
+        synchronous.
+        """
         device = torch.device(config.device)
         return cls(copies_on(device), _staging(config, on=config.async_to_host))
 
     @classmethod
     def direct(cls) -> ToHost:
-        """Return synchronous copies."""
+        """Return copies that are synchronous."""
         return cls(NoStream(), None)
 
     def copy(self, tensor: torch.Tensor) -> Array:
-        """Return an array of the tensor's dtype and shape, to be filled; slices of it are views.
+        """Return an array with the dtype and the shape of the tensor, which is filled later. Slices
+        of it are views.
 
-        Its values are valid after the function that the next `seal` returns has returned.
+        Its values are valid once the function that the next call of `seal` returns has completed.
         """
         size = tensor.numel() * tensor.element_size()
         if self._staging is None or not size:
@@ -204,23 +213,26 @@ class ToHost:
         return np.frombuffer(view, _numpy_dtype(tensor.dtype)).reshape(tensor.shape)
 
     def mark(self) -> Mark | None:
-        """Return a mark after the copies since the last call; None if all were synchronous."""
+        """Return a mark after all copies since the previous call, or None if all of them were
+        synchronous.
+        """
         if not self._begun:
             return None
         self._begun = False
         return self._copies.mark()
 
     def seal(self) -> Wait | None:
-        """Return a function that waits for the copies since the last call; None if they are
-        complete."""
+        """Return a function that waits for all copies since the previous call, or None if they are
+        complete.
+        """
         mark = self.mark()
         return None if mark is None or mark.query() else mark.synchronize
 
 
 class ToDevice:
-    """Copies an engine's inputs to the device. For the engine's thread.
+    """Copies the inputs of an engine to the device. It is used on the engine's thread.
 
-    Without `staging` copies are synchronous.
+    Without `staging`, copies are synchronous.
     """
 
     def __init__(self, device: torch.device, copies: Copies, staging: Staging | None) -> None:
@@ -232,19 +244,22 @@ class ToDevice:
 
     @classmethod
     def of(cls, config: StageConfig) -> ToDevice:
-        """Return the copies that a stage's configuration selects; synchronous on a CPU."""
+        """Return the copies that the configuration of a stage selects. On a CPU, they are
+        synchronous.
+        """
         device = torch.device(config.device)
         return cls(device, copies_on(device), _staging(config, on=config.async_to_device))
 
     @classmethod
     def direct(cls, device: torch.device) -> ToDevice:
-        """Return synchronous copies."""
+        """Return copies that are synchronous."""
         return cls(device, NoStream(), None)
 
     def copy(self, array: Array) -> torch.Tensor:
-        """Return the array's values on the device, for device work submitted from now on.
+        """Return the values of the array on the device. They are available to all device work that
+        is submitted from now on.
 
-        With asynchronous copies, the array may be released at once.
+        If copies are asynchronous, the array may be released immediately.
         """
         source = host_tensor(array)
         if self._staging is None or not array.nbytes:
@@ -270,11 +285,11 @@ def on_device(
     device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return a few values on the device, for work submitted from now on; on a CPU, arrays as they
-    are.
+    """Return a small number of values on the device, for work that is submitted from now on. On a
+    CPU, an array is returned without being copied.
 
-    The copy to a GPU uses pinned memory. From pageable memory, the caller would wait until all
-    earlier device work is done.
+    The copy to a GPU uses pinned memory. With pageable memory, the caller would wait until all
+    previous device work is complete.
     """
     host = torch.as_tensor(values, dtype=dtype)
     if device.type == "cuda":
@@ -283,7 +298,7 @@ def on_device(
 
 
 def together_on_device(arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
-    """Copy several arrays of 64-bit numbers to the device in one copy; see `on_device`."""
+    """Copy several arrays of 64-bit numbers to the device in a single copy. See `on_device`."""
     if device.type == "cpu":
         return [torch.from_numpy(each) for each in arrays]
     flat = [np.ascontiguousarray(each).reshape(-1).view(np.int64) for each in arrays]
@@ -296,7 +311,9 @@ def together_on_device(arrays: Sequence[Array], device: torch.device) -> list[to
 
 
 def host_array(tensor: torch.Tensor) -> Array:
-    """Return the tensor's values on the host in its own dtype, as numpy lacks bfloat16."""
+    """Return the values of the tensor on the host in its original dtype, including bfloat16, which
+    numpy does not support.
+    """
     host = tensor.detach().cpu().contiguous()
     if host.dtype == torch.bfloat16:
         return host.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
@@ -304,7 +321,9 @@ def host_array(tensor: torch.Tensor) -> Array:
 
 
 def host_tensor(array: Array) -> torch.Tensor:
-    """Return the array as a tensor. torch does not support numpy's bfloat16."""
+    """Return the array as a tensor, even if its dtype is bfloat16, which torch does not accept from
+    numpy.
+    """
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -316,7 +335,9 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def _staging(config: StageConfig, *, on: bool) -> Staging | None:
-    """Return pinned memory for one direction, None if it is off. Raises `InvalidArgument`."""
+    """Return the pinned memory for one direction, or None if that direction is disabled. Raises
+    `InvalidArgument` if the setting is invalid.
+    """
     if config.staging_bytes & (config.staging_bytes - 1):
         raise InvalidArgument(
             f"staging_bytes: {config.staging_bytes} is not a power of two", field="staging_bytes"

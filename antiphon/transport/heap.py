@@ -1,17 +1,20 @@
-"""Process-wide memory settings.
+"""Memory settings for the whole process.
 
-Freed memory is kept. By default, glibc maps every block above a threshold separately and unmaps it
-when freed. Each payload of some MiB that passes through gRPC would then cause page faults several
-times over, at about 0.5 ms per MiB, more than all copies together.
+Memory that has been freed is kept in the process. By default, glibc maps every block above a
+threshold separately and unmaps it when it is freed. Each payload of several MiB that passes through
+gRPC would then cause page faults several times. They would cost about 0.5 ms per MiB, which is more
+than all copies together.
 
-All threads share one arena. By default each thread has its own, so memory freed by one thread
-cannot be reused by another. A stage warmed up on the loading thread would fault its memory again on
-the engine's thread, and hold it twice. A thread's arena consists of 64 MiB pieces, which are
-unmapped whatever the thresholds: a decoder took 25,000 page faults for every load of 16 sessions.
+All threads share a single arena. By default, each thread has its own arena, so memory that one
+thread has freed cannot be used by another thread. A stage is warmed up on the thread that loads it.
+Without a shared arena, the engine's thread would cause the same page faults again and the process
+would hold the memory twice. In addition, the arena of a thread consists of pieces of 64 MiB, which
+are unmapped regardless of the thresholds. In a measurement, a decoder caused 25,000 page faults for
+every load of 16 sessions.
 
-Objects that exist after startup are exempt from garbage collection. A full collection stops
-everything: 30 to 40 ms for the modules of a gateway, 160 ms for a stage's, longer than a frame of
-speech.
+Objects that exist after startup are exempt from garbage collection. A full collection stops the
+whole process. It takes 30 to 40 ms for the modules of a gateway and 160 ms for the modules of a
+stage, which is longer than a frame of speech.
 """
 
 from __future__ import annotations
@@ -19,19 +22,21 @@ from __future__ import annotations
 import ctypes
 import gc
 
-# From malloc.h.
+# These constants are defined in malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-# Largest block allocated from the heap, and memory that may stay free at its top.
+# The size of the largest block that is allocated from the heap, and the amount of memory that may
+# remain free at its top.
 LARGEST_BYTES = 64 << 20
 KEPT_BYTES = 256 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Keep freed memory in the process. Return False if malloc is not glibc's.
+    """Keep memory that has been freed in the process. Returns False if malloc is not the one of
+    glibc.
 
-    Permanent and process-wide. Call it before threads are started.
+    This affects the whole process and cannot be undone. Call it before threads are started.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -46,9 +51,10 @@ def keep_freed_memory() -> bool:
 
 
 def leave_out_startup() -> None:
-    """Exempt all current objects from garbage collection. Call it when everything is loaded.
+    """Exempt all current objects from garbage collection. Call this when everything has been
+    loaded.
 
-    Reference cycles among current objects are never freed.
+    Reference cycles among these objects are never freed.
     """
     gc.collect()
     gc.freeze()

@@ -1,8 +1,9 @@
-"""Prometheus series of a stage's links to its consumers.
+"""Prometheus metrics of a stage's links to its consumers.
 
-Only the sending stage exports link metrics, so sums over all stages count a link once. Each peer
-has its own series by name, up to `MAX_PEERS`; further peers share the name `OTHERS`. A link's
-counts start at zero, so its series restart when a lost link is replaced.
+Only the sending stage exports link metrics, so that a sum over all stages counts each link once.
+Each peer has its own series, which is labelled with its name. If there are more than `MAX_PEERS`
+peers, all further ones share the name `OTHERS`. The counts of a link start at zero, so its series
+restart when a lost link is replaced.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ MAX_PEERS = 64
 OTHERS = "other"
 
 _LINK = ("stage", "peer_role", "peer")
-# Name, help and optional last label of each series, by the count's name up to its dot. The part
-# after the dot is the label's value.
+# The name, the help text and the optional last label of each series. The key is the name of the
+# count up to its dot. The part after the dot is the value of the label.
 _COUNTED = {
     "messages": ("messages", "Messages sent on the link's stream"),
     "message_bytes": ("message_bytes", "Bytes of these messages"),
@@ -41,9 +42,9 @@ Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 
 class LinkMetrics:
-    """The series of the links of `stage`. `links` returns their states at each scrape.
+    """The metrics of all links of `stage`. `links` returns the states of the links at each scrape.
 
-    Counts of links that share the name `OTHERS` are kept after such a link is lost.
+    If links share the name `OTHERS`, the counts of such a link are kept after it is lost.
     """
 
     def __init__(self, stage: str, links: Callable[[], Iterable[LinkState]]) -> None:
@@ -79,8 +80,9 @@ class LinkMetrics:
             yield _filled(family, sums[name])
 
     def _labelled(self) -> list[tuple[Labels, LinkState]]:
-        """Return the links with their labels. A peer keeps its name, or `OTHERS`, while it is
-        linked."""
+        """Return the links with their labels. A peer keeps its own name, or `OTHERS`, as long as it
+        is linked.
+        """
         links = list(self._links())
         for number in self._others.keys() - {id(link) for link in links}:
             gone = self._others.pop(number)
@@ -104,19 +106,19 @@ class LinkMetrics:
 
 
 def _name(link: LinkState) -> str:
-    """Return the peer's name, or its address until the name is known."""
+    """Return the name of the peer, or its address until the name is known."""
     return link.peer_name or link.peer_address
 
 
 @cache
 def _split(counted: str) -> tuple[str, Labels]:
-    """Split a count's name at its dot."""
+    """Split the name of a count at its dot."""
     name, dot, rest = counted.partition(".")
     return name, (rest,) if dot else ()
 
 
 def _refusal(words: str) -> tuple[str, str]:
-    """Split a refusal "transport: reason"."""
+    """Split a refusal of the form "transport: reason"."""
     transport, _, reason = words.partition(": ")
     return transport, reason
 

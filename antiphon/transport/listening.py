@@ -1,7 +1,7 @@
-"""Listening addresses of a process, for IPv4 and IPv6.
+"""The addresses on which a process listens, for IPv4 and IPv6.
 
-`localhost` means both loopback addresses, `[::]` all addresses of both families. A family that the
-host lacks is omitted.
+`localhost` stands for both loopback addresses, and `[::]` for all addresses of both families. If
+the host does not support a family, that family is left out.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from antiphon.errors import Unavailable
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-# Attempts to find a port that is free in both families.
+# The number of attempts to find a port that is free in both families.
 _DRAWS = 16
 
 
 def listen_hosts(host: str) -> tuple[str, ...]:
-    """Return the addresses that a configured host means, IPv4 first."""
+    """Return the addresses that a configured host stands for, with IPv4 first."""
     if host == LOCALHOST:
         found = tuple(each for each in ("127.0.0.1", "::1") if _can_bind(each))
         return found or (LOCALHOST,)
@@ -36,9 +36,10 @@ def listen_hosts(host: str) -> tuple[str, ...]:
 
 
 def reached_here(address: str) -> str:
-    """Return the "host:port" at which processes on this host reach `address`.
+    """Return the "host:port" at which processes on this host can reach `address`.
 
-    It contains no host name, since a name may resolve to a family that this host lacks.
+    The result contains no host name, because a name may resolve to a family that this host does not
+    support.
     """
     host, _, port = address.rpartition(":")
     if host.strip("[]") not in (LOCALHOST, *ALL_ADDRESSES):
@@ -47,9 +48,9 @@ def reached_here(address: str) -> str:
 
 
 def listen_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return listening TCP sockets on the same port, one for each of `listen_hosts`.
+    """Return listening TCP sockets that use the same port, one for each address of `listen_hosts`.
 
-    Port 0 selects any free port. Raises `OSError` if an address is in use.
+    If the port is 0, any free port is used. Raises `OSError` if an address is in use.
     """
     for draw in range(_DRAWS):
         with ExitStack() as opened:
@@ -77,7 +78,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _can_bind(host: str) -> bool:
-    """Return whether this host has the address."""
+    """Return whether this host has the given address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -94,11 +95,12 @@ def listen_at(
     field: str,
     credentials: Callable[[], grpc.ServerCredentials] | None = None,
 ) -> str:
-    """Let a server listen on the "host:port" of the setting `field`; return its first address.
+    """Make a server listen on the "host:port" of the setting `field`. Returns its first address.
 
-    Port 0 selects any free port. `credentials` enables TLS. It is called for each address, because
-    gRPC fetches the first certificate of reloadable credentials only once. Raises `InvalidArgument`
-    for an invalid address, `Unavailable` if it cannot be bound.
+    If the port is 0, any free port is used. Setting `credentials` enables TLS. It is called once
+    for each address, because gRPC fetches the first certificate of reloadable credentials only
+    once. Raises `InvalidArgument` if the address is invalid, and `Unavailable` if the server cannot
+    bind to it.
     """
     host, port = host_and_port(address, field=field)
     hosts = listen_hosts(host)
@@ -126,7 +128,9 @@ def listen_at(
 
 
 def _free_port(host: str) -> int:
-    """Return a port that is free on all of `listen_hosts`. Raises `OSError` if there is none."""
+    """Return a port that is free on all addresses of `listen_hosts`. Raises `OSError` if there is
+    none.
+    """
     sockets = listen_sockets(host, 0)
     port: int = sockets[0].getsockname()[1]
     for each in sockets:
@@ -136,7 +140,8 @@ def _free_port(host: str) -> int:
 
 async def wait_closed(server: grpc.aio.Server) -> None:
     """Wait until a server has stopped or failed."""
-    # Shielded, because cancelling gRPC's own wait makes the server lose its stop.
+    # The wait is shielded. If gRPC's own wait were cancelled, the server would not notice that it
+    # is stopped.
     ending = asyncio.ensure_future(server.wait_for_termination())
     try:
         await asyncio.shield(ending)

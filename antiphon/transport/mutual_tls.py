@@ -1,9 +1,9 @@
 """Mutual TLS between the services of a deployment.
 
-Every service has a certificate of the deployment's CA with its role's name, such as
-`gateway.antiphon`. A client verifies that the name is that of the stage it connects to. A server
-verifies that the caller's name is authorized. Files are reloaded when they change: each handshake
-of a server and each new channel uses the current content.
+Every service has a certificate of the deployment's CA that contains the name of its role, such as
+`gateway.antiphon`. A client verifies that the name in the server's certificate is that of the
+intended stage. A server verifies that the name of the caller is authorized. Files are reloaded when
+they change. Each handshake of a server and each new channel uses the current content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon.errors import InvalidArgument, Unauthenticated
 from antiphon.transport.renewed_files import RenewedFiles, renewed_credentials
 
 GATEWAY = "gateway"
-"""The gateway's role among the services."""
+"""The role of the gateway among the services."""
 NAMES_KEY = "x509_subject_alternative_name"
 FIELD = "mutual_tls"
 
@@ -42,7 +42,7 @@ class _ServiceIdentity:
 
 
 class ServiceTls:
-    """The TLS identity of one role. Raises `InvalidArgument` for files that do not match."""
+    """The TLS identity of a role. Raises `InvalidArgument` if the files do not match."""
 
     def __init__(self, config: MutualTlsConfig, role: str) -> None:
         self._config = config
@@ -53,13 +53,15 @@ class ServiceTls:
         self._files = RenewedFiles(paths, lambda: _read_identity(*paths))
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return server credentials that require a client certificate of the CA."""
+        """Return server credentials that require a client certificate issued by the CA."""
         return renewed_credentials(
             self._files, lambda holds: holds.configuration(), callers_show_one=True
         )
 
     def channel(self, address: str, role: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """Open a channel to the service of a role. A server with another name is rejected."""
+        """Open a channel to the service of a role. The connection fails if the server has a
+        different name.
+        """
         holds = self._files.now()
         credentials = grpc.ssl_channel_credentials(holds.authority, holds.key, holds.certificate)
         named = (*options, ("grpc.ssl_target_name_override", self.name_of(role)))
@@ -70,9 +72,9 @@ class ServiceTls:
         return self._config.name.format(role=role)
 
     def check(self, context: Any, roles: Collection[str]) -> None:
-        """Raise `Unauthenticated` unless the caller's certificate names one of the roles.
+        """Raise `Unauthenticated` if the certificate of the caller does not name one of the roles.
 
-        Where the gateway is authorized, operators are too.
+        If the gateway is authorized, operators are authorized as well.
         """
         names = {each.decode() for each in context.auth_context().get(NAMES_KEY, ())}
         allowed = {self.name_of(role) for role in roles}
@@ -86,15 +88,16 @@ class ServiceTls:
 
 
 def service_tls(config: MutualTlsConfig | None, role: str) -> ServiceTls | None:
-    """Return the identity of a role; None if the deployment has no TLS. Raises as `ServiceTls`
-    does."""
+    """Return the identity of a role, or None if the deployment does not use TLS. Raises the same
+    errors as `ServiceTls`.
+    """
     return None if config is None else ServiceTls(config, role)
 
 
 def open_channel(
     tls: ServiceTls | None, address: str, role: str, options: ChannelOptions
 ) -> grpc.aio.Channel:
-    """Open a channel to the service of a role, with mutual TLS if configured."""
+    """Open a channel to the service of a role. The channel uses mutual TLS if it is configured."""
     if tls is None:
         return grpc.aio.insecure_channel(address, options)
     return tls.channel(address, role, options)

@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class RenewedFiles(Generic[Held]):
-    """The result of `read`, reloaded when a file changes. Thread-safe.
+    """The result of `read`, which is called again when a file changes. This class is thread-safe.
 
-    Files that do not match, as between two writes, or cannot be read leave the result unchanged;
-    the next call tries again. The constructor raises the error of `read`, which is
-    `InvalidArgument`.
+    If the files do not match, for example because only one of them has been written, or if they
+    cannot be read, the previous result is kept and the next call tries again. The constructor
+    raises the error of `read`, which is `InvalidArgument`.
     """
 
     def __init__(self, paths: Iterable[str], read: Callable[[], Held]) -> None:
@@ -35,7 +35,7 @@ class RenewedFiles(Generic[Held]):
         self.holds = read()
 
     def now(self) -> Held:
-        """Return the current result, reloaded if a file has changed."""
+        """Return the current result. It is reloaded if a file has changed."""
         with self._reading:
             if (stamps := self._stamps_now()) != self._stamps:
                 try:
@@ -50,8 +50,9 @@ class RenewedFiles(Generic[Held]):
             return self.holds
 
     def renewals(self) -> Callable[[], Held | None]:
-        """Return a function that returns the result if it changed since the last call, else
-        None."""
+        """Return a function that returns the result if it has changed since the previous call, or
+        None otherwise.
+        """
         last = self.holds
 
         def renewed() -> Held | None:
@@ -71,9 +72,10 @@ def renewed_credentials(
     *,
     callers_show_one: bool,
 ) -> grpc.ServerCredentials:
-    """Return credentials for one address of a server, from the files' content at each handshake.
+    """Return credentials for one address of a server. Each handshake uses the current content of
+    the files.
 
-    With `callers_show_one`, callers without a certificate of the CA are rejected.
+    If `callers_show_one` is true, callers without a certificate issued by the CA are rejected.
     """
     renewed = files.renewals()
 
@@ -83,16 +85,16 @@ def renewed_credentials(
 
     return grpc.dynamic_ssl_server_credentials(
         configuration_of(files.holds),
-        # The stub omits None, which means unchanged.
+        # The stub does not mention None, which means that nothing has changed.
         cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
         require_client_authentication=callers_show_one,
     )
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """Return a stamp that changes with the file; None if there is no file.
+    """Return a stamp that changes when the file changes, or None if there is no file.
 
-    Follows symbolic links, as mounted secrets are.
+    Symbolic links are followed, because mounted secrets are symbolic links.
     """
     try:
         found = os.stat(path)

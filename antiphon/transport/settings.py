@@ -15,18 +15,21 @@ from antiphon.deployment.schema import (
 from antiphon.errors import InvalidArgument
 
 ANSWER_WITHIN_S = 10.0
-"""Longer than a payload transfer may take, shorter than a session's stall timeout."""
+"""The default timeout in seconds. It is longer than a payload transfer may take, and shorter than a
+session's stall timeout.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """A process's settings for links.
+    """The settings for all links of a process.
 
-    `device` is the torch device, which selects NCCL or Gloo. `slab_bytes` is the shared memory for
-    payloads in flight on one link. `resume_window_s` is how long a broken link may take to resume;
-    0 disables resuming. `session_bytes` and `link_bytes` bound queued data; see `SendLog`. With
-    `mutual_tls` nothing leaves the host unencrypted. A connection is considered broken when the
-    consumer has something to confirm and is silent for `answer_within_s`.
+    `device` is the torch device, which determines whether NCCL or Gloo is used. `slab_bytes` is the
+    amount of shared memory for payloads in flight on one link. `resume_window_s` is the time within
+    which a broken link can be resumed. Set it to 0 to disable resuming. `session_bytes` and
+    `link_bytes` limit the amount of queued data, as described at `SendLog`. With `mutual_tls`, no
+    data leaves the host unencrypted. A connection is considered broken if the consumer has
+    something to confirm but sends nothing for `answer_within_s` seconds.
     """
 
     transport: TransportName
@@ -40,7 +43,7 @@ class LinkSettings:
 
     @classmethod
     def of(cls, config: StageConfig, *, mutual_tls: bool = False) -> LinkSettings:
-        """A stage's settings. Raises `InvalidArgument`."""
+        """Return the settings of a stage. Raises `InvalidArgument` if a setting is invalid."""
         if config.slab_bytes & (config.slab_bytes - 1):
             raise InvalidArgument(
                 f"slab_bytes: {config.slab_bytes} is not a power of two", field="slab_bytes"
@@ -58,9 +61,9 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """This process's identity in a hello.
+    """The identity of this process in a hello.
 
-    `address` is where it listens, if it does. `name` is its name for people.
+    `address` is the address on which it listens, if any. `name` is a human-readable name.
     """
 
     host_id: str
@@ -71,9 +74,10 @@ class LinkIdentity:
 
 
 class Peer(NamedTuple):
-    """A downstream process: its address, and its boot id if known.
+    """A downstream process, given by its address and, if known, its boot ID.
 
-    The boot id matters because addresses are reused by processes without the predecessor's state.
+    The boot ID is needed because an address can be reused by a process that does not have the state
+    of its predecessor.
     """
 
     address: str
@@ -82,12 +86,13 @@ class Peer(NamedTuple):
 
 @dataclass(slots=True)
 class LinkState:
-    """One end's state of a link, as `LinkState` in proto. A producer learns the peer's role and
-    name when the peer accepts the link.
+    """The state of a link at one end, as in the proto message `LinkState`.
 
-    `counts` has chunks and bytes by transport ("chunks.grpc", "bytes.grpc"), fallbacks by reason
-    ("fallback.slab_full"), "messages", "message_bytes" (written by the producer), "reconnected",
-    "resent" and "damaged" (corrupt messages received).
+    A producer learns the role and the name of its peer when the peer accepts the link. `counts`
+    contains the number of chunks and bytes by transport ("chunks.grpc", "bytes.grpc") and the
+    number of fallbacks by reason ("fallback.slab_full"). It also contains "messages" and
+    "message_bytes", which the producer has written, "reconnected", "resent", and "damaged", which
+    is the number of corrupt messages that were received.
     """
 
     outgoing: bool
@@ -100,15 +105,15 @@ class LinkState:
     counts: Counter[str] = field(default_factory=Counter)
 
     def count_message(self, size_bytes: int) -> None:
-        """Count a gRPC message written."""
+        """Count a gRPC message that was written."""
         self.counts["messages"] += 1
         self.counts["message_bytes"] += size_bytes
 
     def count_payload(self, transport: str, size_bytes: int) -> None:
-        """Count a chunk sent or received over a transport."""
+        """Count a chunk that was sent or received over a transport."""
         self.counts[f"chunks.{transport}"] += 1
         self.counts[f"bytes.{transport}"] += size_bytes
 
     def count_fallback(self, reason: str) -> None:
-        """Count a chunk that fell back to gRPC."""
+        """Count a chunk for which gRPC was used as a fallback."""
         self.counts[f"fallback.{reason}"] += 1

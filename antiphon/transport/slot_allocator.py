@@ -1,15 +1,18 @@
-"""A buddy allocator over offsets; pure.
+"""A buddy allocator for offsets. This module performs no I/O.
 
-Blocks are powers of two, which split and merge with their buddy. So a slab serves 20 KB and 40 MB
-alike and is whole again when all slots are returned. The most recently freed block is reused first,
-since its pages are populated and its lines are in the cache.
+The sizes of blocks are powers of two. A block can be split, and it is merged with its buddy when
+both are free. Therefore a slab can serve requests of 20 KB as well as 40 MB, and it forms a single
+block again after all slots have been returned. The block that was freed last is reused first,
+because its pages are populated and its lines are in the cache.
 """
 
 from __future__ import annotations
 
 
 class SlotAllocator:
-    """Allocates offsets within `capacity` bytes, a power of two times `smallest`."""
+    """Allocates offsets within `capacity` bytes. The capacity is `smallest` times a power
+    of two.
+    """
 
     def __init__(self, capacity: int, smallest: int) -> None:
         ratio = capacity // smallest
@@ -17,13 +20,13 @@ class SlotAllocator:
             raise ValueError(f"{capacity} is not a power of two times {smallest}")
         self._smallest = smallest
         self._top = ratio.bit_length() - 1
-        # Free offsets by order; a dict keeps the order in which they were freed.
+        # The free offsets by order. A dict preserves the sequence in which they were freed.
         self._free: list[dict[int, None]] = [{} for _ in range(self._top + 1)]
         self._free[self._top][0] = None
         self._taken: dict[int, int] = {}
 
     def take(self, size: int) -> int | None:
-        """Return the offset of a block of at least `size` bytes; None if none is free."""
+        """Return the offset of a block of at least `size` bytes, or None if no block is free."""
         wanted = max(0, (-(-size // self._smallest) - 1).bit_length())
         order = next((o for o in range(wanted, self._top + 1) if self._free[o]), None)
         if order is None:
@@ -36,7 +39,7 @@ class SlotAllocator:
         return offset
 
     def free(self, offset: int) -> None:
-        """Free a block. Raises `KeyError` if it is not taken."""
+        """Free a block. Raises `KeyError` if the block is not in use."""
         order = self._taken.pop(offset)
         while order < self._top:
             buddy = offset ^ (self._smallest << order)
@@ -49,5 +52,5 @@ class SlotAllocator:
 
     @property
     def taken(self) -> int:
-        """Number of blocks in use."""
+        """The number of blocks that are in use."""
         return len(self._taken)

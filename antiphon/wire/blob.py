@@ -1,13 +1,14 @@
-"""The tensor blob: one encoding of named tensors for every transport.
+"""The tensor blob, an encoding of named tensors that all transports use.
 
-Layout: magic (4 bytes) | header length (uint32, little endian) | msgpack header | padding | tensor
-0 | padding | tensor 1 | ... Every tensor starts at a multiple of 64 bytes from the blob's start, so
-that views are aligned if the blob is. In a small blob, which is sent inline and is not aligned, the
-multiple is 16.
+A blob consists of magic bytes (4 bytes), the length of the header (uint32, little endian), a
+msgpack header, and the tensors. There is padding before each tensor, so that it starts at a
+multiple of 64 bytes from the start of the blob. Views of the tensors are therefore aligned if the
+blob is. A small blob is sent inline and is not aligned, so its tensors start at multiples of 16
+bytes.
 
-The header is a list of (name, dtype, shape, offset) and a small map of strings. Data is little
-endian and C contiguous. Decoding copies nothing and validates everything: every length, offset and
-dtype is checked against the bytes present, and any fault raises `DataLoss`.
+The header contains a list of (name, dtype, shape, offset) and a small map of strings. The data is
+little endian and C contiguous. Decoding copies nothing and validates everything. Every length,
+offset and dtype is checked against the available bytes, and any inconsistency raises `DataLoss`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_BYTES = 4096
 
-# Most chunks of an edge have the same shapes, so small layouts are cached.
+# Small layouts are cached because most chunks of an edge have the same shapes.
 KEPT = 1024
 KEPT_TENSORS = 8
 KEPT_HEADER_BYTES = 512
@@ -55,7 +56,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One tensor in the header. `offset` counts from the blob's start."""
+    """A tensor in the header. `offset` is relative to the start of the blob."""
 
     name: str
     dtype: str
@@ -75,12 +76,12 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 
 _Signature = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
-"""Name, dtype and shape of each tensor, which determine a blob's layout."""
+"""The name, dtype and shape of each tensor. They determine the layout of a blob."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A blob without its tensors: its head and the padding before each tensor."""
+    """A blob without its tensors. It consists of the head and the padding before each tensor."""
 
     head: bytes
     paddings: tuple[bytes, ...]
@@ -89,7 +90,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A tensor described by a checked header. It ends at byte `end` of the blob."""
+    """A tensor that a validated header describes. It ends at byte `end` of the blob."""
 
     name: str
     dtype: np.dtype
@@ -99,10 +100,10 @@ class _Place:
 
 
 class Encoding:
-    """A blob whose layout is computed and whose bytes are not written yet.
+    """A blob whose layout has been computed but whose bytes have not been written yet.
 
-    Raises `ValueError` for a dtype or size that the format does not support: a fault of the caller,
-    not of the wire.
+    Raises `ValueError` if the format does not support a dtype or a size. This is an error of the
+    caller, not of the connection.
     """
 
     def __init__(self, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
@@ -120,7 +121,9 @@ class Encoding:
         self.size_bytes = self._layout.size_bytes
 
     def write_into(self, buffer: memoryview) -> None:
-        """Write the blob to the start of a writable buffer. Padding bytes are left unchanged."""
+        """Write the blob to the start of a writable buffer. The padding bytes are left
+        unchanged.
+        """
         target = np.frombuffer(buffer, np.uint8)
         head = self._layout.head
         target[: len(head)] = np.frombuffer(head, np.uint8)
@@ -130,7 +133,7 @@ class Encoding:
             target[start:end] = _bytes_of(array)
 
     def to_bytes(self) -> bytes:
-        """Return the blob."""
+        """Return the blob as bytes."""
         if self.size_bytes > SMALL_BYTES:
             return b"".join(self._pieces())
         pieces = [self._layout.head]
@@ -139,7 +142,9 @@ class Encoding:
         return b"".join(pieces)
 
     def frames(self, frame_bytes: int) -> Iterator[list[memoryview]]:
-        """Yield the blob in pieces of `frame_bytes` without copying. The last may be shorter."""
+        """Yield the blob in pieces of `frame_bytes` bytes without copying it. The last piece may be
+        shorter.
+        """
         frame: list[memoryview] = []
         room = frame_bytes
         for piece in self._pieces():
@@ -160,12 +165,16 @@ class Encoding:
 
 
 def encode(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return the blob of these tensors; b"" if there are none. Raises `ValueError`."""
+    """Return the blob for these tensors, or b"" if there are none. Raises `ValueError` if the
+    format does not support a tensor.
+    """
     return Encoding(tensors, metadata).to_bytes() if tensors or metadata else b""
 
 
 def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
-    """Return read-only views of a blob's tensors, without copying. Raises `DataLoss`."""
+    """Return read-only views of the tensors in a blob, without copying them. Raises `DataLoss` if
+    the blob is malformed.
+    """
     size = len(blob)
     if not size:
         return {}
@@ -173,8 +182,8 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
     header = _header_bytes(view)
     places = (_kept_places if len(header) <= KEPT_HEADER_BYTES else _places)(header)
     tensors: dict[str, Tensor] = {}
-    # A tensor keeps the whole blob alive but counts only its own bytes, so unclaimed bytes are
-    # bounded.
+    # A tensor keeps the whole blob alive but is accounted for with its own size only. Therefore the
+    # number of bytes that belong to no tensor is limited.
     unclaimed = size - _PREFIX.size - len(header) - ALIGNMENT
     for place in places:
         if place.end > size:
@@ -188,7 +197,9 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
 
 
 def read_metadata(blob: bytes | bytearray | memoryview) -> dict[str, str]:
-    """Return a blob's metadata, empty if it has none. Raises `DataLoss`."""
+    """Return the metadata of a blob, which may be empty. Raises `DataLoss` if the blob is
+    malformed.
+    """
     if not len(blob):
         return {}
     return _read_header(_header_bytes(memoryview(blob).cast("B").toreadonly())).metadata
@@ -206,18 +217,20 @@ def _metadata_is_too_large(metadata: Mapping[str, str]) -> bool:
 
 
 def _most_bytes(tensors: int, payload_bytes: int, metadata: Mapping[str, str]) -> int:
-    """Return an upper bound of the blob's size, and so of every offset in the header."""
+    """Return an upper limit for the size of the blob, and therefore for every offset in the
+    header.
+    """
     around = ALIGNMENT + 2 * MAX_NAME_BYTES
     most_metadata = 2 * MAX_METADATA_BYTES if metadata else 0
     return payload_bytes + (tensors + 1) * around + most_metadata
 
 
 def _layout(signature: _Signature, metadata: dict[str, str]) -> _Layout:
-    """Compute the layout. Raises `ValueError`."""
+    """Compute the layout. Raises `ValueError` if the format does not support a tensor."""
     _check(signature)
     sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in signature]
     most_bytes = _most_bytes(len(signature), sum(sizes), metadata)
-    # Encode with the largest offsets first, to learn the header's size.
+    # The size of the header is determined by encoding it with the largest possible offsets first.
     header = _Header(_entries(signature, [most_bytes] * len(signature)), metadata)
     end = _PREFIX.size + len(_encoder.encode(header))
     alignment = SMALL_ALIGNMENT if sum(sizes) < SMALL_BYTES else ALIGNMENT
@@ -238,7 +251,7 @@ def _kept_layout(signature: _Signature) -> _Layout:
 
 
 def _check(signature: _Signature) -> None:
-    """Raise `ValueError` for tensors that the format does not support."""
+    """Raise `ValueError` if the format does not support one of the tensors."""
     if len(signature) > MAX_TENSORS:
         raise ValueError(f"at most {MAX_TENSORS} tensors in a blob, got {len(signature)}")
     for name, dtype, shape in signature:
@@ -254,12 +267,14 @@ def _entries(signature: _Signature, offsets: Sequence[int]) -> tuple[_Entry, ...
 
 
 def _bytes_of(array: Tensor) -> npt.NDArray[np.uint8]:
-    """Return a contiguous tensor's bytes without copying. bfloat16 has no buffer interface."""
+    """Return the bytes of a contiguous tensor without copying them. This also works for bfloat16,
+    which has no buffer interface.
+    """
     return array.reshape(-1).view(np.uint8)
 
 
 def _header_bytes(view: memoryview) -> bytes:
-    """Return the undecoded header of a blob."""
+    """Return the header of a blob without decoding it."""
     if len(view) < _PREFIX.size:
         raise DataLoss(f"blob: {len(view)} bytes are too few for a header")
     magic, header_bytes = _PREFIX.unpack_from(view)
@@ -271,7 +286,7 @@ def _header_bytes(view: memoryview) -> bytes:
 
 
 def _read_header(header_bytes: bytes) -> _Header:
-    """Return the checked header of a blob."""
+    """Return the header of a blob after validating it."""
     try:
         header = _decoder.decode(header_bytes)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -284,7 +299,9 @@ def _read_header(header_bytes: bytes) -> _Header:
 
 
 def _places(header_bytes: bytes) -> tuple[_Place, ...]:
-    """Return the tensors that a header describes, checked as far as possible without the data."""
+    """Return the tensors that a header describes. They are validated as far as is possible without
+    the data.
+    """
     places = {}
     for entry in _read_header(header_bytes).entries:
         if entry.name in places:
@@ -304,7 +321,7 @@ def _place(entry: _Entry) -> _Place:
         raise DataLoss(f"blob: a tensor's name has more than {MAX_NAME_BYTES} bytes")
     if len(entry.shape) > MAX_DIMENSIONS or any(size < 0 for size in entry.shape):
         raise DataLoss(f"blob: tensor {entry.name!r} has the shape {entry.shape}")
-    # An empty tensor has no bytes that bound its other dimensions.
+    # An empty tensor has no bytes that would limit its other dimensions.
     if math.prod(size or 1 for size in entry.shape) > MAX_EMPTY_SIZE and 0 in entry.shape:
         raise DataLoss(f"blob: tensor {entry.name!r} is empty and has the shape {entry.shape}")
     if entry.offset < 0 or entry.offset % SMALL_ALIGNMENT:

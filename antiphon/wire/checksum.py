@@ -1,10 +1,11 @@
 """The checksum at the end of every message between services.
 
-TCP's checksum misses about one damaged segment in ten thousand, and memory in proxies and network
-cards has none. A flipped byte of a codec frame would be audible. TLS would detect it, but is
-optional. On a link, the checksum follows the message. Elsewhere it is the message's last field,
-whose number generated code does not know and skips. So any client can read the services' messages.
-A client with only generated code sends no checksum, and a stage accepts its session requests.
+TCP's checksum misses about one in ten thousand damaged segments, and the memory in proxies and
+network cards is not protected at all. A flipped byte in a codec frame would be audible. TLS would
+detect it, but TLS is optional. On a link, the checksum follows the message. Everywhere else, it is
+the last field of the message. Generated code does not know this field's number and skips it, so any
+client can read the messages of the services. A client that uses only generated code sends no
+checksum. Stages accept session requests from such clients.
 """
 
 from __future__ import annotations
@@ -19,21 +20,24 @@ from google.protobuf.message import Message
 from antiphon.errors import DataLoss, Unavailable
 
 CHECKSUM_BYTES = 4
-# Tag of the largest possible field number, as a varint.
+# The tag of the largest possible field number, encoded as a varint.
 _TAG = b"\xfd\xff\xff\xff\x0f"
 _MESSAGE = TypeVar("_MESSAGE")
 _PROTO = TypeVar("_PROTO", bound=Message)
 
 
 class CorruptMessage:
-    """Replaces a received message that was corrupted.
+    """Represents a received message that was corrupted.
 
-    gRPC itself would yield None or fail with an unknown status for a message that cannot be parsed.
+    For a message that cannot be parsed, gRPC itself would yield None or fail with an unknown
+    status.
     """
 
 
 def checksum_of(*pieces: bytes | memoryview) -> bytes:
-    """Return the checksum of a message in pieces: CRC-32 as in zlib, little endian."""
+    """Return the checksum of a message that consists of several pieces. It is zlib's CRC-32 in
+    little-endian order.
+    """
     checksum = 0
     for piece in pieces:
         checksum = zlib.crc32(piece, checksum)
@@ -41,8 +45,9 @@ def checksum_of(*pieces: bytes | memoryview) -> bytes:
 
 
 def checked(raw: bytes) -> int:
-    """Return the length of a message without its checksum. Raises `DataLoss` if it does not
-    match."""
+    """Return the length of a message without its checksum. Raises `DataLoss` if the checksum does
+    not match.
+    """
     end = len(raw) - CHECKSUM_BYTES
     if end < 0 or checksum_of(memoryview(raw)[:end]) != raw[end:]:
         raise DataLoss("a message came damaged")
@@ -50,24 +55,24 @@ def checked(raw: bytes) -> int:
 
 
 def to_bytes(message: Message) -> bytes:
-    """Serialize a message followed by its checksum, for links."""
+    """Serialize a message and append its checksum. Links use this format."""
     data = message.SerializeToString()
     return data + checksum_of(data)
 
 
 def to_field(message: Message) -> bytes:
-    """Serialize a message with its checksum as the last field, which generated code skips."""
+    """Serialize a message with its checksum as the last field. Generated code skips this field."""
     data = message.SerializeToString() + _TAG
     return data + checksum_of(data)
 
 
 def reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Return a deserializer for messages of `to_bytes`."""
+    """Return a deserializer for messages that `to_bytes` serialized."""
     return _reader(kind, b"")
 
 
 def field_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Return a deserializer for messages of `to_field`."""
+    """Return a deserializer for messages that `to_field` serialized."""
     return _reader(kind, _TAG)
 
 
@@ -83,12 +88,15 @@ def _reader(kind: type[_PROTO], ending: bytes) -> Callable[[bytes], _PROTO | Cor
 
 
 def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Return a deserializer for messages of `to_field`, or without a checksum."""
+    """Return a deserializer for messages that `to_field` serialized. Messages without a checksum
+    are accepted as well.
+    """
     strict = field_reader(kind)
 
     def read(raw: bytes) -> _PROTO | CorruptMessage:
         tag = raw[-len(_TAG) - CHECKSUM_BYTES : -CHECKSUM_BYTES]
-        # The tag itself may be corrupted, so one different byte still counts as a checksum.
+        # The tag itself may be corrupted, so a tag with a single wrong byte still counts as a
+        # checksum.
         if sum(map(eq, _TAG, tag)) < len(_TAG) - 1:
             return kind.FromString(raw)
         return strict(raw)
@@ -97,13 +105,15 @@ def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMes
 
 
 def intact(message: _MESSAGE | CorruptMessage) -> _MESSAGE:
-    """Return the message. Raises `Unavailable`, which is retryable, if it was corrupted."""
+    """Return the message. Raises `Unavailable`, which is retryable, if the message was
+    corrupted.
+    """
     if isinstance(message, CorruptMessage):
         raise Unavailable("a message came damaged")
     return message
 
 
 async def undamaged(messages: AsyncIterable[_MESSAGE | CorruptMessage]) -> AsyncIterator[_MESSAGE]:
-    """Yield the messages of a stream. Raises as `intact` does."""
+    """Yield the messages of a stream. Raises the same error as `intact`."""
     async for message in messages:
         yield intact(message)

@@ -1,7 +1,7 @@
-"""Conversion of chunks from and to proto messages.
+"""Conversion between chunks and proto messages.
 
-Reading checks what proto types cannot, such as contradictory flags and a payload's size. A
-malformed chunk raises `DataLoss`.
+When a message is read, everything that proto types cannot guarantee is validated, for example
+contradictory flags and the size of a payload. A malformed chunk raises `DataLoss`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from antiphon.wire.convert import finish_reason_from_proto, finish_reason_to_pro
 
 
 def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
-    """Return the chunk's message with its tensors inline."""
+    """Convert a chunk to a message that contains its tensors inline."""
     proto = chunk_pb2.Chunk()
     put_chunk(chunk, proto)
     return proto
 
 
 def put_chunk(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
-    """Write the chunk, with its tensors inline, into an empty message."""
+    """Write a chunk with its tensors inline into an empty message."""
     _put_address(chunk, proto)
     if chunk.tensors:
         data = blob.encode(chunk.tensors)
@@ -31,7 +31,7 @@ def put_chunk(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
 
 
 def address_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
-    """Return the chunk's message without tensors; a transport adds their location."""
+    """Convert a chunk to a message without its tensors. A transport adds their location."""
     proto = chunk_pb2.Chunk()
     _put_address(chunk, proto)
     return proto
@@ -54,9 +54,10 @@ def _put_address(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
 
 
 def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None = None) -> Chunk:
-    """Return the chunk with its tensors as read-only views. Raises `DataLoss`.
+    """Convert a message to a chunk whose tensors are read-only views. Raises `DataLoss` if it is
+    malformed.
 
-    `payload` is the blob received over a transport; None means inline.
+    `payload` is the blob that was received over a transport. If it is None, the tensors are inline.
     """
     if max(len(proto.session_id), len(proto.edge)) > MAX_NAME:
         raise DataLoss(f"chunk: session_id and edge may have {MAX_NAME} characters each")
@@ -81,7 +82,9 @@ def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None 
 
 
 def inline_bytes(proto: chunk_pb2.Chunk) -> bytes:
-    """Return the payload's bytes; b"" without one. Raises `DataLoss` if they are not inline."""
+    """Return the bytes of the payload, or b"" if there is none. Raises `DataLoss` if they are not
+    inline.
+    """
     if not proto.HasField("payload"):
         return b""
     location = proto.payload.WhichOneof("location")

@@ -1,7 +1,9 @@
-"""Conversion of conversations from and to `converse.proto`, for client and gateway.
+"""Conversion between conversations and the messages of `converse.proto`. The client and the gateway
+use it.
 
-A value and its message have the same field names, so a new event is one row in `EVENTS`. Unknown
-events are read as None. A field missing from a message gets the value's default.
+A value and its message have the same field names, so a new type of event only needs a row in
+`EVENTS`. An unknown event is read as None. If a message lacks a field, the default of the value
+applies.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ EVENTS: Mapping[str, type[Any]] = {
     "response_item_ended": talk.ResponseItemDone,
     "response_ended": talk.ResponseDone,
 }
-"""Events by their field in `ConverseResponse`."""
+"""Maps fields of `ConverseResponse` to events."""
 PARTS: Mapping[str, type[Any]] = {
     "text": str,
     "recorded": talk.RecordedPart,
@@ -59,19 +61,21 @@ PARTS: Mapping[str, type[Any]] = {
     "call": FunctionCall,
     "result": talk.CallResultPart,
 }
-"""Parts of an item by their field in `ItemContent`."""
+"""Maps fields of `ItemContent` to parts of an item."""
 _KINDS: Mapping[str, type[Any]] = {
     "ConversationItem": talk.Item,
     "ConversationResponse": talk.ConversationReply,
     "FunctionCall": FunctionCall,
     "Usage": Usage,
 }
-"""Nested values by their message."""
+"""Maps the names of messages to nested values."""
 _RENAMED = {"parts": "contents"}
 
 
 def event_to_proto(event: object) -> converse_pb2.ConverseResponse:
-    """Return the message of an event, which may be a subclass of one in `EVENTS`."""
+    """Convert an event to a message. The event may be an instance of a subclass of a class in
+    `EVENTS`.
+    """
     message = converse_pb2.ConverseResponse()
     kind: Any = type(event)
     field = _event_field(kind)
@@ -82,9 +86,9 @@ def event_to_proto(event: object) -> converse_pb2.ConverseResponse:
 def event_from_proto(
     message: converse_pb2.ConverseResponse,
 ) -> talk.TalkEvent | talk.ConversationSaved | None:
-    """Return the event of a message; None if this version does not know it.
+    """Convert a message to an event. Returns None if this version does not know the event.
 
-    Raises `DataLoss` for a malformed one.
+    Raises `DataLoss` if the message is malformed.
     """
     field = message.WhichOneof("event")
     if field is None:
@@ -94,7 +98,7 @@ def event_from_proto(
 
 
 def settings_to_proto(held: talk.HeldSettings) -> converse_pb2.ConversationSettings:
-    """Return the message of complete settings."""
+    """Convert complete settings to a message."""
     message = converse_pb2.ConversationSettings(
         instructions=held.instructions,
         spoken=held.spoken,
@@ -124,7 +128,7 @@ def settings_to_proto(held: talk.HeldSettings) -> converse_pb2.ConversationSetti
 
 
 def settings_from_proto(message: converse_pb2.ConversationSettings) -> talk.HeldSettings:
-    """Return the settings of a complete message."""
+    """Convert a complete message to settings."""
     turns: talk.VoiceTurns | talk.TimedTurns | None = None
     if message.HasField("voice_turns"):
         turns = _read(message.voice_turns, talk.VoiceTurns)
@@ -144,7 +148,9 @@ def settings_from_proto(message: converse_pb2.ConversationSettings) -> talk.Held
 
 
 def option_from_proto(option: options_pb2.OptionInput) -> str | float | bytes:
-    """Return the text, number or audio file; empty text for values of a later version."""
+    """Return a text, a number or an audio file. If the value is from a later version, the result is
+    an empty text.
+    """
     match option.WhichOneof("value"):
         case "number":
             return option.number
@@ -160,12 +166,12 @@ def _event_field(kind: Any) -> str:
 
 
 def _row(table: Mapping[str, type[Any]], value: object) -> str:
-    """Return the oneof field for the value."""
+    """Return the name of the oneof field for the value."""
     return next(field for field, kind in table.items() if isinstance(value, kind))
 
 
 class _Shared(NamedTuple):
-    """A field that a value and its message have in common."""
+    """A field that exists both in a value and in its message."""
 
     value_name: str
     name: str
@@ -175,7 +181,7 @@ class _Shared(NamedTuple):
 
 @functools.cache
 def _shared(kind: Any, descriptor: Descriptor) -> tuple[_Shared, ...]:
-    """Return the fields that a value and its message have in common."""
+    """Return the fields that exist both in a value and in its message."""
     shared = []
     for field in fields(kind):
         name = _RENAMED.get(field.name, field.name)
@@ -186,7 +192,7 @@ def _shared(kind: Any, descriptor: Descriptor) -> tuple[_Shared, ...]:
 
 
 def _write(value: object, kind: Any, message: Any) -> None:
-    """Fill a message with the fields of a value of this class."""
+    """Copy the fields of a value of this class to a message."""
     message.SetInParent()
     for value_name, name, described, _ in _shared(kind, message.DESCRIPTOR):
         match getattr(value, value_name):
@@ -227,7 +233,7 @@ def _write_message(value: Any, message: Any) -> None:
 
 
 def _read(message: Any, kind: Any) -> Any:
-    """Return the value of this class from a message."""
+    """Convert a message to a value of this class."""
     values: dict[str, Any] = {}
     for value_name, name, described, optional in _shared(kind, message.DESCRIPTOR):
         if optional and described.has_presence and not message.HasField(name):
@@ -256,7 +262,7 @@ def _read_one(value: Any, described: FieldDescriptor) -> Any:
         case "ConversationSettings":
             return settings_from_proto(value)
         case "ItemContent":
-            # A part of a later version is read as empty text.
+            # A part that was introduced in a later version is read as empty text.
             field = value.WhichOneof("content") or "text"
             return value.text if field == "text" else _read(getattr(value, field), PARTS[field])
         case name:
@@ -271,6 +277,8 @@ def _prefix(enum: EnumDescriptor) -> str:
 
 
 def _word(enum: EnumDescriptor, number: int) -> str:
-    """Return an enum constant without its prefix, in lower case; empty if unknown."""
+    """Return the name of an enum constant in lower case and without its prefix, or an empty string
+    if it is unknown.
+    """
     known = enum.values_by_number.get(number) if number else None
     return known.name.removeprefix(_prefix(enum)).lower() if known is not None else ""

@@ -1,7 +1,8 @@
-"""Conversion of settings and errors from and to proto messages. Chunks are in chunks.py, which
-needs numpy.
+"""Conversion of settings and errors to and from proto messages.
 
-Reading checks what proto types cannot, such as ranges, and raises `InvalidArgument` with the field.
+Chunks are converted in chunks.py, which needs numpy. When a message is read, everything that proto
+types cannot guarantee is validated, for example ranges. An invalid value raises `InvalidArgument`
+with its field.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 
 MAX_FRAMES_PER_CHUNK = 1 << 16
 MAX_RAMP = 64
-# Errors are sent in the trailing metadata, which gRPC limits to 8 KiB. It holds them twice: as a
-# status line, in which a byte may become three, and as a message in base64.
+# Errors are sent in the trailing metadata, which gRPC limits to 8 KiB. The metadata contains the
+# text twice: in a status line, in which one byte may become three, and in a base64-encoded message.
 MAX_ERROR_TEXT_BYTES = 1024
 MAX_ERROR_NAME_BYTES = 256
 
@@ -48,12 +49,12 @@ _CODE_FROM_PROTO = {proto: code for code, proto in _CODE_TO_PROTO.items()}
 
 
 def finish_reason_to_proto(reason: FinishReason | None) -> chunk_pb2.FinishReason.ValueType:
-    """Return the proto enum; unspecified for None."""
+    """Return the proto enum for a reason. None becomes the unspecified value."""
     return chunk_pb2.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH_TO_PROTO[reason]
 
 
 def finish_reason_from_proto(proto: chunk_pb2.FinishReason.ValueType) -> FinishReason | None:
-    """Return the value; None for unspecified or unknown."""
+    """Return the reason, or None if the proto value is unspecified or unknown."""
     return _FINISH_FROM_PROTO.get(proto)
 
 
@@ -63,7 +64,9 @@ def delivery_to_proto(delivery: Delivery) -> session_pb2.Delivery.ValueType:
 
 
 def delivery_from_proto(proto: session_pb2.Delivery.ValueType) -> Delivery | None:
-    """Return the value; None if unspecified. Raises `InvalidArgument` for an unknown number."""
+    """Return the delivery, or None if the proto value is unspecified. Raises `InvalidArgument` if
+    it is unknown.
+    """
     if proto == session_pb2.DELIVERY_UNSPECIFIED:
         return None
     if proto not in _DELIVERY_FROM_PROTO:
@@ -72,7 +75,9 @@ def delivery_from_proto(proto: session_pb2.Delivery.ValueType) -> Delivery | Non
 
 
 def error_to_proto(error: AntiphonError) -> session_pb2.SessionError:
-    """Return the error's message, with texts cut to fit the metadata."""
+    """Convert an error to a message. Long texts are shortened so that they fit into the
+    metadata.
+    """
     return session_pb2.SessionError(
         code=_CODE_TO_PROTO[error.code],
         message=_cut(error.message, MAX_ERROR_TEXT_BYTES),
@@ -84,7 +89,7 @@ def error_to_proto(error: AntiphonError) -> session_pb2.SessionError:
 
 
 def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
-    """Return the error as an exception; `Internal` for an unknown code."""
+    """Convert a message to an exception. An unknown code becomes `Internal`."""
     code = _CODE_FROM_PROTO.get(proto.code)
     kind = Internal if code is None else ERROR_BY_CODE[code]
     return kind(
@@ -92,13 +97,13 @@ def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
         field=proto.field,
         stage=proto.stage,
         edge=proto.edge,
-        # It becomes an HTTP header, so invalid numbers are dropped.
+        # The value becomes an HTTP header, so invalid numbers are dropped.
         retry_after_s=proto.retry_after_s if 0.0 <= proto.retry_after_s < math.inf else 0.0,
     )
 
 
 def sampling_to_proto(request: SamplingRequest) -> session_pb2.Sampling:
-    """Return the request's message. None is omitted."""
+    """Convert a request to a message. Settings that are None are omitted."""
     proto = session_pb2.Sampling(stop=request.stop)
     for name in _SETTINGS:
         value = getattr(request, name)
@@ -108,7 +113,9 @@ def sampling_to_proto(request: SamplingRequest) -> session_pb2.Sampling:
 
 
 def sampling_from_proto(proto: session_pb2.Sampling, *, field: str = "sampling") -> SamplingRequest:
-    """Return the request. Raises `InvalidArgument` whose `field` starts with the given path."""
+    """Convert a message to a request. Raises `InvalidArgument` if a value is invalid. The error's
+    `field` starts with `field`.
+    """
 
     given = {each.name: value for each, value in proto.ListFields() if each.name != "stop"}
     try:
@@ -118,19 +125,19 @@ def sampling_from_proto(proto: session_pb2.Sampling, *, field: str = "sampling")
 
 
 def policy_to_proto(policy: ChunkPolicy) -> session_pb2.ChunkPolicy:
-    """Return the policy's message."""
+    """Convert a chunk policy to a message."""
     return session_pb2.ChunkPolicy(first=policy.first, ramp=policy.ramp, steady=policy.steady)
 
 
 def policy_from_proto(proto: session_pb2.ChunkPolicy) -> ChunkPolicy:
-    """Return the policy. Raises `InvalidArgument` unless every size is in range."""
-    # Take one more than allowed, so that the check below detects too many.
+    """Convert a message to a chunk policy. Raises `InvalidArgument` if a size is out of range."""
+    # One size more than allowed is read, so that the check below notices if there are too many.
     ramp = tuple(proto.ramp[: MAX_RAMP + 1])
     return checked_policy(ChunkPolicy(first=proto.first, ramp=ramp, steady=proto.steady))
 
 
 def checked_policy(policy: ChunkPolicy) -> ChunkPolicy:
-    """Return the policy. Raises `InvalidArgument` unless it fits the message."""
+    """Return the policy. Raises `InvalidArgument` if it does not fit into a message."""
     sizes = (policy.first, *policy.ramp, policy.steady)
     if len(policy.ramp) > MAX_RAMP or not all(map(_is_chunk_size, sizes)):
         raise InvalidArgument(
@@ -147,7 +154,7 @@ def _is_chunk_size(size: object) -> bool:
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """Return the text cut to `most_bytes` of UTF-8, with its middle elided."""
+    """Return the text. If it is longer than `most_bytes` bytes of UTF-8, its middle is left out."""
     most = most_bytes
     while len((cut := shortened(text, most)).encode(errors="replace")) > most_bytes:
         most = most * 3 // 4

@@ -1,7 +1,7 @@
-"""Counts the fields of a serialized message before it is parsed.
+"""Counts the fields of a serialized message before the message is parsed.
 
-A parsed two-byte field takes over a hundred bytes, and parsing holds the GIL throughout. So
-messages from untrusted clients are counted first.
+A field of two bytes needs more than a hundred bytes after parsing, and parsing holds the GIL all
+the time. Therefore the fields of messages from untrusted clients are counted first.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ _TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
 def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
-    """Raise `InvalidArgument` for more than `most` fields, including those of nested messages.
+    """Raise `InvalidArgument` if the message has more than `most` fields, including the fields of
+    nested messages.
 
-    Each packed number counts as one. Also raises for bytes that are not a valid message.
+    Each packed number counts as one field. The error is also raised if the bytes are not a valid
+    message.
     """
     count = 0
     inside = [(0, len(data), descriptor)]
@@ -53,7 +55,7 @@ def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
 
 
 def _varint(data: bytes, place: int, end: int) -> tuple[int, int]:
-    """Return the varint at `place` and the index after it."""
+    """Return the varint at `place` and the index of the byte after it."""
     number = 0
     for index in range(min(_MAX_VARINT_BYTES, end - place)):
         byte = data[place + index]

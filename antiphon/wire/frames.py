@@ -1,8 +1,9 @@
 """Serialization of link requests, with a fast path for payload frames.
 
-A frame has the same bytes that protobuf would write for `LinkRequest.frame`, but is joined once and
-read in place. protobuf would copy each MiB three more times when writing and two more when reading.
-Everything else uses protobuf. A checksum follows each message (`checksum.py`).
+A frame is encoded in the same way as protobuf encodes `LinkRequest.frame`, but its bytes are copied
+only once on writing and not at all on reading. With protobuf, each MiB would be copied three more
+times on writing and two more times on reading. All other requests are serialized by protobuf. Each
+message is followed by a checksum (`checksum.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from antiphon.wire import checksum
 from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.stubs import STAGE_SERVICE
 
-# Tags: field number and wire type.
+# Tags, which consist of a field number and a wire type.
 _FRAME, _DATA = (
     stage_pb2.LinkRequest.FRAME_FIELD_NUMBER << 3 | 2,
     chunk_pb2.PayloadFrame.DATA_FIELD_NUMBER << 3 | 2,
@@ -28,7 +29,9 @@ _FRAME, _DATA = (
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A piece of a payload of `total_bytes`. `pieces` are its bytes in order."""
+    """A part of a payload that has `total_bytes` bytes. `pieces` contain the bytes of the frame, in
+    order.
+    """
 
     transfer: int
     offset_bytes: int
@@ -37,7 +40,7 @@ class Frame:
 
     @property
     def size_bytes(self) -> int:
-        """Number of bytes in the frame."""
+        """The number of bytes in the frame."""
         return sum(len(piece) for piece in self.pieces)
 
 
@@ -62,7 +65,7 @@ def message_to_bytes(message: LinkMessage) -> bytes:
 
 
 def message_from_bytes(raw: bytes) -> CameOnLink:
-    """Parse a request. A frame's piece is a view of `raw`."""
+    """Parse a request. If it is a frame, its piece is a view of `raw`."""
     try:
         end = checksum.checked(raw)
     except DataLoss:
@@ -77,7 +80,9 @@ def message_from_bytes(raw: bytes) -> CameOnLink:
 
 
 def as_frame(message: LinkMessage) -> Frame | None:
-    """Return the message as a frame, whichever parser read it; None for other messages."""
+    """Return the message as a frame, no matter which parser produced it, or None if it is not a
+    frame.
+    """
     if isinstance(message, Frame):
         return message
     if not message.HasField("frame"):
@@ -86,7 +91,7 @@ def as_frame(message: LinkMessage) -> Frame | None:
 
 
 def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> LinkCall:
-    """Open a `Link` stream. `written` is called with the size of every message."""
+    """Open a `Link` stream. `written` is called with the size of every message that is written."""
 
     def serialize(message: LinkMessage) -> bytes:
         data = message_to_bytes(message)
@@ -104,10 +109,11 @@ def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> Link
 def add_stage_service(
     servicer: stage_pb2_grpc.StageServiceServicer, server: grpc.aio.Server
 ) -> None:
-    """Register the service, with checksums and with `Link` without protobuf's copies.
+    """Register the service with checksums. For `Link`, this avoids the copies that protobuf makes.
 
-    gRPC looks up methods registered by name before generic handlers; of several it uses the last
-    registration and the first handler. Older versions have only generic handlers.
+    gRPC looks for methods that are registered by name first, and then for generic handlers. If
+    there are several, the last registration by name and the first generic handler apply. Older
+    versions of gRPC have only generic handlers.
     """
     handlers: dict[str, Any] = {
         "Link": grpc.stream_stream_rpc_method_handler(
@@ -144,7 +150,9 @@ def add_stage_service(
 
 
 def _read_frame(data: memoryview, at: int) -> Frame:
-    """Parse a frame whose fields are in the usual order; others are parsed by protobuf."""
+    """Parse a frame whose fields are in the usual order. Frames with a different order are parsed
+    by protobuf.
+    """
     numbers = at
     while at < len(data) and data[at] != _DATA:
         _, at = _read_varint(data, at + 1)
@@ -172,7 +180,9 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the varint at `at` and the index after it. Raises `DataLoss`."""
+    """Return the varint at `at` and the index of the byte after it. Raises `DataLoss` if it is
+    malformed.
+    """
     value = shift = 0
     while at < len(data) and shift < 64:
         byte = data[at]

@@ -1,4 +1,4 @@
-"""Conversion of `History` from and to its message. Reading checks sizes."""
+"""Conversion of a `History` to and from its message. Sizes are validated when a message is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Value = TypeVar("Value", bound=np.generic)
 
 
 def history_to_proto(history: History, kinds: tuple[str, ...]) -> session_pb2.History:
-    """Return the message with the named parts: `ids`, `frames` and `latents`."""
+    """Convert the given parts of a history to a message. The names of the parts are `ids`, `frames`
+    and `latents`.
+    """
     message = session_pb2.History()
     if "ids" in kinds:
         message.ids = history.ids.astype(_ID).tobytes()
@@ -33,9 +35,9 @@ def history_to_proto(history: History, kinds: tuple[str, ...]) -> session_pb2.Hi
 
 
 def history_from_proto(message: session_pb2.History) -> History:
-    """Return the history, as views of the message's bytes.
+    """Convert a message to a history whose arrays are views of the message's bytes.
 
-    Raises `InvalidArgument` with the field.
+    Raises `InvalidArgument` with the field if a size is invalid.
     """
     size = len(message.ids) + len(message.frames) + len(message.latents)
     if size > MAX_HISTORY_BYTES:
@@ -58,7 +60,10 @@ def history_from_proto(message: session_pb2.History) -> History:
 def _rows(
     name: str, data: bytes, dtype: np.dtype[Value], width: int, what: str
 ) -> npt.NDArray[Value]:
-    """Return rows [n, width]; n is 0 without data. Raises `InvalidArgument` for incomplete rows."""
+    """Return an array of shape [n, width]. If there is no data, n is 0.
+
+    Raises `InvalidArgument` if the last row is incomplete.
+    """
     row_bytes = width * dtype.itemsize
     if len(data) % row_bytes if row_bytes else data:
         raise InvalidArgument(

@@ -1,9 +1,10 @@
-"""Conversion of log probabilities from and to tensors of a text edge.
+"""Conversion of log probabilities to and from tensors of a text edge.
 
-All tensors grow along axis 0, so those of consecutive chunks can be concatenated. Each row has a
-token and the k most likely ones. `logprob_ids` int32 [n, 1 + k] are their ids, `logprobs` float32
-[n, 1 + k] their log probabilities, and `logprob_sizes` int32 [n, 1 + k] their sizes in
-`logprob_bytes` uint8 [sum of sizes].
+All tensors grow along axis 0, so the tensors of consecutive chunks can be concatenated. Each row
+represents a token and the k most likely alternatives. `logprob_ids` (int32, shape [n, 1 + k])
+contains their IDs, `logprobs` (float32, shape [n, 1 + k]) contains their log probabilities, and
+`logprob_sizes` (int32, shape [n, 1 + k]) contains the sizes of their texts. The texts themselves
+are in `logprob_bytes` (uint8, one-dimensional).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ IDS, LOGPROBS, SIZES, BYTES = "logprob_ids", "logprobs", "logprob_sizes", "logpr
 
 
 def logprobs_to_tensors(tokens: Sequence[TokenLogprob]) -> dict[str, Tensor]:
-    """Return the tensors of tokens with equally many `top`; empty for no tokens."""
+    """Convert tokens to tensors. All tokens must have the same number of `top` entries.
+
+    The result is empty if there are no tokens.
+    """
     if not tokens:
         return {}
     rows = [(token, *token.top) for token in tokens]
@@ -35,7 +39,9 @@ def logprobs_to_tensors(tokens: Sequence[TokenLogprob]) -> dict[str, Tensor]:
 
 
 def logprobs_from_tensors(tensors: Tensors) -> tuple[TokenLogprob, ...]:
-    """Return the tokens of a chunk; empty if it has none. Raises `DataLoss`."""
+    """Return the tokens in a chunk, which may be none. Raises `DataLoss` if the tensors are
+    inconsistent.
+    """
     if IDS not in tensors:
         return ()
     try:
@@ -54,7 +60,7 @@ def logprobs_from_tensors(tensors: Tensors) -> tuple[TokenLogprob, ...]:
 
 
 def _token(ids: Sequence[int], logprobs: Sequence[float], pieces: Sequence[bytes]) -> TokenLogprob:
-    """Build a token from one row."""
+    """Create a token from a single row."""
     (id_, *_), (piece, *_), (logprob, *_) = ids, pieces, logprobs
     top = map(TokenLogprob, ids[1:], pieces[1:], logprobs[1:])
     return TokenLogprob(id_, piece, logprob, tuple(top))

@@ -1,5 +1,7 @@
-"""Conversion of options and their values from and to proto messages. Needs numpy, unlike
-convert.py."""
+"""Conversion of options and their values to and from proto messages.
+
+Unlike convert.py, this module needs numpy.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _KIND_FROM_PROTO = {proto: kind for kind, proto in _KIND_TO_PROTO.items()}
 
 
 def option_to_proto(option: Option) -> stage_pb2.OptionDescription:
-    """Return the option's message for `Describe`."""
+    """Convert an option to the message that `Describe` returns."""
     return stage_pb2.OptionDescription(
         name=option.name,
         kind=_KIND_TO_PROTO[option.kind],
@@ -36,7 +38,7 @@ def option_to_proto(option: Option) -> stage_pb2.OptionDescription:
 
 
 def option_from_proto(proto: stage_pb2.OptionDescription) -> Option | None:
-    """Return the option; None if this version does not know its kind."""
+    """Return the option, or None if this version does not know its kind."""
     kind = _KIND_FROM_PROTO.get(proto.kind)
     if kind is None:
         return None
@@ -55,7 +57,7 @@ def option_from_proto(proto: stage_pb2.OptionDescription) -> Option | None:
 
 
 def option_value_to_proto(value: OptionValue) -> session_pb2.OptionValue:
-    """Return a value's message for a stage."""
+    """Convert a value to the message that is sent to a stage."""
     if isinstance(value, str):
         return session_pb2.OptionValue(text=value)
     if isinstance(value, np.ndarray):
@@ -66,7 +68,7 @@ def option_value_to_proto(value: OptionValue) -> session_pb2.OptionValue:
 def option_values_from_proto(
     protos: Mapping[str, session_pb2.OptionValue],
 ) -> dict[str, OptionValue]:
-    """Return the values by name. Raises `InvalidArgument` for an invalid one."""
+    """Return the values by name. Raises `InvalidArgument` if a value is invalid."""
     return {name: _value(name, proto) for name, proto in protos.items()}
 
 

@@ -1,7 +1,7 @@
-"""Conversion of errors from and to gRPC status, with the typed error in the trailing metadata.
+"""Conversion of errors to and from a gRPC status. The typed error is sent in the trailing metadata.
 
-A generic gRPC client sees a matching status code and the message. An antiphon client gets the same
-exception type with all fields.
+A generic gRPC client receives a matching status code and the message. An antiphon client receives
+an exception of the same type with all of its fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from antiphon.wire.convert import error_from_proto, error_to_proto
 ERROR_METADATA_KEY = "antiphon-error-bin"
 
 _STATUS = {
-    # The last code of a status is its meaning without a typed error.
+    # If several errors map to the same status, the last one is used for a status that carries no
+    # typed error.
     ErrorCode.UNUSABLE_OUTPUT: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -41,17 +42,18 @@ _STATUS = {
     ErrorCode.DATA_LOSS: grpc.StatusCode.DATA_LOSS,
     ErrorCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
 }
-# gRPC's messages about a message or metadata above a limit, at either end. gRPC uses
-# RESOURCE_EXHAUSTED, but a retry would be too large again.
+# gRPC's error messages for a message or metadata that exceeds a limit at either end. gRPC uses
+# RESOURCE_EXHAUSTED for them, but another attempt would exceed the limit as well.
 _TOO_LARGE = re.compile(r"larger than max|metadata size exceeds|(soft|hard) limit", re.IGNORECASE)
-# gRPC's messages about a call that this side ended.
+# gRPC's error messages for a call that was ended on this side.
 _OWN_END = re.compile(r"locally cancelled|channel closed", re.IGNORECASE)
 _CODE = {status: code for code, status in _STATUS.items()}
 
 
 _WRITING_FAILED = "Internal error from Core"
-"""grpc.aio's placeholder for the status of a call whose message could not be written, because the
-call or its connection is gone."""
+"""The status that grpc.aio reports if it could not write a message because the call or its
+connection no longer exists.
+"""
 
 
 def is_typed(failure: grpc.RpcError) -> bool:
@@ -64,7 +66,8 @@ def is_typed(failure: grpc.RpcError) -> bool:
 def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     """Return the typed error of a failed call.
 
-    `stage` is used if the error has none. The caller raises it `from` the RPC error.
+    `stage` is used if the error does not name a stage. The caller raises the result with `from
+    failure`.
     """
     if not isinstance(failure, grpc.Call | grpc.aio.AioRpcError):
         return Internal(str(failure), stage=stage)
@@ -76,7 +79,8 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     code, said = _CODE.get(failure.code()), said_by(failure)
     kind = Internal if code is None else ERROR_BY_CODE[code]
     if kind is Cancelled and not _OWN_END.search(said):
-        # A server that stops ends so what has just come, and it tells nobody.
+        # A server that is shutting down ends new calls in this way, without any further
+        # information.
         kind, said = Unavailable, "the server has ended the call"
     if kind is Internal and said == _WRITING_FAILED:
         kind, said = Unavailable, "the call was over while something was being sent"
@@ -86,12 +90,14 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
 
 
 def said_by(failure: grpc.Call | grpc.aio.AioRpcError) -> str:
-    """Return a failed call's details, or the name of its status if it has none."""
+    """Return the details of a failed call, or the name of its status if there are no details."""
     return failure.details() or failure.code().name.lower()
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AntiphonError) -> NoReturn:
-    """End the call with the error's status, and the typed error in the trailing metadata."""
+    """End the call with the status of the error. The typed error is sent in the trailing
+    metadata.
+    """
     proto = error_to_proto(error)
     metadata = ((ERROR_METADATA_KEY, proto.SerializeToString()),)
     await context.abort(_STATUS[error.code], proto.message, metadata)

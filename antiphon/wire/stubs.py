@@ -1,4 +1,4 @@
-"""Typed stubs for asyncio channels; the generated classes serve both kinds of channel."""
+"""Typed stubs for asyncio channels. The generated classes support both types of channel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ STAGE_SERVICE = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 
 
 def stage_stub(channel: grpc.aio.Channel) -> StageServiceAsyncStub:
-    """Return a stub of `StageService` with checksums. Corrupted responses are `CorruptMessage`."""
+    """Return a stub of `StageService` that uses checksums. A corrupted response is returned as a
+    `CorruptMessage`.
+    """
     stub: Any = stage_pb2_grpc.StageServiceStub(channel)
     for name, connect, kind in (
         ("RunSession", channel.stream_stream, session_pb2.SessionResponse),

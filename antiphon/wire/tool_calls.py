@@ -1,9 +1,10 @@
-"""Function calls as tensors of the edge `tool_calls`, in pieces as they are generated.
+"""Function calls as tensors of the edge `tool_calls`. They are sent in pieces as they are
+generated.
 
-`utf8` has the names and arguments of all pieces, concatenated. `sizes`, int32 [pieces, 3], has the
-bytes of each piece's name and arguments, and 1 if it ends a call. So tensors of consecutive chunks
-can be concatenated. Call ids are not the model's concern and are not
-sent here.
+`utf8` contains the names and arguments of all pieces, concatenated. `sizes` (int32) has the shape
+[pieces, 3]. A row contains the length of the name in bytes, the length of the arguments in bytes,
+and 1 if the piece ends a call, or 0 otherwise. The tensors of consecutive chunks can therefore be
+concatenated. The IDs of calls are not sent on this edge, because the model does not use them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from antiphon.values.chunk import Tensor, Tensors
 
 
 class CallPiece(msgspec.Struct, frozen=True):
-    """A piece of a call. A piece with a `name` starts a call; others continue the latest one.
+    """A piece of a call. A piece with a `name` starts a new call, and all other pieces continue the
+    latest one.
 
-    The `arguments` of all pieces together are the text of a JSON object. A call is valid only after
-    a piece that `ends`; a reply with an invalid call fails.
+    The `arguments` of all pieces of a call together form the text of a JSON object. A call is only
+    valid after a piece whose `ends` is true. A reply that contains an invalid call fails.
     """
 
     name: str
@@ -30,7 +32,7 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 
 def call_pieces_to_tensors(pieces: Sequence[CallPiece]) -> dict[str, Tensor]:
-    """Return the tensors of the pieces; empty for none."""
+    """Convert pieces to tensors. The result is empty if there are no pieces."""
     if not pieces:
         return {}
     texts = [(each.name.encode(), each.arguments.encode()) for each in pieces]
@@ -46,7 +48,7 @@ def call_pieces_to_tensors(pieces: Sequence[CallPiece]) -> dict[str, Tensor]:
 
 
 def call_pieces_from_tensors(tensors: Tensors) -> tuple[CallPiece, ...]:
-    """Return the pieces. Raises `DataLoss` for inconsistent tensors."""
+    """Return the pieces. Raises `DataLoss` if the tensors are inconsistent."""
     if not tensors:
         return ()
     try:

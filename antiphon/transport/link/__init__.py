@@ -1,1 +1,3 @@
-"""Links between stage processes: the producer's end and the consumer's, with parallel modules."""
+"""Links between stage processes. The packages for the producer's end and the consumer's end have
+parallel modules.
+"""

@@ -1,1 +1,1 @@
-"""Payload transports: one file and one row of `registry.py` each."""
+"""Payload transports. Each of them is one file and one row in `registry.py`."""

@@ -1,17 +1,19 @@
-"""Payload transport over a process group of two ranks, created for one connection of a link.
+"""A payload transport that uses a process group of two ranks, which is created for one connection
+of a link.
 
-NCCL connects CUDA devices; Gloo on CPU uses the same code. There is no global process group: a TCP
-store of the producer is the rendezvous, and the offer is its address. The consumer joins the group,
-and its proof is the nonce received through it. An agreed transport has therefore carried bytes. A
-payload is one send, whose number and size a message announces first, so shapes and sizes may vary.
-The link continues during the send, and the chunk follows when it is complete.
+NCCL connects CUDA devices. On a CPU, the same code uses Gloo. There is no global process group. The
+producer runs a TCP store as the rendezvous, and its offer contains the address. The consumer joins
+the group and receives a nonce through it. It returns this nonce as proof, so the transport has
+already carried data once it is agreed on. Each payload is a single send. A message announces its
+number and size beforehand, so shapes and sizes may vary. The link continues during the send, and
+the chunk follows when the send is complete.
 
-No engine produces or accepts payloads on a device: they would cross the bus twice more. So `auto`
-never offers this transport.
+No engine produces or accepts payloads on a device, so payloads would cross the bus two more times.
+Therefore `auto` never offers this transport.
 
-A failure breaks the group (see `process_group`). Both sides drop it, and the producer offers a new
-one later. Blocking calls run in order on one thread per side. torch, whose import takes seconds, is
-imported there too.
+A failure breaks the group (see `process_group`). Both sides then drop it, and the producer offers a
+new group later. Each side runs its blocking calls in order on a single thread. torch takes several
+seconds to import, so it is imported on this thread as well.
 """
 
 from __future__ import annotations
@@ -65,22 +67,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = NCCL
-"""Name in settings; Gloo replaces NCCL on a CPU."""
+"""The name in settings. On a CPU, Gloo is used instead of NCCL."""
 
-# How long an offer is valid; the consumer may have to import torch.
+# The time for which an offer is valid. The consumer may have to import torch first.
 OFFERED = timedelta(seconds=60)
-# Timeout of requests to the rendezvous.
+# The timeout for requests to the rendezvous.
 _ANSWER = timedelta(seconds=5)
-# Additional time for the consumer's receive after the producer's send.
+# The additional time in seconds for the consumer's receive after the producer's send.
 SETTLE_S = 2.0
-# Timeout of joining the group.
+# The timeout in seconds for joining the group.
 PROVED_WITHIN_S = 20.0
 NONCE_BYTES = 32
 _TRANSFER = struct.Struct("<Q")
 
 
 class CollectiveFallback(enum.StrEnum):
-    """Why a payload was not sent through the group."""
+    """The reasons why a payload was not sent through the group."""
 
     COLLECTIVE_FAILED = "collective_failed"
     COLLECTIVE_BUSY = "collective_busy"
@@ -93,10 +95,11 @@ def _tensor(buffer: memoryview) -> torch.Tensor:
 
 
 class CollectiveSender(PayloadSender):
-    """The producer's side: serves the rendezvous and sends the nonce to the rank that joins.
+    """The producer's side. It serves the rendezvous and sends the nonce to the rank that joins.
 
-    `peer_host` is the consumer's host name or address. The local address on the route to it is
-    offered. `write` sends a message on the link. Raises `OSError` or `RuntimeError`.
+    `peer_host` is the host name or the address of the consumer. The offer contains the local
+    address on the route to it. `write` sends a message on the link. Raises `OSError` or
+    `RuntimeError` if the rendezvous cannot be created.
     """
 
     lost = CollectiveFallback.COLLECTIVE_FAILED
@@ -108,7 +111,8 @@ class CollectiveSender(PayloadSender):
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._host = _address_towards(peer_host)
         self._store = _served(self._host, 0, is_master=True)
-        # A separate store, so that waiting for the consumer does not keep the rendezvous open.
+        # A separate store is used, so that waiting for the consumer does not keep the rendezvous
+        # open.
         store = _served(self._host, self._store.port, is_master=False)
         self._group = Group(store, PRODUCER, device, self._host, OFFERED)
         self._write = write
@@ -120,21 +124,22 @@ class CollectiveSender(PayloadSender):
         self._transfers = 0
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """Return the address of the rendezvous."""
+        """Return an offer with the address of the rendezvous."""
         rendezvous = f"{self._host}:{self._store.port}".encode()
         return stage_pb2.TransportOffer(transport=self.name, descriptor=rendezvous)
 
     def proved(self, proof: bytes) -> bool:
-        """Return whether the consumer received the nonce, which is sent only through the group."""
+        """Return whether the consumer received the nonce, which is only sent through the group."""
         return hmac.compare_digest(proof, self._nonce)
 
     def pushes(self, encoding: Encoding) -> bool:
-        """Return True: every payload is a separate send."""
+        """Return True, because every payload is a separate send."""
         return True
 
     def place(self, encoding: Encoding) -> Placement:
         """Return a transfer that `push` announces and sends. Raises `NotPlaced` if the group is
-        broken."""
+        broken.
+        """
         if self.broken:
             raise NotPlaced(CollectiveFallback.COLLECTIVE_FAILED)
         blob = self._buffers.take(encoding.size_bytes)
@@ -162,7 +167,7 @@ class CollectiveSender(PayloadSender):
         self._lane.close()
 
     def _note(self, proving: Future[None]) -> None:
-        """Log why the group was not joined. Runs on the lane."""
+        """Log why the group was not joined. This runs on the lane."""
         if proving.cancelled() or (error := proving.exception()) is None:
             return
         self.broken = True
@@ -185,24 +190,28 @@ class CollectiveReceiver(PayloadReceiver):
         self._receiving: asyncio.Future[memoryview] | None = None
 
     def prove(self) -> bytes:
-        """Join the group and return the received nonce. Blocks. Raises `RuntimeError`."""
+        """Join the group and return the nonce that was received. This call blocks. Raises
+        `RuntimeError` if it fails.
+        """
         try:
             return bytes(self._lane.submit(self._receive, NONCE_BYTES).result(PROVED_WITHIN_S))
         except TimeoutError:
             raise RuntimeError("joining the process group took too long") from None
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """Start receiving an announced transfer. Raises `DataLoss`."""
+        """Start to receive a transfer that was announced. Raises `DataLoss` if its description is
+        invalid.
+        """
         if payload.size_bytes > MAX_PAYLOAD_BYTES:
             raise DataLoss(f"link: a payload of {payload.size_bytes} bytes")
         (self._transfer,) = descriptor_of(payload, _TRANSFER)
         receiving = self._lane.submit(self._receive, payload.size_bytes)
         self._receiving = asyncio.wrap_future(receiving)
-        # The producer may detect a failure first and never send the chunk.
+        # The producer may detect a failure first, in which case it never sends the chunk.
         self._receiving.add_done_callback(_note)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """Return the received blob. Raises `PayloadLost`."""
+        """Return the blob that was received. Raises `PayloadLost` if the transfer failed."""
         (transfer,) = descriptor_of(payload, _TRANSFER)
         receiving, self._receiving = self._receiving, None
         if receiving is None or transfer != self._transfer:
@@ -225,7 +234,9 @@ class CollectiveReceiver(PayloadReceiver):
         self._lane.close()
 
     def _receive(self, size: int) -> memoryview:
-        """Receive `size` bytes. Runs on the lane. Raises `RuntimeError`."""
+        """Receive `size` bytes. This runs on the lane. Raises `RuntimeError` if the
+        transfer fails.
+        """
         buffer = self._buffers.take(size)
         self._group.receive(_tensor(buffer))
         return buffer
@@ -239,8 +250,10 @@ def _note(receiving: asyncio.Future[memoryview]) -> None:
 def join_rendezvous(
     offer: stage_pb2.TransportOffer, device: str
 ) -> tuple[CollectiveReceiver, bytes]:
-    """Return the receiver and the proof. Blocks. Raises `OSError`, `RuntimeError` or
-    `ValueError`."""
+    """Return the receiver and the proof. This call blocks.
+
+    Raises `OSError`, `RuntimeError` or `ValueError` if the rendezvous cannot be joined.
+    """
     if (library := library_for(device)) != offer.transport:
         raise ValueError(f"this process's device {device} is for {library}")
     host, _, port = offer.descriptor.decode().rpartition(":")
@@ -254,13 +267,17 @@ def join_rendezvous(
 
 
 def _served(host: str, port: int, *, is_master: bool) -> Any:
-    """Return a rendezvous store, as its server or a client. Raises `RuntimeError`."""
+    """Return a rendezvous store, which is either its server or a client. Raises `RuntimeError` if
+    it cannot be created.
+    """
     store = c10d().TCPStore
     return store(host, port, None, is_master=is_master, timeout=_ANSWER, wait_for_workers=False)
 
 
 def _address_towards(host: str) -> str:
-    """Return this host's address on the route to `host`. Sends nothing. Raises `OSError`."""
+    """Return the address of this host on the route to `host`. Nothing is sent. Raises `OSError` if
+    there is no route.
+    """
     family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)

@@ -1,11 +1,12 @@
 """Passes a file descriptor to a process on this host that presents a secret.
 
-Uses SCM_RIGHTS over a Unix socket in the abstract namespace. The socket has no name in a file
-system that a killed process could leave there. The pid and mount namespaces of the processes may
-differ. A process in another network namespace (another host or pod) cannot connect at all.
+This uses SCM_RIGHTS over a Unix socket in the abstract namespace. Such a socket has no name in a
+file system, so a process that is killed leaves nothing behind. The two processes may be in
+different pid and mount namespaces. A process in a different network namespace, on another host or
+in another pod, cannot connect at all.
 
-Alternatives rejected: /proc/<pid>/fd needs a shared pid namespace. A path in /dev/shm remains if a
-process is killed between creation and attachment. The resource tracker of
+Several alternatives were rejected. /proc/<pid>/fd requires a shared pid namespace. A path in
+/dev/shm remains if a process is killed between creation and attachment. The resource tracker of
 `multiprocessing.shared_memory` unlinks segments that are still in use.
 """
 
@@ -28,9 +29,10 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class FdGiver:
-    """Passes `fd` to processes that send `secret`, on the running event loop, until closed.
+    """Passes `fd` to all processes that send `secret`. It runs on the current event loop until it
+    is closed.
 
-    Raises `OSError` if Unix sockets are unavailable.
+    Raises `OSError` if Unix sockets are not available.
     """
 
     def __init__(self, fd: int) -> None:
@@ -50,7 +52,9 @@ class FdGiver:
         self._loop.add_reader(self._listener, self._admit)
 
     def close(self) -> None:
-        """Stop passing the descriptor, which stays open here. Idempotent."""
+        """Stop passing the descriptor, which remains open in this process. This may be called
+        several times.
+        """
         while self._sockets:
             self._dismiss(self._sockets.pop())
 
@@ -83,7 +87,9 @@ class FdGiver:
 
 
 def receive_fd(name: str, secret: bytes) -> int:
-    """Receive the descriptor of the `FdGiver` of that name. Blocks. Raises `OSError`."""
+    """Receive the descriptor from the `FdGiver` with the given name. This call blocks. Raises
+    `OSError` if it fails.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
         guest.settimeout(RECEIVE_TIMEOUT_S)
         guest.connect(f"\0{name}")

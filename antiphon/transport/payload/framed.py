@@ -1,8 +1,9 @@
-"""Payload transport inside gRPC messages: inline up to 1 MiB, above that as frames of 1 MiB.
+"""A payload transport that uses gRPC messages. Payloads of up to 1 MiB are inline, and larger ones
+are sent as frames of 1 MiB.
 
-Frames precede the message that refers to them and are received into one buffer. Single messages of
-many MiB would be copied several times, and other messages could not overtake them. Frames of one
-payload are in order, with other messages in between.
+The frames precede the message that refers to them, and the receiver collects them in a single
+buffer. A single message of many MiB would be copied several times, and other messages could not
+overtake it. The frames of a payload are sent in order, but other messages may be sent between them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class FramedSender(PayloadSender):
         return stage_pb2.TransportOffer(transport=NAME)
 
     def proved(self, proof: bytes) -> bool:
-        """Return True: the link itself is the proof."""
+        """Return True, because the link itself is the proof."""
         return True
 
     def pushes(self, encoding: Encoding) -> bool:
@@ -55,7 +56,7 @@ class FramedSender(PayloadSender):
         return encoding.size_bytes > FRAME_BYTES
 
     def place(self, encoding: Encoding) -> Placement:
-        """Return the payload inline, or as a transfer whose frames `push` writes."""
+        """Return a payload that is inline, or a transfer whose frames `push` writes."""
         size = encoding.size_bytes
         if not self.pushes(encoding):
             return Placement(chunk_pb2.Payload(size_bytes=size, inline=encoding.to_bytes()))
@@ -69,7 +70,9 @@ class FramedSender(PayloadSender):
 
 
 class FramedReceiver(PayloadReceiver):
-    """The consumer's side: one transfer at a time. A new one replaces the last."""
+    """The consumer's side. It receives one transfer at a time, and a new transfer replaces the
+    previous one.
+    """
 
     name = NAME
 
@@ -79,7 +82,7 @@ class FramedReceiver(PayloadReceiver):
         self._transfer = self._filled = 0
 
     def take(self, frame: Frame) -> None:
-        """Append a frame. Raises `DataLoss` if it is not the next of its transfer."""
+        """Append a frame. Raises `DataLoss` if it is not the next frame of its transfer."""
         if not frame.offset_bytes:
             if frame.total_bytes > MAX_PAYLOAD_BYTES:
                 raise DataLoss(f"link: a payload of {frame.total_bytes} bytes")
@@ -94,7 +97,7 @@ class FramedReceiver(PayloadReceiver):
             self._filled += len(piece)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """Return the received blob. Raises `DataLoss` if it is incomplete."""
+        """Return the blob that was received. Raises `DataLoss` if it is incomplete."""
         buffer, self._buffer = self._buffer, None
         size = payload.size_bytes
         whole = buffer is not None and len(buffer) == size == self._filled

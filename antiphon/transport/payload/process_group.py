@@ -1,18 +1,20 @@
-"""A process group of two ranks that moves bytes from one to the other: NCCL, or Gloo on a CPU.
+"""A process group of two ranks that sends bytes from one to the other. It uses NCCL, or Gloo on a
+CPU.
 
-There is no global process group: a TCP store is the rendezvous. Neither library can cancel a
-transfer, so a failure breaks the group, which the other side detects. Everything in this module
-blocks, except `Lane.submit` and the `close` methods.
+There is no global process group. A TCP store serves as the rendezvous. Neither of the libraries can
+cancel a transfer, so a failure breaks the group, and the other side detects this. Everything in
+this module blocks, except for `Lane.submit` and the `close` methods.
 
-Gloo joins on an additional thread. If it times out while it waits for the other rank to connect, it
-frees memory that its listener still uses when that rank connects late: a segmentation fault. So its
-own timeout is long, and the caller stops waiting earlier. A group joined after that is dropped.
+Gloo joins on an additional thread. If it times out while it is waiting for the other rank to
+connect, it frees memory that its listener still uses. If the rank connects after that, a
+segmentation fault occurs. Therefore Gloo's own timeout is long, and the caller stops waiting
+earlier. A group that is joined after that is dropped.
 
-NCCL must run without its watchdog, which ends the process of a rank whose peer has died. torch
-starts no watchdog in blocking-wait mode; instead the waiting thread aborts and raises. Transfers
-and copies to and from the device use a separate stream, for which no engine waits. Joining cannot
-be interrupted, so it starts only when the other rank is known to join. If that rank dies then, the
-thread is left behind.
+NCCL must run without its watchdog, because the watchdog ends the process of a rank whose peer has
+died. torch starts no watchdog in blocking-wait mode. Instead, the waiting thread aborts the
+operation and raises an error. Transfers, and copies to and from the device, use a separate stream,
+so no engine waits for them. Joining cannot be interrupted, so it only starts once the other rank is
+known to join. If that rank dies at this point, the thread keeps waiting and is abandoned.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 NCCL, GLOO = "nccl", "gloo"
 PRODUCER, CONSUMER = 0, 1
 TIMEOUT = timedelta(seconds=5)
-# Gloo's join timeout; longer than a rank that still intends to join can be late.
+# Gloo's timeout for joining. It is longer than the maximum delay of a rank that still intends to
+# join.
 JOIN_S = 600.0
 # Environment variables that torch reads when a group is created.
 _NO_WATCHDOG = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
@@ -42,7 +45,7 @@ Made = TypeVar("Made")
 
 
 def library_for(device: str) -> str:
-    """Return the library that moves tensors between processes on this device."""
+    """Return the library that transfers tensors between processes on this type of device."""
     import torch
 
     on_cuda = torch.device(device).type == "cuda"
@@ -50,7 +53,7 @@ def library_for(device: str) -> str:
 
 
 def c10d() -> Any:
-    """Return `torch.distributed`, whose stubs do not export what is used here."""
+    """Return `torch.distributed`. Its stubs do not export the names that are used here."""
     import torch
 
     return torch.distributed
@@ -59,7 +62,8 @@ def c10d() -> Any:
 class Lane:
     """Runs blocking calls in order on a daemon thread.
 
-    A daemon thread does not block the exit of the process, since a library call may never return.
+    A library call may never return. A daemon thread does not prevent the process from exiting in
+    this case.
     """
 
     def __init__(self, name: str) -> None:
@@ -68,8 +72,9 @@ class Lane:
         self._closed = False
 
     def submit(self, call: Callable[..., Made], *arguments: Any) -> Future[Made]:
-        """Return a future of the call's result. It raises `RuntimeError` if the lane is closed
-        first."""
+        """Return a future for the result of the call. It raises `RuntimeError` if the lane is
+        closed before the call runs.
+        """
         outcome: Future[Made] = Future()
 
         def make() -> None:
@@ -80,8 +85,8 @@ class Lane:
                     raise RuntimeError("the process group has been left")
                 outcome.set_result(call(*arguments))
             except BaseException as error:
-                # Drop the traceback, which would keep the store's sockets open as long as the
-                # error.
+                # The traceback is dropped, because it would keep the sockets of the store open as
+                # long as the error exists.
                 outcome.set_exception(error.with_traceback(None))
 
         if self._closed:
@@ -93,7 +98,7 @@ class Lane:
         return outcome
 
     def close(self) -> None:
-        """Run no more calls. The current one continues."""
+        """Run no further calls. A call that is in progress continues."""
         self._closed = True
         self._calls.put(None)
 
@@ -103,7 +108,9 @@ class Lane:
 
 
 class _Joined(Protocol):
-    """A library's group of both ranks. Transfers raise `RuntimeError`."""
+    """A group of a library that both ranks have joined. Transfers raise `RuntimeError` if they
+    fail.
+    """
 
     def send(self, blob: torch.Tensor) -> None:
         """Send to the consumer."""
@@ -114,12 +121,13 @@ class _Joined(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group. Transfers in progress fail."""
+        """Leave the group. All transfers in progress fail."""
         ...
 
 
 class Group:
-    """One rank. Joins at first use, after the other rank has arrived within `come_within`.
+    """One rank of a group. It joins on first use, after the other rank has arrived within
+    `come_within`.
 
     `host` is the address on which Gloo listens.
     """
@@ -136,28 +144,33 @@ class Group:
         self._closed = False
 
     def send(self, blob: torch.Tensor) -> None:
-        """Send bytes to the other rank. Raises `RuntimeError`."""
+        """Send bytes to the other rank. Raises `RuntimeError` if the transfer fails."""
         self._group().send(blob)
 
     def receive(self, buffer: torch.Tensor) -> None:
-        """Receive from the other rank until the buffer is full. Raises `RuntimeError`."""
+        """Receive from the other rank until the buffer is full. Raises `RuntimeError` if the
+        transfer fails.
+        """
         self._group().receive(buffer)
 
     def close(self) -> None:
-        """Leave the group. The other rank's transfers fail."""
+        """Leave the group. Transfers of the other rank fail."""
         if self._joined is not None:
             self._joined.close()
-        # Drop the store, which closes its sockets; this object may be part of a cycle.
+        # The store is dropped, which closes its sockets, because this object may be part of a
+        # reference cycle.
         self._joined, self._store, self._closed = None, None, True
 
     def let_go(self, store: Any) -> None:
-        """End this rank's wait for the other by announcing it in the same store. Close the group
-        first."""
+        """Stop this rank from waiting for the other one, by announcing the other one in the same
+        store. Close the group first.
+        """
         store.set(_here(1 - self._rank), b"")
 
     def _group(self) -> _Joined:
-        """Return the joined group. A failed join is final, since the store keeps stale
-        addresses."""
+        """Return the group after joining it. A failed attempt to join is final, because the store
+        keeps addresses that are no longer valid.
+        """
         joined, store = self._joined, self._store
         if self._closed or store is None:
             raise RuntimeError("the process group has been left")
@@ -174,7 +187,8 @@ class Group:
         return joined
 
     def _join(self, store: Any) -> _Joined:
-        # Wait here for a rank that has not started; a timeout here leaves nothing behind.
+        # If the other rank has not started yet, wait for it here. A timeout at this point leaves
+        # nothing behind.
         store.set(_here(self._rank), b"")
         store.wait([_here(1 - self._rank)], self._come_within or TIMEOUT)
         if self._closed:
@@ -185,12 +199,14 @@ class Group:
 
 
 def _here(rank: int) -> str:
-    """Return the store key with which a rank announces that it joins."""
+    """Return the key in the store with which a rank announces that it joins."""
     return f"here/{rank}"
 
 
 class _Gloo:
-    """A Gloo group between hosts' memory. Dropping it leaves the group."""
+    """A Gloo group between the memory of two hosts. Dropping the last reference to it leaves the
+    group.
+    """
 
     def __init__(self, store: Any, rank: int, host: str) -> None:
         joining: Future[Any] = Future()
@@ -211,7 +227,9 @@ class _Gloo:
         self._group = None
 
     def _made(self) -> Any:
-        """Return the group. Its connections close with the last reference, so do not keep it."""
+        """Return the group. Its connections are closed with the last reference to it, so do not
+        store it.
+        """
         if (group := self._group) is None:
             raise RuntimeError("the process group has been left")
         return group
@@ -225,12 +243,12 @@ def _join_gloo(joining: Future[Any], store: Any, rank: int, host: str) -> None:
         options._devices = [kind.create_device(hostname=host)]
         joining.set_result(kind(store, rank, 2, options))
     except Exception as error:
-        # Drop the traceback, which would keep the device and its listener alive.
+        # The traceback is dropped, because it would keep the device and its listener alive.
         joining.set_exception(RuntimeError(str(error)))
 
 
 class _Nccl:
-    """An NCCL group between devices, for bytes on the host."""
+    """An NCCL group between two devices that transfers bytes in host memory."""
 
     def __init__(self, store: Any, rank: int, device: str) -> None:
         import torch
@@ -257,13 +275,14 @@ class _Nccl:
             buffer.copy_(there)
 
     def close(self) -> None:
-        """Abort on another thread: the duration of an abort is unbounded."""
+        """Abort the group on another thread, because an abort may take arbitrarily long."""
         Thread(target=self._group.abort, name="collective abort", daemon=True).start()
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Use this group's stream. The current stream is per thread; by default it is the
-        engine's."""
+        """Use the stream of this group. The current stream is a property of the thread, and by
+        default it is the one that the engine uses.
+        """
         import torch
 
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
@@ -272,7 +291,7 @@ class _Nccl:
 
 @contextmanager
 def _without_watchdog() -> Iterator[None]:
-    """Create NCCL groups without a watchdog in this context, and only here."""
+    """Create NCCL groups without a watchdog, but only within this context."""
     with _environment:
         before = {name: os.environ.get(name) for name in _NO_WATCHDOG}
         os.environ.update(_NO_WATCHDOG)

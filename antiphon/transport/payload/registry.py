@@ -1,8 +1,8 @@
-"""The table of payload transports, and the negotiation of a link's transport.
+"""The table of payload transports, and the negotiation of the transport for a link.
 
-The producer offers the transports that it can create, best first. The consumer attaches to the
-first offer that works and answers with what it read there as a proof. The reason why a transport
-was skipped is kept on both sides.
+The producer offers all transports that it can create, with the best one first. The consumer
+attaches to the first offer that works. As a proof, it returns the data that it read there. If a
+transport is skipped, both sides record the reason.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from antiphon.v1 import stage_pb2
 TRANSPORTS: dict[str, Transport] = {
     row.name: row for row in (shared_memory.TRANSPORT, collective.TRANSPORT, framed.TRANSPORT)
 }
-"""By name, best first."""
+"""The transports by name, with the best one first."""
 
 FALLBACK = framed.TRANSPORT
-"""The link itself, which can carry any payload on every connection."""
+"""The link itself, which can carry any payload on any connection."""
 FallbackSender = FramedSender
 FallbackReceiver = FramedReceiver
 
@@ -41,7 +41,7 @@ MakeSenders = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The consumer's choice."""
+    """The transport that the consumer has chosen."""
 
     receiver: PayloadReceiver
     proof: bytes
@@ -52,7 +52,7 @@ Attach = Callable[[Iterable[stage_pb2.TransportOffer], LinkSettings], Awaitable[
 
 
 def candidates(settings: LinkSettings) -> tuple[str, ...]:
-    """Return the transports to offer, best first."""
+    """Return the transports to offer, with the best one first."""
     if settings.transport != "auto":
         return (settings.transport,)
     return tuple(name for name, row in TRANSPORTS.items() if row.by_default(settings))
@@ -65,17 +65,17 @@ def check_possible(settings: LinkSettings) -> None:
 
 
 def is_reason(reason: str) -> bool:
-    """Return whether a transport counts fallbacks by this reason."""
+    """Return whether a transport counts fallbacks with this reason."""
     return any(reason in row.reasons for row in TRANSPORTS.values())
 
 
 async def make_senders(
     settings: LinkSettings, address: str, write: WriteMessage
 ) -> tuple[list[PayloadSender], list[str]]:
-    """Create the transports to offer on a link to `address`. Return them and the reasons of
-    failures.
+    """Create the transports to offer on a link to `address`.
 
-    Raises `FailedPrecondition` if none can be created.
+    Returns the transports, and the reasons why others could not be created. Raises
+    `FailedPrecondition` if none can be created.
     """
     senders: list[PayloadSender] = []
     failed: list[str] = []
@@ -86,7 +86,8 @@ async def make_senders(
             except _FAILURES as error:
                 failed.append(f"{name}: {error}")
     except BaseException:
-        # A cancelled handshake: only this frame knows the senders created so far.
+        # If the handshake was cancelled, only this frame knows the senders that have been created
+        # so far.
         for sender in senders:
             sender.close()
         raise
@@ -98,10 +99,10 @@ async def make_senders(
 async def attach_best(
     offers: Iterable[stage_pb2.TransportOffer], settings: LinkSettings
 ) -> Attached:
-    """Attach to the first offer that can be proved.
+    """Attach to the first offer for which a proof can be obtained.
 
-    An empty list offers the link itself. Raises `FailedPrecondition`, with every reason, if none
-    works.
+    If the list is empty, the link itself is used. Raises `FailedPrecondition` with all reasons if
+    no offer works.
     """
     refused: list[str] = []
     for offer in tuple(offers) or (stage_pb2.TransportOffer(transport=FALLBACK.name),):

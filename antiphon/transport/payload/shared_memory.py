@@ -1,8 +1,9 @@
-"""Payload transport over a shared-memory slab: the link carries descriptors, bytes are copied once.
+"""A payload transport that uses a shared-memory slab. The link carries only descriptors, and the
+bytes are copied once.
 
-The offer contains the socket and the secret with which the slab is obtained. The proof is the
-slab's nonce. If the slab is full or a slot is lost, that chunk is sent over gRPC and the next one
-tries the slab again. The transport never breaks.
+The offer contains the socket and the secret with which the consumer obtains the slab. The proof is
+the nonce in the slab. If the slab is full or a slot is lost, the chunk in question is sent over
+gRPC, and the next chunk tries the slab again. This transport never breaks.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from antiphon.wire.blob import Encoding
 
 NAME = "shared_memory"
 
-# Size of the slab and secret. The name of the socket follows.
+# The size of the slab and the secret. The name of the socket follows.
 _OFFER = struct.Struct("<Q16s")
-# Offset and generation.
+# The offset and the generation of a slot.
 _SLOT = struct.Struct("<QQ")
 
 
 class SlabSender(PayloadSender):
-    """The producer's side; owns the slab. Raises `OSError` if it cannot be created."""
+    """The producer's side, which owns the slab. Raises `OSError` if the slab cannot be created."""
 
     name = NAME
     lost = SlabFallback.SLOT_LOST
@@ -49,22 +50,26 @@ class SlabSender(PayloadSender):
         self._giver = FdGiver(slab.fd)
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """Return the socket and the secret for the slab."""
+        """Return an offer with the socket and the secret for the slab."""
         head = _OFFER.pack(self.slab.size_bytes, self._giver.secret)
         return stage_pb2.TransportOffer(transport=NAME, descriptor=head + self._giver.name.encode())
 
     def proved(self, proof: bytes) -> bool:
-        """Return whether the consumer has read the slab. Further processes cannot attach."""
+        """Return whether the consumer has read the slab. After that, no other process can
+        attach.
+        """
         self._giver.close()
         return hmac.compare_digest(proof, self.slab.nonce)
 
     def place(self, encoding: Encoding) -> Placement:
-        """Encode into a slot. Raises `NotPlaced`."""
+        """Encode into a slot. Raises `NotPlaced` if no slot is available."""
         slot = _SLOT.pack(*self.slab.place(encoding))
         return Placement(placed(NAME, encoding.size_bytes, slot))
 
     def release(self, payload: chunk_pb2.Payload) -> None:
-        """Free a slot that the consumer never viewed. The consumer frees others itself."""
+        """Free a slot that the consumer has never viewed. The consumer frees all other slots
+        itself.
+        """
         _, generation = descriptor_of(payload, _SLOT)
         self.slab.release(generation)
 
@@ -75,7 +80,7 @@ class SlabSender(PayloadSender):
 
 
 class SlabReceiver(PayloadReceiver):
-    """The consumer's side. The mapping lives until its last view is gone."""
+    """The consumer's side. The mapping exists until its last view is deleted."""
 
     name = NAME
 
@@ -83,22 +88,27 @@ class SlabReceiver(PayloadReceiver):
         self._slab: AttachedSlab | None = slab
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """Return a view of the slot. Raises `PayloadLost`."""
+        """Return a view of the slot. Raises `PayloadLost` if the slot no longer contains the
+        payload.
+        """
         offset, generation = descriptor_of(payload, _SLOT)
         if self._slab is None:
             raise PayloadLost(SlabFallback.SLOT_LOST, "the slab was let go")
         return self._slab.view(offset, generation, payload.size_bytes)
 
     def close(self) -> None:
-        """Drop the slab now. Each mapping holds a descriptor, and a broken connection may wait for
-        garbage collection."""
+        """Drop the slab immediately.
+
+        Each mapping holds a file descriptor, and it may take some time until a broken connection is
+        garbage collected.
+        """
         self._slab = None
 
 
 async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
-    """Attach to the offered slab and return it with its proof.
+    """Attach to the slab that is offered and return it with its proof.
 
-    Raises `OSError` or `ValueError` with the reason if this process cannot reach it.
+    Raises `OSError` or `ValueError` with the reason if this process cannot access the slab.
     """
     if len(offer.descriptor) <= _OFFER.size:
         raise ValueError("its offer is malformed")

@@ -1,20 +1,22 @@
-"""Shared memory between one producer and one consumer: an anonymous file divided into slots.
+"""Memory that one producer and one consumer share. It is an anonymous file that is divided into
+slots.
 
 Invariants:
 
 * The file has no name (memfd), so it disappears with the last process that maps it.
-* It cannot shrink (sealed), and a slot's pages are reserved before it is written (posix_fallocate),
-  so no access can raise SIGBUS. Missing memory is an error of `place`.
-* A slot's pages are reserved and mapped at once, in each process, at its first use. Later uses find
-  it warm.
+* The file is sealed and cannot shrink, and the pages of a slot are reserved (posix_fallocate)
+  before the slot is written. Therefore no access can raise SIGBUS. If there is not enough memory,
+  `place` reports an error.
+* When a slot is used for the first time, each process reserves and maps all of its pages at once.
+  Later uses cause no page faults.
 * A slot begins with the generation of its last placement, which the consumer checks.
-* The slab's head has a mark for each unit. When the last view of a slot is gone, the consumer
-  writes the slot's generation there. The producer reads the marks when it needs a slot. Returning a
-  slot therefore costs no message and wakes no thread, and the next payload gets the slot whose
-  lines are still in the cache.
+* The head of the slab contains a mark for each unit. When the last view of a slot is deleted, the
+  consumer writes the generation of the slot to its mark. The producer reads the marks when it needs
+  a slot. Therefore returning a slot requires no message and wakes no thread. The next payload uses
+  the slot whose cache lines are still warm.
 * The consumer can write only to the head.
-* The consumer never unmaps while a view lives: views hold the mapping, which is dropped, not
-  closed. The producer has no views and unmaps at once.
+* The consumer never unmaps the memory while a view exists. Views hold a reference to the mapping,
+  which is dropped instead of closed. The producer has no views and unmaps immediately.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ NONCE_BYTES = 32
 _SLOT = struct.Struct("<QQ")
 _SLOT_BYTES = ALIGNMENT
 _MARK_BYTES = 8
-# Mark of units at which no slot in use begins; generations never reach it.
+# The mark of a unit at which no slot in use begins. Generations never reach this value.
 _NO_SLOT = (1 << 64) - 1
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# From linux/mman.h; not defined in Python 3.11.
+# Defined in linux/mman.h, but not in Python 3.11.
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 
@@ -53,7 +55,7 @@ Reserve = Callable[[int, int, int], None]
 
 
 class SlabFallback(enum.StrEnum):
-    """Why a payload is not in the slab."""
+    """The reasons why a payload is not in the slab."""
 
     SLAB_FULL = "slab_full"
     TOO_LARGE = "too_large"
@@ -62,7 +64,7 @@ class SlabFallback(enum.StrEnum):
 
 
 class _Touched:
-    """Records which units of a mapping are populated."""
+    """Records which units of a mapping have been populated."""
 
     def __init__(self, memory: mmap.mmap, advice: int) -> None:
         self._memory = memory
@@ -70,22 +72,23 @@ class _Touched:
         self._units = bytearray(len(memory) // UNIT_BYTES)
 
     def is_new(self, offset: int, size: int) -> bool:
-        """Return whether any unit of the range is not populated."""
+        """Return whether any unit in the range has not been populated yet."""
         return self._units.find(0, *_units(offset, size)) >= 0
 
     def touch(self, offset: int, size: int) -> None:
-        """Populate the pages of the range at once instead of fault by fault."""
+        """Populate all pages in the range at once, instead of with one page fault for each."""
         first, end = _units(offset, size)
         try:
             self._memory.madvise(self._advice, first * UNIT_BYTES, (end - first) * UNIT_BYTES)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: before Linux 5.14; pages fault singly.
+            # Before Linux 5.14, the error is EINVAL, and each page causes its own fault.
+            if error.errno != errno.EINVAL:
                 raise
         self._units[first:end] = b"\1" * (end - first)
 
 
 class Slab:
-    """The producer's side. Raises `OSError` if anonymous files are unavailable."""
+    """The producer's side. Raises `OSError` if anonymous files are not available."""
 
     def __init__(self, capacity: int, *, reserve: Reserve = os.posix_fallocate) -> None:
         self.size_bytes = capacity
@@ -104,14 +107,16 @@ class Slab:
             os.close(self.fd)
             raise
         self._touched = _Touched(self._memory, _MADV_POPULATE_WRITE)
-        # The first block holds the nonce and the marks, and is never a slot.
+        # The first block contains the nonce and the marks, and is never used as a slot.
         self._slots.take(_head_bytes(capacity))
         self._memory[:NONCE_BYTES] = self.nonce
         self._marks = _marks(self._memory, capacity)
         self._awaited = np.full(len(self._marks), _NO_SLOT, np.uint64)
 
     def place(self, encoding: Encoding) -> tuple[int, int]:
-        """Encode into a free slot. Return its offset and generation. Raises `NotPlaced`."""
+        """Encode into a free slot. Returns its offset and generation. Raises `NotPlaced` if no slot
+        is free.
+        """
         size = _SLOT_BYTES + encoding.size_bytes
         if size > self.size_bytes // 2:
             raise NotPlaced(SlabFallback.TOO_LARGE)
@@ -133,7 +138,7 @@ class Slab:
         return offset, self._generation
 
     def release(self, generation: int) -> None:
-        """Free a slot that the consumer never viewed. Unknown generations are ignored."""
+        """Free a slot that the consumer has never viewed. Unknown generations are ignored."""
         offset = self._offsets.pop(generation, None)
         if offset is not None:
             self._awaited[offset // UNIT_BYTES] = _NO_SLOT
@@ -141,14 +146,14 @@ class Slab:
 
     @property
     def used(self) -> int:
-        """Number of slots that the consumer has not returned."""
+        """The number of slots that the consumer has not returned."""
         self._collect()
         return len(self._offsets)
 
     def close(self) -> None:
-        """Close and unmap. The memory lives as long as the consumer maps it."""
+        """Close and unmap the memory. It continues to exist as long as the consumer maps it."""
         os.close(self.fd)
-        # Drop this view: a mapping with views cannot be closed.
+        # This view is dropped because a mapping that has views cannot be closed.
         self._marks = np.empty(0, np.uint64)
         self._memory.close()
 
@@ -166,10 +171,10 @@ class Slab:
 
 
 class AttachedSlab:
-    """The consumer's side of a slab; takes ownership of the descriptor.
+    """The consumer's side of a slab. It takes ownership of the file descriptor.
 
-    A slot is marked as free when its last view is gone, on whatever thread that happens. Raises
-    `OSError`, or `ValueError` for a file that is not a slab of that size.
+    A slot is marked as free when its last view is deleted, on whichever thread this happens. Raises
+    `OSError`, or `ValueError` if the file is not a slab of the given size.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
@@ -186,12 +191,13 @@ class AttachedSlab:
         self._touched = _Touched(self._memory, _MADV_POPULATE_READ)
 
     def nonce(self) -> bytes:
-        """Return the nonce, which proves that this process reads the producer's memory."""
+        """Return the nonce, which proves that this process can read the producer's memory."""
         return self._memory[:NONCE_BYTES]
 
     def view(self, offset: int, generation: int, size: int) -> memoryview:
-        """Return a read-only view of the blob in a slot. Raises `PayloadLost` if it is not
-        there."""
+        """Return a read-only view of the blob in a slot. Raises `PayloadLost` if the blob is not
+        there.
+        """
         end = offset + _SLOT_BYTES + size
         if offset % UNIT_BYTES or size > MAX_PAYLOAD_BYTES or end > len(self._memory):
             raise PayloadLost(SlabFallback.SLOT_LOST, f"no slot of {size} bytes at {offset}")
@@ -200,28 +206,33 @@ class AttachedSlab:
         if _SLOT.unpack_from(self._memory, offset) != (generation, size):
             raise PayloadLost(SlabFallback.SLOT_LOST, f"generation {generation} is gone")
         owner = np.frombuffer(self._memory, np.uint8, size, offset + _SLOT_BYTES)
-        # Every view of the blob references this array, so it is collected with the last one.
+        # Every view of the blob refers to this array, so the array is garbage collected together
+        # with the last view.
         mark = weakref.finalize(owner, _mark, self._marks, offset // UNIT_BYTES, generation)
         mark.atexit = False
         return owner.data
 
 
 def _mark(marks: npt.NDArray[np.uint64], unit: int, generation: int) -> None:
-    """Mark a slot as free. One aligned store, so a reader sees the old word or the new one."""
+    """Mark a slot as free. This is a single aligned store, so a reader sees either the old word or
+    the new one.
+    """
     marks[unit] = generation
 
 
 def _marks(memory: mmap.mmap, capacity: int) -> npt.NDArray[np.uint64]:
-    """Return the marks: one word per unit, zero until a slot that begins there is freed."""
+    """Return the marks. There is one word for each unit, which is zero until a slot that begins at
+    this unit is freed.
+    """
     return np.frombuffer(memory, np.uint64, capacity // UNIT_BYTES, ALIGNMENT)
 
 
 def _head_bytes(capacity: int) -> int:
-    """Return the size of the nonce and the marks, in whole units."""
+    """Return the size of the nonce and the marks, rounded up to whole units."""
     size = ALIGNMENT + capacity // UNIT_BYTES * _MARK_BYTES
     return -(-size // UNIT_BYTES) * UNIT_BYTES
 
 
 def _units(offset: int, size: int) -> tuple[int, int]:
-    """Return the first unit that a range touches, and the one after the last."""
+    """Return the first unit that a range touches, and the unit after the last one."""
     return offset // UNIT_BYTES, -(-(offset + size) // UNIT_BYTES)

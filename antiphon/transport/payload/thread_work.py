@@ -1,4 +1,4 @@
-"""Blocking work on a thread whose result is dropped after a cancellation."""
+"""Runs blocking work on a thread. If the caller is cancelled, the result is discarded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Made = TypeVar("Made")
 
 
 async def made_on_thread(make: Callable[[], Made], drop: Callable[[Made], None]) -> Made:
-    """Return the result of `make`, called on a thread; raise what it raises.
+    """Call `make` on a thread and return its result. Raises the errors that `make` raises.
 
-    A thread cannot be interrupted. After a cancellation the result is passed to `drop` on the event
-    loop when it is available.
+    A thread cannot be interrupted. If this call is cancelled, the result is passed to `drop` on the
+    event loop as soon as it is available.
     """
     loop = asyncio.get_running_loop()
     making = loop.run_in_executor(None, make)

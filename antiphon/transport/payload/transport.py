@@ -1,14 +1,14 @@
-"""The interface of a payload transport: one side places a blob, the other fetches it.
+"""The interface of a payload transport. One side places a blob, and the other side fetches it.
 
-A `PayloadSender` and a `PayloadReceiver` live as long as one connection of a link. The sender
-converts an encoding to a proto `Payload` that says where the blob is. The message with it is sent
-over gRPC, in order, whatever the transport. The receiver converts the `Payload` back to the blob's
-bytes. Large payloads are transferred ahead of the message, so that other sessions' chunks overtake
-them. Either side may fail at any chunk. That chunk is then sent over gRPC, which can carry any
-payload, and the reason is counted.
+A `PayloadSender` and a `PayloadReceiver` exist as long as one connection of a link. The sender
+converts an encoding to a proto `Payload`, which specifies the location of the blob. The message
+that contains the `Payload` is always sent over gRPC, in order. The receiver converts the `Payload`
+back to the bytes of the blob. Large payloads are transferred ahead of the message, so that the
+chunks of other sessions can overtake them. Either side may fail at any chunk. The chunk is then
+sent over gRPC, which can carry any payload, and the reason is counted.
 
-A transport is one file in this package, which ends with its `Transport`, and one row of
-`registry.TRANSPORTS`. Links depend on neither its name nor the content of its descriptors.
+A transport consists of one file in this package, which ends with its `Transport`, and one row in
+`registry.TRANSPORTS`. Links depend neither on its name nor on the content of its descriptors.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 from antiphon.wire.frames import LinkMessage
 
-# Payloads up to this size are always inline, since a descriptor would cost as much.
+# Payloads of up to this size are always sent inline, because a descriptor would cost as much.
 INLINE_BYTES = 16 << 10
-# Largest blob of a link. A receiver allocates nothing for a larger claim.
+# The size of the largest blob on a link. If a message claims a larger size, the receiver allocates
+# no memory.
 MAX_PAYLOAD_BYTES = 1 << 30
 
 WriteMessage = Callable[[LinkMessage], Awaitable[None]]
 
 
 class NotPlaced(ResourceExhausted):
-    """A transport cannot accept this payload now. `reason` counts the fallback."""
+    """A transport cannot accept this payload now. The fallback is counted under `reason`."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
@@ -41,7 +42,7 @@ class NotPlaced(ResourceExhausted):
 
 
 class PayloadLost(DataLoss):
-    """An announced payload cannot be fetched. `reason` counts the fallback."""
+    """A payload that was announced cannot be fetched. The fallback is counted under `reason`."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
@@ -50,11 +51,11 @@ class PayloadLost(DataLoss):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a blob is.
+    """The location of a blob.
 
-    `push`, if any, transfers its bytes; `payload` is valid only after that. `push` raises
-    `PayloadLost` if the transfer fails, or if the consumer does not read for the link's
-    `answer_within_s`. A sender runs one push at a time.
+    If there is a `push`, it transfers the bytes of the blob, and `payload` is only valid after
+    that. `push` raises `PayloadLost` if the transfer fails, or if the consumer reads nothing for
+    `answer_within_s` seconds, which is a setting of the link. A sender runs one push at a time.
     """
 
     payload: chunk_pb2.Payload
@@ -62,10 +63,10 @@ class Placement:
 
 
 class PayloadSender(Protocol):
-    """The producer's side. Methods with a body here are optional.
+    """The producer's side. Methods that have a body here are optional.
 
-    `lost` counts fallbacks for payloads that did not arrive, `busy` those that did not wait for a
-    push.
+    `lost` is the reason under which fallbacks are counted if a payload did not arrive. `busy` is
+    the reason if a payload did not wait for a push.
     """
 
     name: str
@@ -73,7 +74,7 @@ class PayloadSender(Protocol):
     busy: str = ""
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """Return what the consumer needs to attach."""
+        """Return an offer that contains what the consumer needs to attach."""
         ...
 
     def proved(self, proof: bytes) -> bool:
@@ -81,61 +82,65 @@ class PayloadSender(Protocol):
         ...
 
     def pushes(self, encoding: Encoding) -> bool:
-        """Return whether a placement of this encoding has a `push`."""
+        """Return whether the placement of this encoding has a `push`."""
         return False
 
     def place(self, encoding: Encoding) -> Placement:
-        """Put the blob where the consumer will find it. Raises `NotPlaced`."""
+        """Put the blob where the consumer can find it. Raises `NotPlaced` if this is not possible
+        now.
+        """
         ...
 
     def release(self, payload: chunk_pb2.Payload) -> None:
-        """Free a payload placed without a push that the consumer never fetched."""
+        """Free a payload that was placed without a push and that the consumer has never fetched."""
         return
 
     @property
     def broken(self) -> bool:
-        """Whether the transport is unusable until it is offered again."""
+        """Whether the transport cannot be used until it is offered again."""
         return False
 
     def close(self) -> None:
-        """Free all resources. Views held by the consumer stay valid."""
+        """Free all resources. Views that the consumer holds remain valid."""
         return
 
 
 class PayloadReceiver(Protocol):
-    """The consumer's side. Methods with a body here are optional."""
+    """The consumer's side. Methods that have a body here are optional."""
 
     name: str
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """Start receiving a push. Raises `DataLoss` if none was agreed on."""
+        """Start to receive a push. Raises `DataLoss` if no push was agreed on."""
         raise DataLoss("link: a transfer began that was not agreed on")
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """Return the blob. Raises `PayloadLost` if it cannot be fetched and may be requested again.
+        """Return the blob. Raises `PayloadLost` if it cannot be fetched. It may then be requested
+        again.
 
-        Cancellation leaves the transport unusable; the connection ends with it.
+        If this call is cancelled, the transport can no longer be used, and the connection ends.
         """
         ...
 
     def close(self) -> None:
-        """Detach. Views returned so far stay valid."""
+        """Detach. Views that have been returned so far remain valid."""
         return
 
 
 Attachment = tuple[PayloadReceiver, bytes]
-"""A receiver and its proof of access to the sender."""
+"""A receiver, and the proof that it has access to the sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
     """A row of the registry.
 
-    `name` is used in settings; offers use it or one of `aliases`. `make_sender` is called with the
-    peer's address and a function that writes to the link. It and `attach` raise `OSError`,
-    `RuntimeError`, `ImportError` or `ValueError`; the message is reported as the reason of a
-    fallback. `reasons` lists the counted reasons. `by_default` returns whether "auto" offers the
-    transport. `check` raises `InvalidArgument` if this process can never use it.
+    `name` is used in settings. Offers contain the name or one of the `aliases`. `make_sender` is
+    called with the address of the peer and a function that writes to the link. `make_sender` and
+    `attach` may raise `OSError`, `RuntimeError`, `ImportError` or `ValueError`. The error message
+    is then reported as the reason for a fallback. `reasons` lists the reasons that are counted.
+    `by_default` returns whether "auto" offers the transport. `check` raises `InvalidArgument` if
+    this process can never use it.
     """
 
     name: str
@@ -148,18 +153,18 @@ class Transport:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names accepted in offers."""
+        """All names that are accepted in offers."""
         return self.aliases | {self.name}
 
 
 def placed(transport: str, size_bytes: int, descriptor: bytes) -> chunk_pb2.Payload:
-    """Return the payload for a blob at a transport's descriptor."""
+    """Return the payload for a blob at the location that a transport's descriptor specifies."""
     place = chunk_pb2.PayloadPlace(transport=transport, descriptor=descriptor)
     return chunk_pb2.Payload(size_bytes=size_bytes, placed=place)
 
 
 def descriptor_of(payload: chunk_pb2.Payload, form: struct.Struct) -> tuple[Any, ...]:
-    """Unpack a payload's descriptor. Raises `DataLoss` if it has another size."""
+    """Unpack the descriptor of a payload. Raises `DataLoss` if its size is wrong."""
     descriptor = payload.placed.descriptor
     if len(descriptor) != form.size:
         raise DataLoss(f"link: a descriptor of {len(descriptor)} bytes is malformed")

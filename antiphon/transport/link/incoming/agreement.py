@@ -1,4 +1,6 @@
-"""The consumer's payload transports of one connection: attached, used and replaced."""
+"""The payload transports that the consumer uses on one connection. They are attached, used and
+replaced here.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +25,37 @@ class ConsumerAgreement:
         self._agreed: PayloadReceiver = self._fallback
 
     async def attach(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
-        """Attach to the best offer. Raises `FailedPrecondition` if none works."""
+        """Attach to the best transport that is offered. Raises `FailedPrecondition` if none of them
+        works.
+        """
         return self._take(await self._attach_best(offers, self._settings))
 
     async def attach_anew(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
-        """Replace a broken transport by a new offer, else by the link itself."""
+        """Replace a broken transport with one that is newly offered, or with the link itself if
+        none of them works.
+        """
         try:
             return await self.attach(offers)
         except FailedPrecondition as error:
             return self._take(Attached(self._fallback, b"", (error.message,)))
 
     def take(self, frame: Frame) -> None:
-        """Add a payload frame received on the link. Raises `DataLoss`."""
+        """Add a payload frame that was received on the link. Raises `DataLoss` if the frame is
+        unexpected.
+        """
         self._fallback.take(frame)
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """Start receiving a pushed payload. Raises `DataLoss`."""
+        """Start to receive a payload that is pushed. Raises `DataLoss` if the payload's description
+        is invalid.
+        """
         self._receiver(payload.placed.transport).begin(payload)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> tuple[str, bytes | memoryview]:
-        """Return the transport and the bytes of a placed payload.
+        """Return the name of the transport and the bytes of a payload that has been placed.
 
-        Raises `PayloadLost`, and `DataLoss` for an inconsistent descriptor.
+        Raises `PayloadLost` if the payload cannot be fetched, and `DataLoss` if its descriptor is
+        inconsistent.
         """
         receiver = self._receiver(payload.placed.transport)
         return receiver.name, await receiver.fetch(payload)

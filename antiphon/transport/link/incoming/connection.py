@@ -1,9 +1,10 @@
-"""The consumer's end of one connection of a link: fetch payloads, deliver in order, answer.
+"""The consumer's end of one connection of a link. It fetches payloads, delivers chunks in order and
+answers.
 
-A chunk whose payload cannot be fetched is requested again. Everything after it is skipped until it
-arrives, since the producer sends all of that again. A malformed chunk counts as received and is
-passed to `failed`; the link continues. A corrupt message ends the connection as a network failure
-does. Progress is acknowledged periodically.
+If the payload of a chunk cannot be fetched, the chunk is requested again. All messages until then
+are skipped, because the producer sends everything after this chunk again as well. A malformed chunk
+counts as received and is passed to `failed`, and the link continues. A corrupt message ends the
+connection in the same way as a network failure. Progress is acknowledged periodically.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import CameOnLink, as_frame
 
-# An acknowledgement wakes four threads at each end, and only the end of a segment needs it at once.
+# An acknowledgement wakes four threads at each end. It is only urgent at the end of a segment.
 PROGRESS_CHUNKS = 256
 PROGRESS_BYTES = 1 << 20
 PROGRESS_S = 0.5
@@ -44,7 +45,7 @@ Failed = Callable[[chunk_pb2.Chunk, AntiphonError], None]
 
 
 class IncomingConnection:
-    """Serves one stream of a link. `arrived` and `failed` are called with chunks, in order."""
+    """Serves one stream of a link. `arrived` and `failed` are called with chunks in order."""
 
     def __init__(
         self,
@@ -73,8 +74,9 @@ class IncomingConnection:
         self._undelivered: list[Chunk] = []
 
     async def run(self, hello: stage_pb2.LinkHello, own: LinkIdentity, *, resumed: bool) -> None:
-        """Accept the link and serve it until the stream ends. Raises `AntiphonError` for a bad
-        producer."""
+        """Accept the link and serve it until the stream ends. Raises `AntiphonError` if the
+        producer violates the protocol.
+        """
         accept = await self._agreement.attach(hello.offers)
         self._link.responses.confirmed(hello.responses)
         accept.boot_id, accept.role, accept.name = own.boot_id, own.role, own.name
@@ -95,7 +97,7 @@ class IncomingConnection:
                 log.warning("a connection of link %s ended: %r", self._link.link_id, error)
 
     def close(self) -> None:
-        """Stop serving: another connection of the link takes over."""
+        """Stop serving the stream because another connection of the link has replaced it."""
         for task in self._tasks:
             task.cancel()
 
@@ -114,8 +116,8 @@ class IncomingConnection:
     async def _receive(self) -> None:
         async for request in self._incoming:
             if isinstance(request, CorruptMessage):
-                # Its content is unknown. On the next connection the producer resends everything
-                # unconfirmed.
+                # The content of the message is unknown. On the next connection, the producer sends
+                # everything that has not been confirmed again.
                 log.warning("a message of link %s came damaged", self._link.link_id)
                 self._link.state.counts["damaged"] += 1
                 return
@@ -149,7 +151,8 @@ class IncomingConnection:
                 ends = ends or proto.segment_finished
         finally:
             self._deliver()
-        # Acknowledge an end at once: the producer keeps its session until then.
+        # The end of a segment is acknowledged immediately, because the producer keeps its session
+        # until then.
         many = self._unreported >= PROGRESS_CHUNKS or self._unreported_bytes >= PROGRESS_BYTES
         if many or (ends and self._unreported):
             self._report_progress()
@@ -182,14 +185,16 @@ class IncomingConnection:
             self._deliver()
             self._failed(proto, fault)
             return
-        # Count the bytes received, not the size that the message claims.
+        # The bytes that were received are counted, not the size that the message states.
         if size_bytes := len(blob):
             self._unreported_bytes += size_bytes
             link.state.count_payload(transport, size_bytes)
         self._undelivered.append(chunk)
 
     def _deliver(self) -> None:
-        """Deliver received chunks before the next await, since they count as received."""
+        """Deliver the chunks that were received before the next await, because they count as
+        received.
+        """
         if self._undelivered:
             chunks, self._undelivered = self._undelivered, []
             self._arrived(chunks)
@@ -219,7 +224,9 @@ class IncomingConnection:
         return stage_pb2.LinkResponse(progress=stage_pb2.LinkProgress(chunks=self._link.received))
 
     async def _answer(self) -> None:
-        """Write control messages, refusals and credits forever, in order."""
+        """Write control messages, refusals and credits in order. This runs until it is
+        cancelled.
+        """
         written = self._link.responses.first
         while True:
             if self._link.overrun:

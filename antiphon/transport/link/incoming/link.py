@@ -1,7 +1,7 @@
-"""The consumer's state of a link across connections, and its answers.
+"""The consumer's state of a link, which outlives connections, and its answers.
 
-Chunks are counted. A chunk numbered below the count is a duplicate and is dropped. Refusals and
-credits must not be lost, so they are kept until the producer confirms them.
+Chunks are counted. If the number of a chunk is below the count, it is a duplicate and is dropped.
+Refusals and credits must not be lost, so they are kept until the producer confirms them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Response = TypeVar("Response")
 
 
 def is_next(number: int, received: int) -> bool:
-    """Return whether a chunk follows those received; False for a duplicate.
+    """Return whether a chunk follows the ones that have been received. The result is False for a
+    duplicate.
 
     Raises `DataLoss` if an earlier chunk is missing.
     """
@@ -30,36 +31,38 @@ def is_next(number: int, received: int) -> bool:
 
 
 class ResponseLog(Generic[Response]):
-    """Unconfirmed responses, numbered in order."""
+    """Responses that have not been confirmed yet. They are numbered in order."""
 
     def __init__(self) -> None:
         self._responses: deque[Response] = deque()
         self._first = 0
 
     def append(self, response: Response) -> None:
-        """Append a response. Raises `ResourceExhausted` if too many are unconfirmed."""
+        """Append a response. Raises `ResourceExhausted` if too many responses have not been
+        confirmed.
+        """
         if len(self._responses) >= MAX_RESPONSES:
             raise ResourceExhausted(f"{MAX_RESPONSES} responses wait for the producer")
         self._responses.append(response)
 
     def confirmed(self, count: int) -> None:
-        """Drop the first `count` responses of the link."""
+        """Drop the first `count` responses of the link, because they have been confirmed."""
         while self._first < count and self._responses:
             self._responses.popleft()
             self._first += 1
 
     def since(self, number: int) -> list[Response]:
-        """Return the responses from `number` on."""
+        """Return all responses from number `number` onwards."""
         return [self._responses[at] for at in range(number - self._first, len(self._responses))]
 
     @property
     def first(self) -> int:
-        """Number of the first unconfirmed response."""
+        """The number of the first response that has not been confirmed."""
         return self._first
 
     @property
     def count(self) -> int:
-        """Number of responses so far."""
+        """The total number of responses so far."""
         return self._first + len(self._responses)
 
 
@@ -68,7 +71,8 @@ class IncomingLink:
     """A link from an upstream process.
 
     `changed` is set when there is something to answer. `producer` is the host and the address of
-    the process. `overrun` is set when too many answers are unconfirmed; the link then fails.
+    the upstream process. `overrun` is set when too many answers have not been confirmed. The link
+    then fails.
     """
 
     link_id: str
@@ -82,8 +86,9 @@ class IncomingLink:
     overrun: bool = False
 
     def respond(self, response: stage_pb2.LinkResponse) -> None:
-        """Send a response, now or after a reconnect. Too many unconfirmed ones end the
-        connection."""
+        """Send a response, either now or after a reconnect. If too many responses have not been
+        confirmed, the connection ends.
+        """
         try:
             self.responses.append(response)
         except ResourceExhausted:

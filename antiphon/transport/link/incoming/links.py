@@ -1,8 +1,9 @@
 """The consumer's ends of all links into a process.
 
-A broken stream suspends its link. The producer may resume it within the resume window. The link is
-lost once: when the window ends, when its producer says goodbye, or when another boot of the
-producing process connects from the same address, which means that the first one has died.
+When a stream breaks, its link is suspended. The producer can resume the link within the resume
+window. A link is lost exactly once: when the window ends, when its producer says goodbye, or when a
+different boot of the producing process connects from the same address. The latter means that the
+first boot of the process has died.
 """
 
 from __future__ import annotations
@@ -26,23 +27,26 @@ from antiphon.wire.frames import CameOnLink
 from antiphon.wire.status import abort
 
 MAX_LINKS = 1024
-"""Limit per process, including suspended links."""
+"""The maximum number of links per process, including suspended ones."""
 
 MAX_NAME_BYTES = 256
-"""Limit of each name in a hello. Names are kept with the link and returned by `Describe`."""
+"""The maximum length of each name in a hello. Names are stored with the link and returned by
+`Describe`.
+"""
 
 REPLACED_RETRY_S = 1.0
-"""Retry delay for a new session after the consumer process was replaced."""
+"""The retry delay in seconds for a new session after the consumer process has been replaced."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingEvents:
-    """Callbacks of links, on the event loop.
+    """Callbacks of links, which are called on the event loop.
 
-    `arrived` is called with chunks, in order, and their link's id; `failed` with the link, the
-    message and the fault of a malformed chunk; `opened`, `suspended` and `lost` with the link.
+    `arrived` is called with a chunk and the ID of its link. Chunks arrive in order. `failed` is
+    called with the link, the message and the fault if a chunk is malformed. `opened`, `suspended`
+    and `lost` are called with the link.
     """
 
     opened: Callable[[IncomingLink], None]
@@ -53,7 +57,7 @@ class IncomingEvents:
 
 
 class IncomingLinks:
-    """Serves `Link` streams."""
+    """Serves all incoming `Link` streams."""
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class IncomingLinks:
         self._connections: dict[str, IncomingConnection] = {}
 
     async def serve(self, requests: AsyncIterable[CameOnLink], context: LinkContext) -> None:
-        """Serve one stream until its producer ends it or it breaks."""
+        """Serve a single stream until its producer ends it or it breaks."""
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if isinstance(first, CorruptMessage):
@@ -116,11 +120,13 @@ class IncomingLinks:
             await abort(context, failure)
 
     def states(self) -> list[LinkState]:
-        """Return the state of every link that is not lost."""
+        """Return the state of every link that has not been lost."""
         return [link.state for link in self._links.values()]
 
     def _mistaken(self, hello: stage_pb2.LinkHello) -> Unavailable | None:
-        """Return the error for a link addressed to an earlier boot of this process, else None."""
+        """Return an error if the link is addressed to an earlier boot of this process, or None
+        otherwise.
+        """
         if hello.consumer_boot_id in ("", self._identity.boot_id):
             return None
         return Unavailable(
@@ -132,9 +138,9 @@ class IncomingLinks:
         )
 
     def _link(self, hello: stage_pb2.LinkHello) -> tuple[IncomingLink, bool]:
-        """Return the link of a hello, and whether it was known.
+        """Return the link that a hello belongs to, and whether it was already known.
 
-        Raises `ResourceExhausted` when there are `MAX_LINKS`.
+        Raises `ResourceExhausted` if there are already `MAX_LINKS` links.
         """
         for other in list(self._links.values()):
             same_place = hello.address and other.producer == (hello.host_id, hello.address)
@@ -180,7 +186,7 @@ class IncomingLinks:
 
 
 def _fault(hello: stage_pb2.LinkHello) -> InvalidArgument | None:
-    """Return the error of an invalid hello, else None."""
+    """Return an error if the hello is invalid, or None otherwise."""
     if not hello.link_id:
         return InvalidArgument("hello.link_id: must not be empty", field="hello.link_id")
     for name in ("link_id", "host_id", "boot_id", "role", "address", "consumer_boot_id", "name"):

@@ -1,7 +1,8 @@
-"""The producer's payload transports of one connection: offered, agreed on and offered again.
+"""The payload transports that the producer uses on one connection. They are offered, agreed on and
+offered again.
 
-A broken transport is offered again after a while, always together with the link itself, so that
-payloads in flight are not lost. Transports live as long as the connection.
+A broken transport is offered again after some time. The link itself is always part of the offer, so
+that payloads in flight are not lost. Transports exist as long as the connection.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
 
-# Bounds on the reasons kept from a consumer.
+# Limits on the number and length of the reasons that are kept from a consumer.
 MAX_REASONS, MAX_REASON = 8, 500
-# Delay before a broken transport is offered again; doubles up to the second value.
+# The delay before a broken transport is offered again. It doubles each time, up to the second
+# value.
 FIRST_OFFER_S = 1.0
 LAST_OFFER_S = 60.0
 
@@ -25,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class ProducerAgreement:
-    """Selects the sender of each payload.
+    """Selects the sender for each payload.
 
-    `chosen` is the negotiated transport, `fallback` the link itself; they may be the same.
-    `changed` is the link's event, set when `offer_anew` is `due`.
+    `chosen` is the negotiated transport and `fallback` is the link itself. They may be the same.
+    `changed` is an event of the link, which is set when `offer_anew` is `due`.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class ProducerAgreement:
         self.due = self._anew = False
 
     async def offers(self) -> list[stage_pb2.TransportOffer]:
-        """Create the transports to offer now. Raises `FailedPrecondition` if there are none."""
+        """Create the transports that can be offered now. Raises `FailedPrecondition` if there are
+        none.
+        """
         made, self._failed = await self._make_senders(
             self._settings, self._state.peer_address, self._write
         )
@@ -61,8 +65,10 @@ class ProducerAgreement:
         return [sender.offer() for sender in made]
 
     def accepted(self, accept: stage_pb2.LinkAccept) -> None:
-        """Use the consumer's choice and close the other offers. Raises `FailedPrecondition`."""
-        # Use the latest of a name; earlier ones are broken.
+        """Use the transport that the consumer has chosen and close all others. Raises
+        `FailedPrecondition` if the choice is invalid.
+        """
+        # If several transports have this name, the latest one is used. The earlier ones are broken.
         matching = [sender for sender in self._senders if sender.name == accept.transport]
         if not matching or not matching[-1].proved(accept.proof):
             raise FailedPrecondition(f"the peer proved no transport, it said {accept.transport!r}")

@@ -1,8 +1,8 @@
-"""The producer's end of one connection of a link, from hello until the stream breaks.
+"""The producer's end of one connection of a link, from the hello until the stream breaks.
 
-Chunks that are ready are sent together, their payloads placed (`payloads.py`) by the negotiated
-transport (`agreement.py`). If the consumer could not fetch one, it and everything after it is sent
-again.
+All chunks that are ready are sent together. The negotiated transport (`agreement.py`) places their
+payloads (`payloads.py`). If the consumer could not fetch a payload, its chunk and all chunks after
+it are sent again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from antiphon.wire.frames import LinkCall, LinkMessage
 
 MAX_BATCH_BYTES = 1 << 20
 MAX_BATCH_PAYLOAD_BYTES = 4 << 20
-"""Bound on payloads placed at once; nothing else is sent during that time."""
+"""The maximum total size of payloads that are placed at once. Nothing else is sent during that
+time.
+"""
 MAX_BATCH_CHUNKS = 4096
 
 
 class OutgoingConnection:
-    """Negotiates in `open`, then sends in `write` until the stream breaks.
+    """Negotiates in `open`, and then sends in `write` until the stream breaks.
 
-    `changed` is the link's event, set whenever something may have become sendable.
+    `changed` is an event of the link, which is set whenever there may be something new to send.
     """
 
     def __init__(
@@ -54,30 +56,33 @@ class OutgoingConnection:
         self._patience = WaitDeadline(settings.answer_within_s)
 
     async def open(self, hello: stage_pb2.LinkHello) -> stage_pb2.LinkAccept:
-        """Send hello with offers and return the consumer's answer.
+        """Send a hello with offers and return the consumer's answer.
 
-        Raises `FailedPrecondition` if no transport is agreed on, and the stream's errors.
+        Raises `FailedPrecondition` if no transport can be agreed on. Errors of the stream are
+        raised as well.
         """
         hello.offers.extend(await self._agreement.offers())
         await self._stream.write(stage_pb2.LinkRequest(hello=hello))
         answer = await self._stream.read()
         if not isinstance(answer, stage_pb2.LinkResponse) or not answer.HasField("accept"):
-            # Not an answer of the peer: a broken network ends the stream like this, and so does a
-            # corrupt answer.
+            # This is not an answer of the peer. A stream ends in this way if the network breaks or
+            # an answer is corrupt.
             raise asyncio.InvalidStateError("the stream ended before the link was accepted")
         self.accepted(answer.accept)
         return answer.accept
 
     def accepted(self, accept: stage_pb2.LinkAccept) -> None:
-        """Use the consumer's choice of transport. Raises `FailedPrecondition`."""
+        """Use the transport that the consumer has chosen. Raises `FailedPrecondition` if the choice
+        is invalid.
+        """
         self._agreement.accepted(accept)
 
     async def write(self, responses: Callable[[], int]) -> None:
-        """Send what becomes sendable until `leave`. `responses` returns the number of responses
-        received.
+        """Send everything that becomes sendable until `leave` is called.
 
-        Raises `TimeoutError` if the consumer has chunks to confirm and is silent for too long. A
-        corrupted length prefix would otherwise block it forever.
+        `responses` returns the number of responses that have been received. Raises `TimeoutError`
+        if the consumer has chunks to confirm but sends nothing for too long. Without this timeout,
+        a corrupted length prefix could block the consumer forever.
         """
         try:
             async with self._patience:
@@ -103,21 +108,23 @@ class OutgoingConnection:
                 await self._changed.wait()
 
     def heard(self) -> None:
-        """Restart the timeout: the consumer has sent a message, so it reads."""
+        """Restart the timeout, because the consumer has sent a message and is therefore reading."""
         if self._log.unconfirmed:
             self._patience.begin()
         else:
             self._patience.end()
 
     def progressed(self, progress: stage_pb2.LinkProgress) -> list[Outgoing]:
-        """Return the chunks that the consumer newly acknowledges."""
+        """Return the chunks that the consumer has newly acknowledged."""
         come = self._log.acknowledge(progress.chunks)
         self._payloads.arrived(come)
         self._changed.set()
         return come
 
     def asked_again(self, resend: stage_pb2.LinkResend) -> None:
-        """Send a chunk over the fallback, and everything after it again: its payload was lost."""
+        """Send a chunk again over the fallback because its payload was lost, followed by all chunks
+        after it.
+        """
         if (chunk := self._log.numbered(resend.first)) is not None:
             self._payloads.lost(chunk)
         self._state.counts["resent"] += self._log.rewind(resend.first)
@@ -125,7 +132,7 @@ class OutgoingConnection:
         self._changed.set()
 
     def leave(self) -> None:
-        """Say goodbye once everything is sent."""
+        """Say goodbye once everything has been sent."""
         self._leaving = True
         self._changed.set()
 
@@ -134,11 +141,11 @@ class OutgoingConnection:
         self._agreement.close()
 
     def _next_batch(self) -> stage_pb2.LinkRequest | None:
-        """Return the next message, of about `MAX_BATCH_BYTES` inline and `MAX_BATCH_PAYLOAD_BYTES`
-        in all.
+        """Return the next message. It has about `MAX_BATCH_BYTES` inline and
+        `MAX_BATCH_PAYLOAD_BYTES` in total.
 
-        Chunks emitted during its transmission wait. A chunk whose payload is still being
-        transferred holds back only its own session.
+        Chunks that are emitted while the message is being sent wait for the next one. A chunk whose
+        payload is still being transferred only delays its own session.
         """
         request = stage_pb2.LinkRequest()
         batch = request.batch
@@ -171,15 +178,15 @@ class OutgoingConnection:
         return request if batch.chunks else None
 
     async def _write_in_time(self, message: LinkMessage) -> None:
-        """Write a transport's message. Raises `TimeoutError` if the consumer does not read.
+        """Write a message of a transport. Raises `TimeoutError` if the consumer does not read it.
 
-        The consumer may have nothing to confirm until the transport is done, so this needs its own
-        timeout.
+        This needs a timeout of its own, because the consumer may have nothing to confirm until the
+        transport is done.
         """
         async with asyncio.timeout(self._answer_within_s):
             await self._write_message(message)
 
     async def _write_message(self, message: LinkMessage) -> None:
-        """Write a message; batches alternate with frames of pushes."""
+        """Write a message. Batches alternate with the frames of pushes."""
         async with self._writing:
             await self._stream.write(message)

@@ -1,11 +1,12 @@
-"""The producer's end of a link: one resumable stream to a downstream stage process.
+"""The producer's end of a link, which is a resumable stream to a downstream stage process.
 
-Chunks of all sessions that are ready at the same time are sent as one message, because a gRPC
-message costs the same CPU whatever its size. Chunks are numbered and kept until the consumer has
-acknowledged them. A link whose stream broke therefore resumes without loss or duplicates; its
-sessions are suspended in between. The link is lost, with everything on it, when it is not resumed
-within the resume window, or when the process that answers does not know it, which means that the
-consumer has restarted. The next chunk then opens a new link.
+All chunks that are ready at the same time are sent as one message, even if they belong to different
+sessions, because a gRPC message costs the same amount of CPU regardless of its size. Chunks are
+numbered and kept until the consumer has acknowledged them. Therefore a link whose stream broke can
+resume without losing or repeating anything. Its sessions are suspended in the meantime. The link
+and everything on it is lost if it is not resumed within the resume window. It is also lost if the
+process that answers does not know it, which means that the consumer has restarted. The next chunk
+then opens a new link.
 """
 
 from __future__ import annotations
@@ -35,24 +36,26 @@ from antiphon.wire.status import error_from_rpc, is_typed
 
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 0.25
-# Handshake timeout for a peer that accepts the connection but does not answer.
+# The handshake timeout for a peer that accepts the connection but does not answer.
 FIRST_HANDSHAKE_S = 10.0
 HANDSHAKE_S = 1.5
 GOODBYE_S = 1.0
 MOST_GARBLED = 8
-"""Consecutive connections that may end in corrupt data without confirming any chunk."""
+"""The maximum number of consecutive connections that may end because of corrupt data without
+confirming a chunk.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Callbacks of a link, on the event loop.
+    """Callbacks of a link, which are called on the event loop.
 
     `credited` is called with the peer, the segment, the edge and the total number of positions that
-    may be sent. `suspended` and `lost` are called with the peer, `lost` also with the sessions that
-    have unacknowledged chunks. `settled` is called with a session whose chunks are all
-    acknowledged.
+    may be sent. `suspended` is called with the peer. `lost` is called with the peer and the
+    sessions that have unacknowledged chunks. `settled` is called with a session when all of its
+    chunks have been acknowledged.
     """
 
     refused: Callable[[str, AntiphonError], None]
@@ -63,9 +66,9 @@ class LinkEvents:
 
 
 class OutgoingLink:
-    """A link to `peer`. Use `send_nowait` until it is lost; `close` at the end.
+    """A link to `peer`. Use `send_nowait` until the link is lost, and call `close` at the end.
 
-    Raises nothing after construction: failures are reported through `LinkEvents`.
+    No errors are raised after construction. Failures are reported through `LinkEvents`.
     """
 
     def __init__(
@@ -98,23 +101,24 @@ class OutgoingLink:
 
     @property
     def sessions(self) -> Collection[str]:
-        """Sessions with unacknowledged chunks."""
+        """The sessions that have unacknowledged chunks."""
         return self._log.sessions
 
     def send_nowait(self, chunk: Chunk) -> None:
-        """Queue a chunk.
+        """Queue a chunk for sending.
 
-        Raises `ResourceExhausted` when too much is queued, and `ValueError` for tensors that a blob
-        cannot hold.
+        Raises `ResourceExhausted` if too much is queued, and `ValueError` if a blob cannot
+        represent a tensor.
         """
         encoding = Encoding(chunk.tensors) if chunk.tensors else None
         self._log.append(Outgoing(address_to_proto(chunk), encoding))
         self._changed.set()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Send what is queued, within `GOODBYE_S`, and say goodbye.
+        """Send everything that is queued within `GOODBYE_S` seconds, and say goodbye.
 
-        Without `flush`, and when cancelled, queued chunks are dropped. No event is raised.
+        If `flush` is false or this call is cancelled, queued chunks are dropped. No callback is
+        called.
         """
         self._closing = True
         if flush and self._connection is not None:
@@ -124,7 +128,7 @@ class OutgoingLink:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        """Connect and send, repeatedly, until the link is lost."""
+        """Connect and send repeatedly until the link is lost."""
         retry_s = FIRST_RETRY_S
         while True:
             cause = await self._connect()
@@ -136,7 +140,7 @@ class OutgoingLink:
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
     async def _connect(self) -> Exception:
-        """Run one connection to its end. Return the exception that ended it."""
+        """Run a single connection until it ends. Returns the exception that ended it."""
         self._accepted = False
         try:
             async with self._open_channel() as channel:
@@ -157,11 +161,14 @@ class OutgoingLink:
         except ExceptionGroup as group:
             return _first(group)
         except Exception as error:
-            return error  # `_own_word` classifies it; no exception may end a link unreported.
+            # `_own_word` classifies it. An exception must never end a link without being reported.
+            return error
         return asyncio.InvalidStateError("the peer closed the link")
 
     def _check(self, accept: stage_pb2.LinkAccept) -> None:
-        """Resume at the consumer's count. Raises `Unavailable` if it is another process."""
+        """Resume at the consumer's count. Raises `Unavailable` if the consumer is a different
+        process.
+        """
         if self._peer_boot and (accept.boot_id != self._peer_boot or not accept.resumed):
             raise Unavailable(f"the process at {self._address} does not know the link any more")
         self._peer_boot = accept.boot_id
@@ -203,7 +210,7 @@ class OutgoingLink:
         raise asyncio.InvalidStateError("the peer closed the link")
 
     def _confirm(self, acknowledged: Collection[Outgoing]) -> None:
-        """Report the sessions whose chunks are all acknowledged."""
+        """Report all sessions whose chunks have all been acknowledged."""
         if acknowledged:
             self._garbled = 0
         for session_id in {chunk.session_id for chunk in acknowledged}:
@@ -211,9 +218,9 @@ class OutgoingLink:
                 self._events.settled(session_id)
 
     def _may_heal(self, cause: Exception) -> bool:
-        """Return whether to reconnect after a connection ended. If not, the link is lost."""
-        # The peer would repeat a typed error. Data corrupted on the way may arrive intact next
-        # time.
+        """Return whether to reconnect after a connection has ended. If not, the link is lost."""
+        # The peer would repeat a typed error. Data that was corrupted on the way may arrive intact
+        # the next time.
         word = _own_word(cause)
         garbled = isinstance(word, DataLoss) and self._garbled < MOST_GARBLED
         if word is not None and not garbled:
@@ -242,7 +249,9 @@ class OutgoingLink:
         self._events.lost(self._peer, cause, tuple(self._log.sessions))
 
     def _handshake_s(self) -> float:
-        """Return the timeout of one attempt, short enough to leave time for another."""
+        """Return the timeout for one attempt. It is short enough to leave time for another
+        attempt.
+        """
         if self._give_up_at is None:
             return FIRST_HANDSHAKE_S
         return max(FIRST_RETRY_S, min(HANDSHAKE_S, self._time_left()))
@@ -265,14 +274,15 @@ class OutgoingLink:
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the first leaf of an exception group."""
+    """Return the first exception in an exception group that is not a group itself."""
     found = group.exceptions[0]
     return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
 def _own_word(cause: Exception) -> AntiphonError | None:
-    """Return the typed error with which the peer or this process ended the connection, else
-    None."""
+    """Return the typed error with which the peer or this process ended the connection, or None if
+    there is none.
+    """
     if isinstance(cause, AntiphonError):
         return cause
     if isinstance(cause, grpc.aio.AioRpcError):
@@ -284,7 +294,7 @@ def _own_word(cause: Exception) -> AntiphonError | None:
 
 
 def _said(cause: Exception) -> str:
-    """Return the message of a broken stream."""
+    """Return the error message of a broken stream."""
     if isinstance(cause, grpc.aio.AioRpcError):
         return cause.details() or cause.code().name
     return str(cause) or type(cause).__name__

@@ -15,16 +15,20 @@ from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, P
 from antiphon.values.chunk import Chunk
 
 Connect = Callable[[str, str], grpc.aio.Channel]
-"""Opens a channel to the address of a process that consumes an edge."""
+"""Opens a channel to the address of a process that consumes an edge. The second argument is the
+edge.
+"""
 
 
 def connect_in_clear(address: str, edge: str) -> grpc.aio.Channel:
-    """Return an unencrypted channel. The peer is not authenticated."""
+    """Return a channel that is not encrypted. The peer is not authenticated."""
     return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
 
 
 class OutgoingLinks:
-    """One link per downstream process, opened by the first chunk for it."""
+    """The links to downstream processes, one for each process. The first chunk for a process opens
+    its link.
+    """
 
     def __init__(
         self,
@@ -41,7 +45,9 @@ class OutgoingLinks:
         self._links: dict[Peer, OutgoingLink] = {}
 
     def send_nowait(self, peer: Peer, chunk: Chunk) -> None:
-        """Queue a chunk on the link to a process. Raises `ResourceExhausted`."""
+        """Queue a chunk on the link to a process. Raises `ResourceExhausted` if too much is
+        queued.
+        """
         link = self._links.get(peer)
         if link is None:
             open_channel = partial(self._connect, peer.address, chunk.edge)
@@ -52,11 +58,11 @@ class OutgoingLinks:
         link.send_nowait(chunk)
 
     def has_unacknowledged(self, session_id: str) -> bool:
-        """Return whether any of a session's chunks is unacknowledged."""
+        """Return whether a session has chunks that have not been acknowledged."""
         return any(session_id in link.sessions for link in self._links.values())
 
     def states(self) -> list[LinkState]:
-        """Return the state of every link that is not lost."""
+        """Return the state of every link that has not been lost."""
         return [link.state for link in self._links.values()]
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Places the payloads of one connection's chunks.
+"""Places the payloads of the chunks on one connection.
 
-A payload uses the negotiated transport if that accepts it, else the link itself. The link also
-carries payloads that the consumer could not fetch. Large payloads are transferred ahead of their
-chunk, and chunks of other sessions overtake them.
+A payload uses the negotiated transport if this transport accepts it, and otherwise the link itself.
+The link also carries payloads that the consumer could not fetch. Large payloads are transferred
+ahead of their chunk, and chunks of other sessions can overtake them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 class Payloads:
-    """Payload placements of one connection.
+    """The placements of payloads on one connection.
 
-    `changed` is the link's event, set when a transfer completes.
+    `changed` is an event of the link, which is set when a transfer is complete.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class Payloads:
         self._only_fallback: set[Outgoing] = set()
 
     def of(self, chunk: Outgoing, encoding: Encoding) -> chunk_pb2.Payload | None:
-        """Return the placed payload; None while its transfer is in progress or cannot start yet."""
+        """Return the payload once it has been placed, or None if its transfer is in progress or
+        cannot start yet.
+        """
         if encoding.size_bytes <= INLINE_BYTES:
             return self._place(self._agreement.fallback, chunk, encoding)
         if (kept := self._placed.get(chunk)) is not None:
@@ -68,19 +70,19 @@ class Payloads:
         return self._place(self._agreement.fallback, chunk, encoding)
 
     def lost(self, chunk: Outgoing) -> None:
-        """Mark a chunk for the fallback: the consumer could not fetch its payload."""
+        """Use the fallback for a chunk, because the consumer could not fetch its payload."""
         self._only_fallback.add(chunk)
         if (payload := self._placed.pop(chunk, None)) is not None:
             self._agreement.chosen.release(payload)
 
     def arrived(self, chunks: Iterable[Outgoing]) -> None:
-        """Forget the payloads of acknowledged chunks."""
+        """Forget the payloads of chunks that have been acknowledged."""
         for chunk in chunks:
             self._placed.pop(chunk, None)
             self._only_fallback.discard(chunk)
 
     async def close(self) -> None:
-        """Cancel the transfers in progress."""
+        """Cancel all transfers that are in progress."""
         await self._pushes.close()
 
     def _suits(self, chosen: PayloadSender, chunk: Outgoing, encoding: Encoding) -> bool:

@@ -1,7 +1,8 @@
-"""Payload transfers in progress ahead of their chunks, at most one per transport.
+"""Payload transfers that run ahead of their chunks. Each transport has at most one.
 
-A completed transfer waits for its chunk's turn. If an earlier chunk that is resent needs the
-transport first, the transfer is dropped and restarted later, because the consumer keeps only one.
+After a transfer is complete, it waits until it is the turn of its chunk. If an earlier chunk that
+is sent again needs the transport first, the transfer is dropped and restarted later, because the
+consumer keeps only one transfer.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from antiphon.transport.link.outgoing.send_log import Outgoing
 from antiphon.transport.payload.transport import Placement
 from antiphon.v1 import chunk_pb2
 
-# After this time, other payloads use gRPC instead of waiting.
+# After this time, other payloads are sent over gRPC instead of waiting for the transfer.
 PATIENCE_S = 1.0
 
 
 @dataclass(slots=True)
 class Push:
-    """One transfer. `stuck` means that other payloads no longer wait for it."""
+    """A single transfer. If it is `stuck`, other payloads no longer wait for it."""
 
     transport: str
     chunk: Outgoing
@@ -30,14 +31,14 @@ class Push:
 
 
 class Pushes:
-    """Transfers by transport. `changed` is set when one ends or becomes stuck."""
+    """The transfers of all transports. `changed` is set when a transfer ends or becomes stuck."""
 
     def __init__(self, changed: asyncio.Event) -> None:
         self._changed = changed
         self._by_transport: dict[str, Push] = {}
 
     def begin(self, transport: str, chunk: Outgoing, placement: Placement) -> None:
-        """Start a placement's transfer."""
+        """Start the transfer of a placement."""
         assert placement.push is not None
         loop = asyncio.get_running_loop()
         task = loop.create_task(_run(placement))
@@ -47,13 +48,15 @@ class Pushes:
         self._by_transport[transport] = push
 
     def of(self, chunk: Outgoing) -> Push | None:
-        """Return a chunk's transfer, None if there is none."""
+        """Return the transfer of a chunk, or None if there is none."""
         return next((push for push in self._by_transport.values() if push.chunk is chunk), None)
 
     def settle(self, push: Push) -> chunk_pb2.Payload | None:
-        """Remove a completed transfer and return its payload; None while it is in progress.
+        """Remove a transfer that is complete and return its payload, or return None if it is still
+        in progress.
 
-        Raises `PayloadLost` if it failed, and the stream's error if that failed.
+        Raises `PayloadLost` if the transfer failed, and the error of the stream if the stream
+        failed.
         """
         if not push.task.done():
             return None
@@ -67,7 +70,7 @@ class Pushes:
         return push is not None and not push.task.done()
 
     def is_stuck(self, transport: str) -> bool:
-        """Return whether a transfer has taken longer than `PATIENCE_S`."""
+        """Return whether a transfer of the transport has taken longer than `PATIENCE_S` seconds."""
         return self.is_busy(transport) and self._by_transport[transport].stuck
 
     def _lose_patience(self, push: Push) -> None:
@@ -77,11 +80,11 @@ class Pushes:
     def _ended(self, timer: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
         timer.cancel()
         if not task.cancelled():
-            task.exception()  # Marks it as retrieved; `settle` raises it.
+            task.exception()  # This marks the exception as retrieved. `settle` raises it.
         self._changed.set()
 
     async def close(self) -> None:
-        """Cancel the transfers in progress."""
+        """Cancel all transfers that are in progress."""
         tasks = [push.task for push in self._by_transport.values()]
         self._by_transport.clear()
         for task in tasks:

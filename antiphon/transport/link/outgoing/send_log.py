@@ -1,16 +1,16 @@
-"""A link's unsent and unacknowledged chunks; pure.
+"""The chunks of a link that are unsent or unacknowledged. This module performs no I/O.
 
-Unsent chunks are in order within their session, and sessions are served round-robin. A chunk gets
-its number, which is its place on the link, when it is sent. A chunk whose payload is still being
-transferred is therefore overtaken by chunks of other sessions only. Sent chunks are kept until they
-are acknowledged.
+Unsent chunks are kept in order within their session, and the sessions are served round-robin. A
+chunk is numbered when it is sent, and the number is its position on the link. Therefore a chunk
+whose payload is still being transferred can only be overtaken by chunks of other sessions. Sent
+chunks are kept until they are acknowledged.
 
-Bounds, so that one session cannot have another's chunks rejected:
+The following limits ensure that a session cannot cause chunks of other sessions to be rejected:
 
-* Per session, at most `session_bytes` are unsent and as many unacknowledged. A single chunk of any
-  size is always accepted.
-* Of all sessions, `link_bytes` are unsent or unacknowledged. Beyond that, only sessions that hold
-  more than an equal share are rejected.
+* For each session, at most `session_bytes` may be unsent, and the same amount may be
+  unacknowledged. A single chunk is always accepted, regardless of its size.
+* For all sessions together, `link_bytes` may be unsent or unacknowledged. Beyond this limit, only
+  sessions that use more than an equal share are rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon.wire.blob import Encoding
 
 
 class Outgoing:
-    """A chunk to send: its address, and the encoding of its tensors if it has any.
+    """A chunk to send. It consists of its address and, if it has tensors, their encoding.
 
     `size_bytes` is the size of its blob.
     """
@@ -41,7 +41,9 @@ class Outgoing:
 
 @dataclass(slots=True)
 class _SessionLog:
-    """One session's chunks on the link. `sent` chunks are unacknowledged."""
+    """The chunks of one session on the link. The chunks in `sent` have not been
+    acknowledged yet.
+    """
 
     waiting: deque[Outgoing] = field(default_factory=deque)
     waiting_bytes: int = 0
@@ -54,13 +56,13 @@ class _SessionLog:
 
 
 class SendLog:
-    """Chunks from the first unacknowledged to the last unsent one."""
+    """All chunks from the first unacknowledged one to the last unsent one."""
 
     def __init__(self, session_bytes: int, link_bytes: int) -> None:
         self._session_bytes = session_bytes
         self._link_bytes = link_bytes
         self._sessions: dict[str, _SessionLog] = {}
-        # Sessions with unsent chunks; the first is the next to send.
+        # Sessions that have unsent chunks. The first one is the next to send.
         self._turns: OrderedDict[str, None] = OrderedDict()
         self._sent: deque[Outgoing] = deque()
         self._first = 0
@@ -68,26 +70,26 @@ class SendLog:
 
     @property
     def acknowledged(self) -> int:
-        """Number of chunks acknowledged by the consumer."""
+        """The number of chunks that the consumer has acknowledged."""
         return self._first
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether sent chunks are unacknowledged."""
+        """Whether there are chunks that were sent but have not been acknowledged."""
         return bool(self._sent)
 
     @property
     def waits(self) -> bool:
-        """Whether chunks are unsent."""
+        """Whether there are chunks that have not been sent."""
         return bool(self._turns)
 
     @property
     def sessions(self) -> Collection[str]:
-        """Sessions with unsent or unacknowledged chunks."""
+        """The sessions that have unsent or unacknowledged chunks."""
         return self._sessions.keys()
 
     def append(self, chunk: Outgoing) -> None:
-        """Add a chunk to send. Raises `ResourceExhausted` when too much is queued."""
+        """Add a chunk to send. Raises `ResourceExhausted` if too much is queued."""
         size, session_id = chunk.size_bytes, chunk.session_id
         session = self._sessions.get(session_id) or _SessionLog()
         if session.waiting and session.waiting_bytes + size > self._session_bytes:
@@ -107,9 +109,10 @@ class SendLog:
         self._turns.setdefault(session_id)
 
     def first(self, held: Container[str] = ()) -> Outgoing | None:
-        """Return the next chunk to send, of a session that is not in `held`; None if there is none.
+        """Return the next chunk to send from a session that is not in `held`, or None if there is
+        none.
 
-        Sessions with too many unacknowledged bytes are skipped.
+        Sessions that have too many unacknowledged bytes are skipped.
         """
         for session_id in self._turns:
             session = self._sessions[session_id]
@@ -119,9 +122,9 @@ class SendLog:
         return None
 
     def sent(self, chunk: Outgoing) -> int:
-        """Mark a session's first unsent chunk as sent and return its number.
+        """Mark the first unsent chunk of a session as sent and return its number.
 
-        Raises `ValueError` for any other chunk.
+        Raises `ValueError` if `chunk` is not this chunk.
         """
         session = self._sessions.get(chunk.session_id)
         if session is None or not session.waiting or session.waiting[0] is not chunk:
@@ -138,12 +141,14 @@ class SendLog:
         return self._first + len(self._sent) - 1
 
     def numbered(self, number: int) -> Outgoing | None:
-        """Return the unacknowledged chunk with this number, None if there is none."""
+        """Return the unacknowledged chunk with the given number, or None if there is none."""
         at = number - self._first
         return self._sent[at] if 0 <= at < len(self._sent) else None
 
     def acknowledge(self, count: int) -> list[Outgoing]:
-        """Acknowledge the first `count` chunks of the link. Return those newly acknowledged."""
+        """Acknowledge the first `count` chunks of the link. Returns the ones that were not
+        acknowledged before.
+        """
         come = []
         while self._first < count and self._sent:
             chunk = self._sent.popleft()
@@ -156,7 +161,7 @@ class SendLog:
         return come
 
     def rewind(self, number: int) -> int:
-        """Mark chunks from `number` on as unsent. Return how many there were."""
+        """Mark all chunks from number `number` onwards as unsent. Returns how many there were."""
         again = 0
         while self._sent and self._first + len(self._sent) > number:
             chunk = self._sent.pop()
@@ -169,7 +174,7 @@ class SendLog:
         return again
 
     def _unsent(self, chunk: Outgoing) -> _SessionLog:
-        """Subtract a chunk from its session's sent chunks."""
+        """Subtract a chunk from the sent chunks of its session."""
         session = self._sessions[chunk.session_id]
         session.sent -= 1
         session.sent_bytes -= chunk.size_bytes
