@@ -1,1 +1,3 @@
-"""A deployment: the schema of its file, which stages, gateway, launcher and chart read."""
+"""The schema of a deployment file, which the stages, the gateway, the launcher and the
+chart read.
+"""

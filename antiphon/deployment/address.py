@@ -1,4 +1,4 @@
-"""Addresses as a deployment writes them."""
+"""Addresses in the form in which a deployment contains them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from antiphon.errors import InvalidArgument
 MAX_PORT = 65_535
 LOCALHOST = "localhost"
 ALL_ADDRESSES = ("0.0.0.0", "::")
-"""Hosts that stand for all addresses: of IPv4, and of both families."""
+"""Hosts that stand for all addresses. The first one is for IPv4, and the second one is for both
+families.
+"""
 
 
 def host_and_port(address: str, *, field: str) -> tuple[str, int]:
-    """The parts of "host:port" (IPv6 in brackets). Raises `InvalidArgument`."""
+    """Split "host:port" into its parts. An IPv6 host is in brackets. Raises `InvalidArgument` if
+    the address is invalid.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidArgument(f"{field}: {address!r} is not host:port", field=field)
@@ -28,11 +32,11 @@ def host_and_port(address: str, *, field: str) -> tuple[str, int]:
 
 
 def joined(host: str, port: int) -> str:
-    """The address with these parts, an IPv6 host in brackets."""
+    """Return the address with the given host and port. An IPv6 host is put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_listen(address: str, *, field: str) -> None:
-    """Raise `InvalidArgument` for an address that is neither empty nor "host:port"."""
+    """Raise `InvalidArgument` if an address is neither empty nor of the form "host:port"."""
     if address:
         host_and_port(address, field=field)

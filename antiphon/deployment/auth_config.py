@@ -1,4 +1,6 @@
-"""Who vouches for a caller in place of an API key: a trusted proxy, or the issuer of a JWT."""
+"""Alternatives to API keys for authenticating a caller: a trusted proxy, or a JWT from an
+issuer.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ Network = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
-"""Asymmetric ones alone: with a shared secret who verifies tokens could make them."""
+"""Only asymmetric algorithms are supported. With a shared secret, everyone who verifies tokens
+could also create them.
+"""
 
-# Headers that clients, proxies or HTTP itself set for other ends.
+# Headers that clients, proxies or HTTP itself use for other purposes.
 _OTHER_HEADERS = frozenset(
     {"authorization", "connection", "content-length", "content-type", "cookie", "forwarded", "host"}
     | {"origin", "te", "transfer-encoding", "upgrade", "user-agent", "x-forwarded-for"}
@@ -24,15 +28,17 @@ _OTHER_HEADERS = frozenset(
 
 
 class TrustedProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A proxy that authenticates callers and names them in a header of its own."""
+    """A proxy that authenticates callers and passes their names in a header."""
 
-    # Over gRPC the metadata of that name. The proxy must remove what clients send under it.
+    # The name of the header that contains the caller's name. Over gRPC, this is the metadata with
+    # the same name. The proxy must remove this header from the requests that clients send.
     header: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$")]
-    # Networks of the proxy's connections, such as 10.1.2.0/24. No forwarding header is read.
+    # The networks from which the proxy connects, such as 10.1.2.0/24. Forwarding headers are
+    # ignored.
     networks: Annotated[tuple[Network, ...], msgspec.Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """Raise `InvalidArgument` for a header or a network that cannot be."""
+        """Raise `InvalidArgument` if the header or a network is invalid."""
         field = "gateway.auth.trusted_proxy"
         if self.header.lower() in _OTHER_HEADERS or self.header.lower().endswith("-bin"):
             raise InvalidArgument(
@@ -51,21 +57,26 @@ class TrustedProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class JwtConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Tokens that stand for a key. The token's `sub` names the caller. `iss`, `aud`, `sub` and
-    `exp` must be in it."""
+    """Tokens that can be used instead of a key. The token's `sub` is the name of the caller.
+
+    A token must contain `iss`, `aud`, `sub` and `exp`.
+    """
 
     issuer: Annotated[str, msgspec.Meta(min_length=1)]
     audience: Annotated[str, msgspec.Meta(min_length=1)]
-    # The issuer's public keys as a JWKS: a regular file of at most 256 KiB, read again when it has
-    # changed, at most every `keys_reload_s`.
+    # The file with the issuer's public keys as a JWKS. It must be a regular file of at most 256
+    # KiB. When it has changed, it is read again, at most once every `keys_reload_s` seconds.
     jwks_file: Annotated[str, msgspec.Meta(min_length=1)]
     algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1)] = ("RS256", "ES256")
-    # How far the issuer's clock may differ, for `exp`, `nbf` and `iat`.
+    # The maximum difference between the issuer's clock and the local clock in seconds. It applies
+    # to `exp`, `nbf` and `iat`.
     leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
 
 
 class IdentityLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What each caller without a key of its own may take, as in the file of keys."""
+    """Limits for each caller that has no key of its own. They have the same meaning as in the keys
+    file.
+    """
 
     concurrency: Most | None = None
     requests_per_minute: Most | None = None
@@ -75,9 +86,9 @@ class IdentityLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class AuthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may stand in for an API key, besides those of `gateway.keys_file`."""
+    """Credentials that are accepted in addition to the API keys in `gateway.keys_file`."""
 
     trusted_proxy: TrustedProxyConfig | None = None
     jwt: JwtConfig | None = None
-    # Of each caller that a proxy or a token names.
+    # The limits for each caller whose name comes from a proxy or a token.
     limits: IdentityLimits = IdentityLimits()

@@ -1,4 +1,4 @@
-"""Kinds of settings, with the bounds that each has."""
+"""Types of settings, with the range of each type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from antiphon.errors import InvalidArgument, told
 
-# A name, all names below one, or all names.
+# A host name, a pattern for all names below one, or `*` for all names.
 HostName = Annotated[
     str,
     msgspec.Meta(
@@ -19,16 +19,18 @@ HostName = Annotated[
     ),
 ]
 _ORIGINS = "gateway.cors_origins"
-# Helm's regular expressions have no look-ahead.
+# Helm's regular expressions do not support look-ahead.
 ORIGIN_PATTERN = (
     r"^(\*|null|file://|[A-Za-z][A-Za-z0-9+.-]*://"
     r"(\*|(\*\.)?[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]{1,5}|\*))?)$"
 )
-# An origin as browsers send it. `*` stands for all origins, a whole host, the names below one
-# (`*.`) or any port. `GatewayConfig` checks it, with a clearer error than a pattern's.
+# An origin in the form in which browsers send it. `*` can stand for all origins, for a whole host,
+# for the names below a host (`*.`) or for any port. `GatewayConfig` validates it, because its error
+# message is clearer than that of a pattern.
 Origin = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": ORIGIN_PATTERN})]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-# At most a year: what no clock can keep, such as infinity, is no deadline.
+# The maximum is one year. Clocks cannot represent values such as infinity, so these are not valid
+# deadlines.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 Ahead = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1)]
@@ -38,7 +40,9 @@ TraceEndpoint = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^/\s]+)?$")]
 
 
 def check_origin(origin: str) -> None:
-    """Raise `InvalidArgument` for what no browser sends as an origin, and no pattern of ours is."""
+    """Raise `InvalidArgument` if the text is neither an origin that a browser can send nor one of
+    the supported patterns.
+    """
     if not re.fullmatch(ORIGIN_PATTERN, origin):
         raise InvalidArgument(
             f"{_ORIGINS}: {told(origin)} is not an origin; write it as browsers send it, without "

@@ -1,4 +1,4 @@
-"""The settings of discovery."""
+"""The settings of replica discovery."""
 
 from __future__ import annotations
 
@@ -10,26 +10,33 @@ from antiphon.deployment.bounds import Bytes, Seconds
 
 
 class DiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """From where the gateway knows which replicas of each stage there are."""
+    """Determines how the gateway finds the replicas of each stage."""
 
-    # `static`: the stages' `addresses`. `kubernetes`: the pods behind a service for each role, by
-    # its EndpointSlices.
+    # How replicas are found. With `static`, they are the `addresses` of the stages. With
+    # `kubernetes`, they are the pods of one service per role, which are found by means of its
+    # EndpointSlices.
     kind: Literal["static", "kubernetes"] = "static"
-    # Of the services; empty: that of the gateway's own pod. Their names by role, and the name that
-    # their slices have for the port at which the stages' pods listen: a pod that has several stages
-    # listens at one for each. `port` is where a slice names none.
+    # The namespace of the services. If it is empty, the namespace of the gateway's own pod is used.
     namespace: str = ""
+    # The names of the services by role.
     services: dict[
         str, Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     ] = {}
+    # The name of the port on which the pods of the stages listen, as in the EndpointSlices. If a
+    # pod contains several stages, it has one port for each of them.
     port_name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = "grpc"
+    # The port that is used if an EndpointSlice does not contain a port with this name.
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 50051
-    # A kubeconfig file, for a gateway outside the cluster; empty: the pod's service account.
+    # The path of a kubeconfig file, for a gateway that runs outside the cluster. If it is empty,
+    # the service account of the pod is used.
     kubeconfig: str = ""
-    # Slices are listed anew so often, which repairs what the watch between two lists has missed.
+    # The interval in seconds at which the EndpointSlices are listed again. This corrects the state
+    # if the watch between two lists has missed a change.
     relist_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 20.0
-    # How long the API may take to answer, the bytes of a list, and the longest pause until it is
-    # asked again when it has failed. Meanwhile what is known holds.
+    # The timeout for a response of the Kubernetes API in seconds. The gateway keeps using the known
+    # replicas while the API does not respond.
     answer_timeout_s: Seconds = 5.0
+    # The maximum size of a list in bytes.
     max_list_bytes: Bytes = 64 << 20
+    # The maximum pause in seconds before the API is called again after a failure.
     max_pause_s: Seconds = 5.0

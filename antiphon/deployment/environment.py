@@ -1,4 +1,6 @@
-"""Addresses with names of the environment in them: a pod learns its own address by a variable."""
+"""Addresses that contain names of environment variables. A pod uses such a variable to learn its
+own address.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ _NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def expanded(address: str, environment: Mapping[str, str], *, field: str) -> str:
-    """The address with each `${NAME}` replaced by that variable; IPv6 gets its brackets.
+    """Return the address with each `${NAME}` replaced by the environment variable of that name.
 
-    Raises `InvalidArgument` for a variable that is not set, or empty.
+    An IPv6 address is put in brackets. Raises `InvalidArgument` if a variable is empty or not set.
     """
 
     def value(found: re.Match[str]) -> str:

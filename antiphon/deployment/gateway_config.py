@@ -1,6 +1,7 @@
-"""The gateway's settings, in groups: each a class whose docstring says what the group bounds.
+"""The settings of the gateway, in groups. Each group is a class whose docstring describes what the
+group is for.
 
-Each setting has a name of its own, at the latest with its group's before it: `queue.timeout_s`.
+The name of a setting is unique if it is preceded by the name of its group, as in `queue.timeout_s`.
 """
 
 from __future__ import annotations
@@ -30,281 +31,332 @@ MAX_IMAGE_BYTES = 32 << 20
 
 
 class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Requests in flight, and requests that wait for a slot of a stage.
+    """Limits on the requests in progress and on the requests that wait for a slot of a stage.
 
-    A request that exceeds the queue, or that could not begin in time by the durations of recent
-    calls, is rejected at once with a 429. Keys of equal priority are served round-robin. Of one key
-    audio goes before text, and a turn of a conversation before both.
+    A request is rejected immediately with status 429 if the queue is full. The same happens if the
+    request could probably not start in time, judging by the durations of recent calls. Keys of
+    equal priority are served round-robin. Among the requests of one key, audio is served before
+    text, and the turns of conversations are served before both.
     """
 
-    # Requests in flight. Further ones wait, and so do those for which a stage has no free slot.
+    # The maximum number of requests in progress. Further requests wait in the queue. Requests also
+    # wait if a stage has no free slot.
     max_calls: Positive = 64
-    # Requests that wait, and the bytes that clients sent with them. With `max_waiting` 0 nothing
-    # waits.
+    # The maximum number of waiting requests. If it is 0, no request waits.
     max_waiting: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 256
+    # The maximum total size of the data that clients have sent with waiting requests, in bytes.
     max_waiting_bytes: Bytes = 256 << 20
-    # How long a request may wait.
+    # The maximum time for which a request may wait, in seconds.
     timeout_s: Seconds = 60.0
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one request may send, hold and take. The model's own limits apply as well."""
+    """Limits for a single request. The limits of the model apply as well."""
 
-    # A whole request, and the longest silence of all stages within one.
+    # The maximum duration of a request in seconds.
     request_timeout_s: Seconds = 600.0
+    # The maximum time in seconds during which none of the stages sends anything for a request.
     idle_timeout_s: Seconds = 60.0
-    # A body's bytes, its JSON values (commas and brackets are counted, also in texts) or a gRPC
-    # message's fields, and how long a body may take to arrive.
+    # The maximum size of a request body in bytes.
     max_body_bytes: Bytes = 64 << 20
+    # The maximum number of JSON values in a body, or of fields in a gRPC message. JSON values are
+    # counted by their commas and brackets, including those inside texts.
     max_body_values: Positive = 200_000
+    # The maximum time in seconds until the body of a request has arrived.
     body_timeout_s: Seconds = 60.0
-    # Bodies, fetched files and what is decoded of them, of all requests that do not wait for slots
-    # yet.
+    # The maximum total size of bodies, fetched files and the data that is decoded from them, in
+    # bytes. It applies to all requests that have not started to wait for slots yet.
     max_upload_bytes: Bytes = 256 << 20
-    # Of a multipart form: its parts, and the bytes of each that is not a file.
+    # The maximum number of parts in a multipart form.
     max_form_parts: Positive = 64
+    # The maximum size of each part of a form that is not a file, in bytes.
     max_form_field_bytes: Bytes = 64 << 10
-    # Parts of a conversation's messages, recordings among them, and seconds of one recording and of
-    # all. A second is 64 kB for the model, however small the file is.
+    # The maximum number of parts in the messages of a conversation.
     max_parts: Positive = 4096
+    # The maximum number of recordings among these parts.
     max_recordings: Positive = 64
+    # The maximum length of a recording in seconds. Each second is 64 kB of input for the model, no
+    # matter how small the file is.
     max_recording_s: Seconds = 600.0
+    # The maximum total length of all recordings in a request, in seconds.
     max_audio_s: Seconds = 900.0
-    # The texts and recordings of a request's options together, as they are sent. Each option has
-    # bounds of its own, which its stage describes; its recording counts above.
+    # The maximum total size of the texts and recordings in a request's options as they are sent, in
+    # bytes. In addition, each option has its own limits, which its stage describes. The recordings
+    # also count towards the limits on recordings.
     max_option_bytes: Bytes = 16 << 20
-    # Functions that a request may offer to the model, and the bytes of one with its schema.
+    # The maximum number of functions that a request may offer to the model.
     max_tools: Positive = 128
+    # The maximum size of a function with its schema in bytes.
     max_tool_bytes: Bytes = 64 << 10
-    # Answers that one chat may ask for (`n`); each takes a call of its own.
+    # The maximum number of answers that a chat request may ask for (`n`). Each answer is a separate
+    # call.
     max_choices: Positive = 8
-    # The files of all images of one answer together.
+    # The maximum total size of the image files in an answer, in bytes.
     max_image_bytes: Bytes = MAX_IMAGE_BYTES
 
 
 class ConnectionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Clients' connections at both endpoints.
+    """Limits for the connections of clients at both endpoints.
 
-    The process needs one descriptor for each HTTP connection and three for each gRPC connection. If
-    it may open fewer, both endpoints have fewer connections.
+    The process needs one file descriptor for each HTTP connection and three for each gRPC
+    connection. If the process cannot open that many, the limits on connections at both endpoints
+    are lowered.
     """
 
-    # Connections at the HTTP endpoint. A new one takes the place of the one that has been idle for
-    # longest.
+    # The maximum number of connections at the HTTP endpoint. Beyond this limit, a new connection
+    # replaces the one that has been idle for the longest time.
     max_connections: Positive = 512
-    # Connections at the gRPC endpoint, of all clients and of one address (IPv6: one /64 network).
-    # When all are in use, the longest silent connection of the address with most of them gives way
-    # to an address with fewer.
+    # The maximum number of connections at the gRPC endpoint. If this limit is reached and a client
+    # with another address connects, the address that has the most connections loses the one that
+    # has been silent for the longest time.
     max_grpc_connections: Positive = 512
+    # The maximum number of gRPC connections from one address. For IPv6, it applies to a /64
+    # network.
     max_grpc_connections_per_address: Positive = 384
-    # How long a connection may be idle, or take to send a request line with its headers, and how
-    # large these may be.
+    # The maximum time in seconds for which a connection may be idle, or may take to send a request
+    # line with its headers.
     head_timeout_s: Seconds = 10.0
+    # The maximum size of a request line with its headers in bytes.
     max_head_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 10
-    # How long a client may take nothing of its answer until its connection is closed, and all
-    # whole answers together that wait to be taken. A stream waits with its stages.
+    # A connection is closed if its client reads nothing of its answer for this many seconds.
     send_timeout_s: Seconds = 30.0
+    # The maximum total size of complete answers that wait to be read, in bytes. Streamed answers
+    # wait in the stages instead.
     max_unread_bytes: Bytes = 256 << 20
-    # A stream of server-sent events begins when its request is queued, and brings a comment when it
-    # has brought nothing for so long. Less than the timeouts of proxies on the way.
+    # A stream of server-sent events starts when its request is queued. If nothing has been sent for
+    # this many seconds, a comment is sent. Set this to less than the timeouts of proxies between
+    # the client and the gateway.
     keepalive_s: Seconds = 15.0
 
 
 class ConversationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Conversations over WebSocket and gRPC together.
+    """Limits for all conversations over WebSocket and gRPC.
 
-    Each takes a call and slots while it is answered.
+    A conversation uses a call and slots only while it is being answered.
     """
 
-    # Conversations at a time, and how long one over gRPC may last.
+    # The maximum number of concurrent conversations.
     max_conversations: Positive = 256
+    # The maximum duration of a conversation over gRPC in seconds.
     max_conversation_s: Seconds = 3600.0
-    # What all of them may hold together: the recordings and texts of their items, and audio that is
-    # none yet; one may hold `limits.max_body_bytes`. An item that a client retrieves comes without
-    # its recordings if it is above `max_retrieved_bytes`.
+    # The maximum total size of the data in all conversations, in bytes. The data consists of the
+    # recordings and texts of items and of audio that has not become an item yet. A single
+    # conversation is limited by `limits.max_body_bytes`.
     max_conversation_bytes: Bytes = 2 << 30
+    # If a client retrieves an item that is larger than this, the item is sent without its
+    # recordings.
     max_retrieved_bytes: Bytes = 4 << 20
-    # Stages hear a turn while it is spoken once it has lasted longer than this, which takes a slot
-    # of those that can do something with it. What is left to do at its end then does not grow with
-    # it. No queue and no key counts such slots, so a turn gives them up when it receives nothing
-    # more, and no answer is asked for, for `listen_idle_s`.
+    # If a turn lasts longer than this many seconds, stages start to process it while it is still
+    # being spoken. The remaining work at the end of the turn then does not depend on its length.
+    # This uses a slot of each stage that can process the turn. These slots are not limited by a
+    # queue or a key.
     listen_after_s: Seconds = 4.0
+    # A turn releases these slots if no audio arrives for it and no answer is requested for this
+    # many seconds.
     listen_idle_s: Seconds = 5.0
 
 
 class ResumeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Conversations that another gateway continues.
+    """Conversations that can continue on another gateway.
 
-    A client that asks for it receives the sealed state of its conversation, which a gateway with
-    the same key accepts.
+    On request, a client receives the sealed state of its conversation. Every gateway that has the
+    same key accepts it.
     """
 
-    # Most bytes of a saved conversation: texts first, then the latest recordings that fit.
+    # The maximum size of a saved conversation in bytes. It contains the texts first, followed by
+    # the latest recordings that fit.
     bytes: Bytes = 256 << 10
-    # How long a saved conversation is accepted.
+    # The time in seconds for which a saved conversation is accepted.
     within_s: Seconds = 3600.0
-    # A file with one key in each line, of at least 32 characters. The first seals, all are
-    # accepted. It is read again as `keys_file` is. Without a file each gateway has a key of its
-    # own, and continues no conversation of another gateway.
+    # A file that contains one key per line, each at least 32 characters long. The first key is used
+    # to seal conversations, and all keys are accepted. The file is read again under the same
+    # conditions as `keys_file`. Without a file, each gateway has its own key and cannot continue
+    # conversations of other gateways.
     key_file: str = ""
 
 
 class MediaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Recordings that come in, and audio that goes out."""
+    """Settings for incoming recordings and outgoing audio."""
 
-    # Child processes that decode recordings at a time: so many for files that take up to 0.25 s
-    # of CPU time, as many for those that take up to 2 s, and as many for longer ones. WAV is
-    # decoded in the gateway itself.
+    # The number of child processes that decode recordings. There are this many processes for files
+    # that take up to 0.25 s of CPU time, the same number for files that take up to 2 s, and the
+    # same number for files that take longer. WAV files are decoded in the gateway itself.
     decoder_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
-    # Threads that encode the audio of all answers at the HTTP endpoints. A second of opus, the
-    # dearest, takes about 20 ms of one.
+    # The number of threads that encode the audio of all answers at the HTTP endpoints. Opus is the
+    # most expensive format. One second of it takes about 20 ms of one thread.
     encoder_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    # Whether a chat's recordings are heard each by itself, as those of a realtime conversation
-    # are, and not padded to the longest, as the reference's plain call does. Then a longer one
-    # that comes later changes nothing of them, and what was computed of them is reused.
+    # If this is true, each recording in a chat is encoded independently, as in a realtime
+    # conversation. If it is false, all recordings are padded to the longest one, as in a plain call
+    # of the reference. Independent recordings do not change when a longer one follows, so the
+    # results that were computed for them can be reused.
     recordings_alone: bool = False
-    # What the model is asked with a recording of which the text is wanted; the language, and what
-    # else the client gives of it, follow.
+    # The instruction that the model receives with a recording that is to be transcribed. The
+    # language, and other information that the client provides, is appended.
     transcribe_instruction: Instruction = "Transcribe the audio into text."
-    # How long a chat may refer to what it was answered in speech by the id of the audio, and the
-    # transcripts that are kept for that together; an answer beyond that expires at once.
+    # The time in seconds for which a chat can refer to a spoken answer by the ID of its audio.
     spoken_keep_s: Seconds = 3600.0
+    # The maximum total size of the transcripts that are kept for this purpose, in bytes. An answer
+    # that exceeds it expires immediately.
     max_spoken_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
 
 
 class FetchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Recordings, images and videos that requests name by http and https URLs."""
+    """Recordings, images and videos that requests refer to by http or https URLs."""
 
-    # Whether they are fetched; otherwise they must be data URLs.
+    # Whether such files are fetched. If not, only data URLs are accepted.
     urls: bool = False
-    # How long one may take with its redirects, and the bytes of all of a request.
+    # The maximum time for fetching a file in seconds, including redirects.
     timeout_s: Seconds = 10.0
+    # The maximum total size of the files that are fetched for one request, in bytes.
     max_fetch_bytes: Bytes = 32 << 20
-    # Networks (such as 10.1.2.0/24) that are asked besides public addresses.
+    # Networks, such as 10.1.2.0/24, from which files may be fetched in addition to public
+    # addresses.
     networks: tuple[str, ...] = ()
 
 
 class NamesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Other names for the model and for the checkpoint's voices."""
+    """Additional names for the model and for the voices of the checkpoint."""
 
-    # Other names for the model.
+    # Additional names for the model.
     model_aliases: tuple[Name, ...] = ()
-    # Voices of the checkpoint, by alias.
+    # Maps additional names to voices of the checkpoint.
     voice_aliases: dict[Name, Name] = {}
-    # Whether the names of OpenAI's models that hear or speak, and of those that voice frameworks
-    # chat with by default, are aliases of the model, and the names of its voices (alloy, ash, ...)
-    # aliases of the checkpoint's voices, in turn.
+    # Whether names of OpenAI's models and voices are accepted. If this is true, the names of
+    # OpenAI's models for speech input or output, and of the models that voice frameworks use by
+    # default for chat, are aliases of the model. The names of OpenAI's voices (alloy, ash, ...) are
+    # assigned to the voices of the checkpoint in turn.
     openai_names: bool = True
 
 
 class PacingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How far output may run ahead of its consumer."""
+    """Limits on how far output may be ahead of its consumer."""
 
-    # Audio ahead of what the client has taken.
+    # The maximum amount of audio that may be ahead of what the client has read, in seconds.
     max_ahead_seconds: Ahead = 30.0
-    # One stage's output ahead of the next stage: in seconds, or in positions if neither the
-    # pipeline nor the next stage declares how many a second has.
+    # The maximum amount of output of one stage that may be ahead of the next stage, in seconds.
     max_stage_ahead_seconds: Ahead = 4.0
+    # The same limit in positions. It is used if neither the pipeline nor the next stage declares
+    # the number of positions per second.
     max_stage_ahead_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)] = 256
 
 
 class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Failure detection of the stages' replicas."""
+    """Settings for detecting failed replicas of the stages."""
 
-    # How often a replica that is down is tried again.
+    # The interval in seconds at which the gateway tries to reach a replica that is down.
     reconnect_s: Seconds = 1.0
-    # A replica is probed after so long without a report of its load. Then it may neither answer nor
-    # send anything else for the timeout while the gateway runs. After one such silence it gets no
-    # new requests, after two its calls end.
+    # The gateway probes a replica if it has not reported its load for this many seconds.
     probe_interval_s: Seconds = 0.5
+    # A probe fails if the replica neither answers nor sends anything else for this many seconds.
+    # Time during which the gateway itself was not running does not count. After one failed probe,
+    # the replica receives no new requests. After two, its calls end.
     probe_timeout_s: Seconds = 1.5
-    # A replica on which so many sessions have failed in a row gets none for a while, twice as long
-    # each time: then one, and more if that is answered. Half of a stage's are never left out.
+    # The number of consecutive sessions that must fail on a replica before it is ejected. An
+    # ejected replica receives no sessions for some time. After that, it receives a single session,
+    # and more of them if it succeeds. At most half of the replicas of a stage are ejected at the
+    # same time.
     eject_failures: Positive = 3
+    # The time in seconds for which a replica is ejected at first. It doubles each time.
     eject_s: Seconds = 2.0
+    # The maximum time in seconds for which a replica is ejected.
     max_eject_s: Seconds = 60.0
 
 
 class FailoverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Answers that are continued on other replicas when a stage is lost."""
+    """Answers that continue on other replicas when a stage is lost."""
 
-    # How often one answer may be continued; 0: it fails.
+    # The maximum number of times that one answer may continue. If it is 0, the answer fails when a
+    # stage is lost.
     failovers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 3
-    # How long it waits for a slot of other replicas, or, without others, for the lost one.
+    # The maximum time in seconds for which an answer waits for a slot on other replicas.
     wait_s: Seconds = 5.0
+    # The maximum time in seconds for which an answer waits for the lost replica if there are no
+    # others.
     return_s: Seconds = 1.0
-    # Answers of this gateway that are continued in a minute.
+    # The maximum number of answers of this gateway that may continue within one minute.
     failovers_per_minute: Positive = 1024
-    # Bytes of requests that are kept while they are answered. A request that does not fit fails
-    # when a stage is lost.
+    # The maximum total size of requests that are kept while they are being answered, in bytes. If a
+    # request does not fit, it fails when a stage is lost.
     max_kept_bytes: Bytes = 256 << 20
-    # Stages continue from what a client has of an answer (400 bytes for a second of speech) up to
-    # so many bytes of it, and compute what is larger again, as they do with 0.
+    # The maximum size of the history that is sent to the stages when an answer continues, in bytes.
+    # The history is the part of the answer that the client already has. It is about 400 bytes per
+    # second of speech. If it is larger, or if this setting is 0, the stages compute this part
+    # again.
     max_history_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_HISTORY_BYTES)] = 1 << 20
 
 
 class TraceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Traces of requests, with the stages' part if their `trace_endpoint` is set as well."""
+    """Traces of requests. They include spans of the stages if `trace_endpoint` is set for the
+    stages as well.
+    """
 
-    # Where they go (OTLP over gRPC, such as http://collector:4317); empty: nothing is traced.
+    # The endpoint to which traces are sent (OTLP over gRPC, such as http://collector:4317). If it
+    # is empty, nothing is traced.
     endpoint: TraceEndpoint = ""
-    # The share of the requests that is traced, and whether a client's `traceparent` decides it for
-    # that client's own.
+    # The fraction of requests that are traced.
     ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    # Whether a client's `traceparent` determines if its requests are traced.
     clients: bool = False
 
 
 class ScalerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The autoscaling signal: how many slots of each stage are wanted."""
+    """The autoscaling signal, which is the number of slots that are required for each stage."""
 
-    # host:port (gRPC, in the clear) at which KEDA asks, and other gateways report what is wanted
-    # of them; empty: nowhere.
+    # The host:port on which KEDA requests the signal and other gateways report their demand (gRPC
+    # without encryption). If it is empty, the gateway does not listen.
     listen: str = ""
-    # The same of all gateways, if no discovery finds them; this one may be among them. A gateway
-    # that reports nothing for `silence_s` is not counted.
+    # The addresses of the same endpoint on all gateways, if they are not found by discovery. The
+    # list may include this gateway.
     peers: tuple[str, ...] = ()
+    # A gateway that reports nothing for this many seconds is not counted.
     silence_s: Seconds = 3.0
-    # The share of its slots that a replica should have in use.
+    # The fraction of its slots that should be in use on each replica.
     target: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.7
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The gateway: its endpoints and who may use them."""
+    """The settings of the gateway, including its endpoints and who may use them."""
 
-    # As a stage's `listen`: localhost and [::] are of both families.
+    # The address of the HTTP endpoint. `localhost` and `[::]` stand for addresses of both families,
+    # as in `listen` of a stage.
     http_listen: str = "localhost:8000"
+    # The address of the gRPC endpoint. It has the same form as `http_listen`.
     grpc_listen: str = "localhost:0"
-    # Where the series are, at /metrics; empty: at `http_listen`.
+    # The address on which metrics are served at /metrics. If it is empty, they are served on
+    # `http_listen`.
     metrics_listen: str = ""
     discovery: DiscoveryConfig = DiscoveryConfig()
-    # Encryption at both endpoints; without it they are for networks that nobody else reads.
+    # Encryption at both endpoints. Without it, use the endpoints only in trusted networks.
     tls: TlsConfig | None = None
-    # Origins whose pages may call the HTTP API and open WebSockets, as browsers send them:
-    # https://app.example, null, file://, app://obsidian.md. `*` stands for a whole host
-    # (chrome-extension://*), the names below one (https://*.example.com) or any port
-    # (http://localhost:*), and alone for all origins. Their pages may also reach a gateway in a
-    # private network.
+    # The origins whose pages may call the HTTP API and open WebSockets, in the form in which
+    # browsers send them: https://app.example, null, file://, app://obsidian.md. `*` can stand for a
+    # whole host (chrome-extension://*), for the names below a host (https://*.example.com) or for
+    # any port (http://localhost:*). `*` alone stands for all origins. Pages of these origins may
+    # also reach a gateway in a private network.
     cors_origins: tuple[Origin, ...] = ()
-    # Names by which clients reach the gateway over HTTP. Without `keys_file` a request for another
-    # name is refused, unless it is an address or localhost: a page whose name resolves to this
-    # gateway could ask otherwise. "*.example.com" allows all names that end so, "*" all there are.
+    # The names under which clients reach the gateway over HTTP. If there is no `keys_file`, a
+    # request for any other name is refused, unless the name is an address or localhost. Otherwise a
+    # web page whose name resolves to this gateway could send requests to it. "*.example.com" stands
+    # for all names that end in this way, and "*" stands for all names.
     host_names: tuple[HostName, ...] = ()
-    # File with the API keys that may ask, and what each may take (`python -m antiphon_gateway keys
-    # new NAME` makes one); empty: there is no authentication. It is read again when it has changed,
-    # which is checked with a request, at most every `keys_reload_s`.
+    # The file with the API keys and their limits. `python -m antiphon_gateway keys new NAME`
+    # creates a key. If it is empty, there is no authentication.
     keys_file: str = ""
+    # The file is read again when it has changed. Requests check this at most once in this many
+    # seconds.
     keys_reload_s: Seconds = 1.0
-    # What else may name a caller: a trusted proxy's header, or a JWT. With either of them, or with
-    # `keys_file`, callers that nothing names are refused.
+    # Other ways in which callers can be identified: the header of a trusted proxy, or a JWT. If one
+    # of them or `keys_file` is set, callers that cannot be identified are refused.
     auth: AuthConfig = AuthConfig()
-    # Whether a field of a request that neither OpenAI nor vLLM defines is ignored and named in the
-    # response header `x-antiphon-ignored`, or the request is refused.
+    # How to treat a field of a request that is defined neither by OpenAI nor by vLLM. With
+    # "ignore", the field is ignored and named in the response header `x-antiphon-ignored`. With
+    # "reject", the request is refused.
     unknown_fields: Literal["ignore", "reject"] = "ignore"
-    # When it is stopped, the gateway refuses new requests at once and lets running ones finish for
-    # so long; what is left then ends with an error. A conversation ends after the answer that is
-    # being made. Whatever stops the process must wait longer.
+    # When the gateway is stopped, it refuses new requests immediately and lets requests in progress
+    # finish within this many seconds. The remaining ones then end with an error. A conversation
+    # ends after its current answer. Whatever stops the process must wait for longer than this.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
-    # Groups of settings.
+    # The groups of settings.
     queue: QueueConfig = QueueConfig()
     limits: LimitsConfig = LimitsConfig()
     connections: ConnectionsConfig = ConnectionsConfig()
@@ -320,13 +372,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     scaler: ScalerConfig = ScalerConfig()
 
     def __post_init__(self) -> None:
-        """Raise `InvalidArgument` for a setting that no type can check."""
+        """Raise `InvalidArgument` if a setting is invalid in a way that its type cannot express."""
         for origin in self.cors_origins:
             check_origin(origin)
 
     @property
     def authenticates(self) -> bool:
-        """Whether callers must be named by a key, a proxy or a token."""
+        """Whether callers must be identified by a key, a proxy or a token."""
         return bool(self.keys_file or self.auth.trusted_proxy or self.auth.jwt)
 
 
@@ -345,17 +397,19 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "trace": TraceConfig,
     "scaler": ScalerConfig,
 }
-"""The groups of settings of a gateway, by name."""
+"""The groups of the gateway's settings by name."""
 
 WITHDRAWN: dict[object, str] = {"scaler_max_calls": "a constant", "scaler_refused_s": "a constant"}
-"""What former settings of the gateway are now."""
+"""Former settings of the gateway, and what has replaced them."""
 
 
 def grouped_path(name: str) -> tuple[str, str] | None:
-    """The group and the name in it of a setting by its former, flat name; None if there is none.
+    """Return the group and the name of a setting, given its former name, which had no group. The
+    result is None if there is no such setting.
 
-    The former name is the present one, alone or after its group's: `max_waiting` is
-    `queue.max_waiting`, `queue_timeout_s` is `queue.timeout_s`.
+    The former name is either the present name or the present name preceded by its group. For
+    example, `max_waiting` is now `queue.max_waiting`, and `queue_timeout_s` is now
+    `queue.timeout_s`.
     """
     for group, kind in GROUPS.items():
         leaf = name.removeprefix(f"{group}_")

@@ -1,6 +1,7 @@
-"""The one YAML schema of a deployment: what the launcher, every process and the chart read.
+"""The YAML schema of a deployment, which the launcher, all processes and the chart read.
 
-Unknown keys and values out of range are errors at start, never silent defaults.
+Unknown keys and values that are out of range cause errors at startup. They are never replaced by
+defaults.
 """
 
 from __future__ import annotations
@@ -30,144 +31,178 @@ LINK_BYTES = 1 << 30
 
 
 class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One stage: where it listens, what it runs on, what it allows."""
+    """The settings of one stage: its addresses, its engine and device, and its limits."""
 
-    # gRPC targets of the stage's replicas, one for each; the launcher fills them in.
+    # The gRPC addresses of the stage's replicas. The launcher fills them in.
     addresses: tuple[str, ...] = ()
-    # `${NAME}` in any address of a process, such as `${POD_IP}:50051`, is that variable of its
-    # environment. `localhost` listens on both loopback addresses, `[::]` on all addresses of IPv4
-    # and IPv6; a family that the host lacks is left out.
+    # The address on which the stage listens. In all addresses of a process, `${NAME}` is replaced
+    # by an environment variable, as in `${POD_IP}:50051`. `localhost` stands for both loopback
+    # addresses, and `[::]` stands for all IPv4 and IPv6 addresses. If the host does not support a
+    # family, it is left out.
     listen: str = "localhost:0"
-    # host:port by which other processes reach this one, where it listens on every address of its
-    # host ([::]); it tells them on its links. Empty: where it listens.
+    # The host:port under which other processes reach this stage. It is needed if the stage listens
+    # on all addresses of its host ([::]), and is sent over the links. If it is empty, `listen` is
+    # used.
     advertise: str = ""
-    # How many replicas `up` starts, where no addresses are given.
+    # The number of replicas that `up` starts if no addresses are set.
     replicas: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
-    # host:port at which HTTP GET /metrics answers; empty: nowhere.
+    # The host:port on which metrics are served at /metrics over HTTP. If it is empty, there is no
+    # such endpoint.
     metrics_listen: str = ""
-    # host:port at which gRPC's health service answers an orchestrator's probes, unencrypted, by
-    # service name: `ready`, whether the stage takes sessions, and `alive`, whether waiting may
-    # help. It answers from the start of the process to its end; empty: nowhere.
+    # The host:port of gRPC's health service, which answers the probes of an orchestrator without
+    # encryption. The service `ready` reports whether the stage accepts sessions. The service
+    # `alive` reports whether the process can recover without a restart. The health service answers
+    # from the start of the process until its end. If the address is empty, there is no such
+    # endpoint.
     health_listen: str = ""
-    # `auto` takes the fastest that this process can run; see each stage.
+    # The engine. `auto` selects the fastest engine that this process can run. Each stage documents
+    # its engines.
     engine: str = "auto"
-    # Arguments of the engine, by its own names: for `vllm` those of its AsyncEngineArgs.
+    # Arguments for the engine. Their names are those that the engine defines. For `vllm`, they are
+    # the names of its AsyncEngineArgs.
     engine_args: dict[str, Any] = {}
+    # The torch device.
     device: str = "cpu"
-    # What the stage computes in. Unset: float32, or bfloat16 for what decodes one token or frame
-    # after the other on a GPU, where float32 takes several times as long.
+    # The dtype in which the stage computes. By default, it is float32. On a GPU, stages that decode
+    # one token or frame at a time use bfloat16 by default, because float32 takes several times as
+    # long.
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    # torch intra-op threads; 0 leaves torch's choice.
+    # The number of torch's intra-op threads. If it is 0, torch chooses the number.
     threads: Annotated[int, msgspec.Meta(ge=0)] = 1
-    # How far the engine's thread stands back for others that want its core, as `nice` has it
-    # (Linux). Unset: not at all; `up` sets it on a CPU, more the farther from the listener.
+    # The niceness of the engine's thread (Linux only). By default, it is not changed. On a CPU,
+    # `up` sets it to a higher value the farther a stage is from the client.
     engine_nice: Annotated[int, msgspec.Meta(ge=0, le=19)] | None = None
-    # Segments open at a time.
+    # The maximum number of segments that are open at the same time.
     slots: Positive = 16
-    # Most positions of a segment; 0 takes the checkpoint's, `fits` what the GPU's free memory holds
-    # of it for all slots after the weights. Unset: `fits` on a GPU, the checkpoint's on a CPU.
-    # Stages that share a GPU need numbers: one that starts first leaves no room.
+    # The maximum number of positions in a segment. If it is 0, the limit of the checkpoint applies.
+    # With `fits`, the limit is the number of positions for which the free memory of the GPU is
+    # sufficient, for all slots, after the weights have been loaded. It never exceeds the limit of
+    # the checkpoint. The default is `fits` on a GPU and the limit of the checkpoint on a CPU.
+    # Stages that share a GPU must be given numbers. Otherwise the stage that starts first uses all
+    # of the memory.
     context_limit: Annotated[int, msgspec.Meta(ge=0)] | Literal["fits"] | None = None
-    # Most prompt rows in a step of a torch engine. Unset: 256 on a CPU, 2048 or 4096 on a GPU.
+    # The maximum number of prompt rows in a step of a torch engine. The default is 256 on a CPU,
+    # and 2048 or 4096 on a GPU.
     prefill_rows: Annotated[int, msgspec.Meta(ge=128, le=65_536)] | None = None
-    # Longest wait for an awaited input, and for a chunk's session to be opened.
+    # The maximum time in seconds for which a segment waits for input.
     stall_timeout_s: Seconds = 30.0
+    # The maximum time in seconds for which a chunk is held until its session is opened.
     hold_timeout_s: Seconds = 10.0
-    # Where input comes while it is recorded: the longest pause between two pieces of it.
+    # The maximum pause in seconds between two pieces of input that arrive while they are being
+    # recorded.
     live_input_timeout_s: Seconds = 120.0
-    # Sessions that are registered at a time, whether they have a segment open or not, and how
-    # long one may be without: between the turns of a conversation, or done while others still
-    # speak. So it is `gateway.request_timeout_s` where that is longer.
+    # The maximum number of sessions that are registered at the same time, whether or not they have
+    # an open segment.
     max_sessions: Positive = 1024
+    # The maximum time in seconds for which a session may be without a segment. This happens between
+    # the turns of a conversation, and when this stage has finished while others have not. If
+    # `gateway.request_timeout_s` is longer, that value is used instead.
     idle_session_timeout_s: Seconds = 600.0
-    # Bounds on chunks held for sessions that are not open yet, and on output
-    # that waits for a slow reader, per session.
+    # The maximum total size of chunks that are held for sessions that are not open yet, in bytes.
     hold_bytes: Bytes = 64 << 20
+    # The maximum size of the output of one session that waits for a slow reader, in bytes.
     outbox_bytes: Bytes = 64 << 20
-    # Most input of all sessions that waits while the engine is in a step; what would exceed
-    # it ends its session with RESOURCE_EXHAUSTED.
+    # The maximum total size of the input that waits while the engine is in a step, in bytes. If
+    # input would exceed this limit, its session ends with RESOURCE_EXHAUSTED.
     mailbox_bytes: Bytes = 256 << 20
-    # Longest step of the engine, without its thread's waits for a core. In a longer one the stage
-    # serves no more, and its sessions end, until the engine comes back. Unset: 5 s, or 30 s on a
-    # CPU, where a step takes in a whole recording. Steps that wait for vLLM are not watched.
+    # The maximum duration of an engine step in seconds, not counting the time during which its
+    # thread waits for a core. If a step takes longer, the stage stops serving and its sessions end
+    # until the engine responds again. The default is 5 s, or 30 s on a CPU, where a step may
+    # process a whole recording. Steps that wait for vLLM are not monitored.
     step_timeout_s: Seconds | None = None
-    # An engine that does not come back from such a step for so long is not waited for: the stage
-    # says on its health port that it is not alive, to be started again.
+    # If an engine has not returned from such a step after this many seconds, the stage reports on
+    # its health port that it is not alive, so that it is restarted.
     hung_timeout_s: Seconds = 60.0
-    # An engine of which two steps in a row have raised takes no sessions for so long, unless it
-    # makes a good step; then it is tried again. After a third one the process ends.
+    # If two consecutive steps of an engine raise an exception, the stage accepts no sessions for
+    # this many seconds, unless a step succeeds before. After that, the engine is tried again. If a
+    # third step in a row fails, the process ends.
     failing_pause_s: Seconds = 5.0
-    # How payloads travel on this stage's links: the best that both ends can prove,
-    # or one of them; then it is an error when that one cannot be had.
+    # The transport for payloads on the links of this stage. `auto` selects the best transport that
+    # works at both ends. If any other transport is set and is not available, this is an error.
     transport: TransportName = "auto"
-    # Most shared memory that the payloads under way on one link take; a power of two.
+    # The maximum amount of shared memory for payloads in flight on one link, in bytes. It must be a
+    # power of two.
     slab_bytes: Annotated[int, msgspec.Meta(ge=1 << 17)] = 256 << 20
-    # Most output of one session, and of all together, that waits on one link to a stage: of
-    # all, only sessions with more than an equal share are refused. The hidden rows of a long
-    # prompt come at once: the first must hold those of the longest one.
+    # The maximum size of the output of one session that waits on one link to a stage, in bytes. The
+    # hidden rows of a long prompt are sent all at once, so this must be at least the size of the
+    # rows of the longest prompt.
     link_session_bytes: Bytes = LINK_SESSION_BYTES
+    # The maximum size of the output of all sessions that waits on one link to a stage, in bytes.
+    # Beyond this limit, only sessions that use more than an equal share are refused.
     link_bytes: Bytes = LINK_BYTES
-    # Most hidden rows, in vLLM's process, that wait for this stage to take them. A sixteenth of it
-    # is taken out of paged memory in one step; while the stage is behind rows stay there, and
-    # where they cannot, their sessions end with RESOURCE_EXHAUSTED.
+    # The maximum size of hidden rows that wait in vLLM's process until this stage reads them, in
+    # bytes. One step copies at most a sixteenth of this amount out of paged memory. If the stage is
+    # slow, the rows remain there. If they cannot, their sessions end with RESOURCE_EXHAUSTED.
     hidden_row_bytes: Bytes = 256 << 20
-    # Mel features of recordings that the stage which hears keeps, of those that came last, so that
-    # a later turn of a conversation need not bring them again; about 50 KB for a second.
+    # The maximum size of the mel features of recent recordings that a stage with audio input keeps,
+    # in bytes. With them, a later turn of a conversation need not send the recordings again. One
+    # second takes about 50 KB.
     kept_recording_bytes: Bytes = 256 << 20
-    # On a GPU, whether outputs are copied to the host, and inputs to the GPU, beside the
-    # engine's work; and the pinned memory that each of the two may take, a power of two.
+    # Whether outputs are copied from a GPU to the host concurrently with the engine's work.
     async_to_host: bool = True
+    # Whether inputs are copied from the host to a GPU concurrently with the engine's work.
     async_to_device: bool = True
+    # The maximum amount of pinned memory for each of these two directions, in bytes. It must be a
+    # power of two.
     staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 16)] = 64 << 20
-    # On a GPU, whether the torch engines replay what they can as CUDA graphs, captured at
-    # start. Off until that has been run on one.
+    # Whether torch engines use CUDA graphs, which are captured at startup, wherever possible. This
+    # is disabled by default because it has not been tested on a GPU yet.
     graphs: bool = False
-    # Whether the torch engines that decode one position after the other fuse the operations of
-    # these graphs into fewer kernels. They are compiled at start, which takes a C compiler and
-    # triton. Needs `graphs` on a GPU; a CPU runs them slowly, to compare results. Other engines
-    # refuse it. Off until it has been run on a GPU.
+    # Whether torch engines that decode one position at a time fuse the operations in these graphs
+    # into fewer kernels. The kernels are compiled at startup, which requires a C compiler and
+    # triton. On a GPU, `graphs` must be set as well. On a CPU, the kernels are slow and are only
+    # useful for comparing results. Other engines refuse this setting. This is disabled by default
+    # because it has not been tested on a GPU yet.
     fused: bool = False
-    # Whether an engine that can do so launches a step before it reads the last one's output. On
-    # a GPU the device then need not wait for the host, which helps only when launching takes
-    # less time than the step: with `graphs`. Off until it has been run on one, and for good on a
-    # CPU, where a step is complete when it is launched and each end of output wastes a step.
+    # Whether an engine that supports it launches a step before it reads the output of the previous
+    # one. On a GPU, the device then does not wait for the host. This helps only if launching a step
+    # takes less time than the step itself, so use it with `graphs`. It is disabled by default
+    # because it has not been tested on a GPU yet. It is always disabled on a CPU, where a step is
+    # complete when it has been launched and each end of output would waste a step.
     launch_ahead: bool = False
-    # Where audio is made in blocks that depend on later ones too, as by a diffusion decoder: how
-    # many blocks a stream waits for beyond those that it hands on. More of them bring it nearer
-    # to what `whole` delivery makes of all blocks at once, cost more, and come later.
+    # The number of additional blocks that a stream waits for before it sends a block. This applies
+    # to stages that generate audio in blocks that depend on later blocks, such as a diffusion
+    # decoder. With a higher value, the audio is closer to that of `whole` delivery, which generates
+    # all blocks at once, but the cost and the delay are higher.
     held_blocks: Annotated[int, msgspec.Meta(ge=0, le=64)] = 3
-    # Where a diffusion decoder's blocks see all earlier ones: what streams keep of computed blocks,
-    # of all sessions together. A stream that finds no room computes blocks again, to the same
-    # result, and its later chunks are longer.
+    # The maximum total size of computed blocks that all sessions keep, in bytes. This applies to
+    # diffusion decoders whose blocks depend on all earlier blocks. If there is no space for a
+    # stream, its blocks are computed again with the same result, and its later chunks are longer.
     flow_cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 2 << 30
-    # Where a family decodes streamed codes in windows: how many codes before and after those that
-    # it hands on it decodes with them. More of them bring a stream nearer to `whole` delivery. All
-    # cost computing, and audio waits for the later ones.
+    # The number of codes before the current ones that are decoded together with them. This applies
+    # to families that decode streamed codes in windows. With a higher value, the audio is closer to
+    # that of `whole` delivery, but the cost is higher.
     left_context_codes: Annotated[int, msgspec.Meta(ge=0, le=1500)] = 250
+    # The number of codes after the current ones that are decoded together with them. A higher value
+    # has the same effects, and the audio has to wait for these codes.
     right_context_codes: Annotated[int, msgspec.Meta(ge=0, le=1500)] = 40
-    # Where a family's audio tokenizer has a directory of its own: that directory, or for
-    # `antiphon serve` its id on the Hugging Face hub. Empty: the one of the released name, in or
-    # beside the model's.
+    # The directory of the audio tokenizer, for families that have a separate one. For `antiphon
+    # serve`, it may be an ID on the Hugging Face hub. If it is empty, a directory with the released
+    # name is looked for inside the model's directory and next to it.
     audio_tokenizer_dir: str = ""
-    # Where a family's voice is no part of its checkpoints: the directory with the voice's files.
-    # Empty: the folder that the family names, in the checkpoint's directory.
+    # The directory with the files of the voice, for families whose checkpoints do not include the
+    # voice. If it is empty, the folder that the family specifies is used. It is inside the
+    # directory of the checkpoint.
     voice_dir: str = ""
-    # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
-    # long; what is left then ends with an error. Whoever stops the process waits longer.
+    # When the stage is stopped, it refuses new sessions immediately and lets running ones finish
+    # within this many seconds. The remaining ones then end with an error. Whatever stops the
+    # process must wait for longer than this.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
-    # Where its part of the requests goes that the gateway traces (OTLP over gRPC, such as
-    # http://collector:4317); empty: nowhere.
+    # The endpoint to which the stage sends its spans of the requests that the gateway traces (OTLP
+    # over gRPC, such as http://collector:4317). If it is empty, nothing is sent.
     trace_endpoint: TraceEndpoint = ""
-    # How long the sessions of a broken link wait for it to heal.
+    # The time in seconds within which a broken link can be resumed. Its sessions wait during this
+    # time.
     resume_window_s: Seconds = 5.0
 
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model, its stages by role, and the gateway.
 
-    `model` is the checkpoint directory, or for `antiphon serve` an id of the Hugging Face hub,
-    `org/name` or `org/name@revision`. `model_name` is what clients ask for (empty: the directory's
-    name, or `org/name`), `pipeline` a name or empty (found from the checkpoint).
+    `model` is the directory of the checkpoint. For `antiphon serve`, it may also be an ID on the
+    Hugging Face hub, such as `org/name` or `org/name@revision`. `model_name` is the name that
+    clients use. If it is empty, it is the name of the directory, or `org/name`. `pipeline` is the
+    name of the pipeline. If it is empty, the checkpoint determines the pipeline.
     """
 
     model: str = ""
@@ -175,26 +210,32 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     pipeline: str = ""
     stages: dict[str, StageConfig] = {}
     gateway: GatewayConfig = GatewayConfig()
-    # Encryption and proof between the services; without it they are for networks that nobody else
-    # reads or writes. Ports for probes and metrics have none.
+    # Encryption and authentication between the services. Without it, use the services only in
+    # trusted networks. The ports for probes and metrics are never encrypted.
     mutual_tls: MutualTlsConfig | None = None
-    # Overrides of the pipeline's delivery, by edge.
+    # Overrides the delivery that the pipeline declares, by edge.
     delivery: dict[str, DeliveryName] = {}
 
     def stage(self, role: str) -> StageConfig:
-        """The stage's configuration; the defaults when the file has none."""
+        """Return the configuration of a stage. If the file does not contain the stage, the defaults
+        apply.
+        """
         return self.stages.get(role, StageConfig())
 
 
 def load_deployment(path: Path) -> Deployment:
-    """Read and check a deployment file. Raises `InvalidArgument` naming the key."""
+    """Read and validate a deployment file. Raises `InvalidArgument` with the key that is
+    invalid.
+    """
     return read_yaml(path, deployment_of, name=str(path))
 
 
 def deployment_of(content: object, *, strict: bool = True) -> Deployment:
-    """Mappings as a deployment; unless `strict`, text becomes a number where one is wanted.
+    """Convert mappings to a deployment. Unless `strict` is true, text is converted to a number
+    where a number is required.
 
-    Raises `InvalidArgument` that names the key, and the one that was probably meant.
+    Raises `InvalidArgument` with the key that is invalid and, if it is unknown, the key that was
+    probably intended.
     """
     if isinstance(content, dict):
         _check_keys(content, Deployment, "")
@@ -219,7 +260,7 @@ def deployment_of(content: object, *, strict: bool = True) -> Deployment:
 
 
 def check_roles(deployment: Deployment, pipeline: str, roles: Sequence[str]) -> None:
-    """Raise `InvalidArgument` for a stage that the pipeline does not have."""
+    """Raise `InvalidArgument` if the pipeline does not have one of the stages."""
     for role in deployment.stages:
         if role not in roles:
             raise InvalidArgument(
@@ -230,9 +271,10 @@ def check_roles(deployment: Deployment, pipeline: str, roles: Sequence[str]) -> 
 
 
 def _check_gateway(gateway: dict[object, object]) -> None:
-    """Raise `InvalidArgument` for a key that the gateway does not have.
+    """Raise `InvalidArgument` if the gateway has no setting with one of the given keys.
 
-    The error names the group of a setting from before these were grouped.
+    If the key is the name that a setting had before settings were grouped, the error names its
+    group.
     """
     for name in gateway:
         if name in GatewayConfig.__struct_fields__:
@@ -258,7 +300,7 @@ def _check_gateway(gateway: dict[object, object]) -> None:
 
 
 def _check_keys(content: object, kind: type[msgspec.Struct], where: str) -> None:
-    """Raise `InvalidArgument` for a key of the content that the struct does not have."""
+    """Raise `InvalidArgument` if the struct has no field with one of the keys in the content."""
     known = kind.__struct_fields__
     for key in content if isinstance(content, dict) else ():
         if key not in known:
@@ -280,12 +322,12 @@ def _converted(content: object, kind: type[Struct], where: str, *, strict: bool)
     try:
         return msgspec.convert(content, kind, strict=strict)
     except msgspec.ValidationError as error:
-        # msgspec ends its sentence with the path within the value: " - at `$.slots`".
+        # msgspec appends the path within the value to its error message, as in " - at `$.slots`".
         fault, _, path = str(error).partition(" - at `$")
         field = f"{where}{path.rstrip('`')}".lstrip(".")
         raise InvalidArgument(f"{field}: {fault}" if field else fault, field=field) from error
 
 
 def dump_deployment(deployment: Deployment) -> bytes:
-    """The deployment as YAML."""
+    """Return the deployment as YAML."""
     return msgspec.yaml.encode(deployment)

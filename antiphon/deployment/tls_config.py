@@ -1,4 +1,6 @@
-"""How a deployment's services prove themselves, to clients and to each other."""
+"""The certificates with which the services of a deployment authenticate to clients and to each
+other.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +9,45 @@ from typing import Annotated
 import msgspec
 
 STAGE_NAME = "{role}.antiphon"
-"""The DNS name in the certificate of a role's service, unless the deployment says another."""
+"""The default DNS name in the certificate of the service with a given role."""
 
 
 class MutualTlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the services prove themselves to each other. Files are PEM; `{role}` in a path or name is
-    the role of the service, which is "gateway" for the gateway."""
+    """The certificates with which the services authenticate to each other. All files are in PEM
+    format.
 
-    # The service's certificate and key, for calls that it makes and that it answers; and the
-    # certificates of the authority that has signed those of all services.
+    In a path or a name, `{role}` is replaced by the role of the service. The role of the gateway is
+    "gateway".
+    """
+
+    # The certificate of the service. It is used for calls in both directions.
     certificate_file: str
+    # The private key of the service.
     key_file: str
+    # The certificates of the CA that has issued the certificates of all services.
     authority_file: str
-    # The DNS name in each service's certificate, and those of others that may do on stages what
-    # the gateway does, such as load tests.
+    # The DNS name in the certificate of each service.
     name: Annotated[str, msgspec.Meta(min_length=1)] = STAGE_NAME
+    # The DNS names of other clients that have the same rights on the stages as the gateway, such as
+    # load tests.
     operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for a name that all services would share."""
+        """Raise `ValueError` if all services would have the same name."""
         if "{role}" not in self.name:
             raise ValueError("name must contain {role}: it is what tells the services apart")
 
 
 class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the gateway proves itself to clients. Files are PEM, and are read at its start."""
+    """The certificate with which the gateway authenticates to clients. All files are in PEM format
+    and are read again when they change.
+    """
 
-    # The certificate, followed by those between it and its authority's, and its key.
+    # The certificate, followed by the intermediate certificates of its CA.
     certificate_file: str
+    # The private key.
     key_file: str
-    # Certificates of authorities: clients must show a certificate that one of them has signed, at
-    # both endpoints, so probes of /health as well. Empty: clients show none.
+    # The certificates of CAs for client certificates. If this is set, clients at both endpoints
+    # must have a certificate issued by one of these CAs. This includes probes of /health. If it is
+    # empty, no client certificate is required.
     client_ca_file: str = ""

@@ -1,8 +1,8 @@
-"""YAML files as plain data, with errors that name the file.
+"""YAML files as plain data, with error messages that name the file.
 
-PyYAML parses, and a document is built from its events. So the file decides neither how much memory
-its aliases take nor which exception reaches the caller, and no large graph of nodes is made whose
-garbage collection would stop the other threads.
+PyYAML parses the file, and the document is built from PyYAML's events. Therefore the file can
+influence neither how much memory its aliases need nor which exception the caller receives. In
+addition, there is no large graph of nodes whose garbage collection would stop the other threads.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from antiphon.errors import InvalidArgument, told
 Content = TypeVar("Content")
 
 MAX_VALUES = 1_000_000
-"""Of a document, where an alias counts as all values that it repeats."""
+"""The maximum number of values in a document. An alias counts as all the values that it repeats."""
 
 MAX_DEPTH = 64
 MAX_NUMBER_CHARS = 64
-"""Of a number. Python reads longer ones in quadratic time, or not at all."""
+"""The maximum number of characters in a number. For longer numbers, Python needs quadratic time or
+fails.
+"""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -33,7 +35,9 @@ _COLLECTIONS = (None, "!", f"{_TAG}map", f"{_TAG}seq")
 
 
 def read_yaml(path: Path, convert: Callable[[object], Content], *, name: str) -> Content:
-    """What `convert` makes of the file. Raises `InvalidArgument`, which begins with `name`."""
+    """Read the file and return the result of `convert`. Raises `InvalidArgument` with a message
+    that begins with `name`.
+    """
     try:
         return convert(decode_yaml(path.read_bytes()))
     except OSError as error:
@@ -45,11 +49,12 @@ def read_yaml(path: Path, convert: Callable[[object], Content], *, name: str) ->
 
 
 def decode_yaml(content: bytes) -> object:
-    """The document of a file: None, booleans, numbers, texts, times, lists and dictionaries.
+    """Return the document in a file. It consists of None, booleans, numbers, texts, times, lists
+    and dictionaries.
 
-    Aliases, merge keys (`<<`) and the types of YAML 1.1 are supported. Raises `InvalidArgument`
-    for anything that is not YAML, tags of other types, a key that a mapping has twice, more than
-    `MAX_VALUES` values, and more than `MAX_DEPTH` levels.
+    Aliases, merge keys (`<<`) and the types of YAML 1.1 are supported. Raises `InvalidArgument` if
+    the content is not YAML, contains tags of other types, has a mapping with a duplicate key, or
+    has more than `MAX_VALUES` values or more than `MAX_DEPTH` levels.
     """
     try:
         return _Document(content).read()
@@ -59,7 +64,9 @@ def decode_yaml(content: bytes) -> object:
 
 @dataclass(slots=True)
 class _Collection:
-    """A list, or a mapping, whose end has not come. `begins_at` counts the values before it."""
+    """A list or a mapping whose end has not been reached. `begins_at` is the number of values
+    before it.
+    """
 
     anchor: str | None
     begins_at: int
@@ -71,7 +78,9 @@ class _Collection:
 
     @property
     def value(self) -> object:
-        """All of it; the members of a mapping come before those that it merges."""
+        """Return the complete value. The members of a mapping precede those of the mappings that it
+        merges.
+        """
         if self.items is not None:
             return self.items
         return self.members if self.merged is None else {**self.merged, **self.members}
@@ -83,7 +92,7 @@ class _MergeKey:
 
 
 class _Document:
-    """One document, built from the events of its parser."""
+    """A document that is built from the events of its parser."""
 
     def __init__(self, content: bytes) -> None:
         self._loader = _LOADER(content)
@@ -94,7 +103,9 @@ class _Document:
         self._root: object = None
 
     def read(self) -> object:
-        """The document; None for an empty file. Raises `InvalidArgument` and `YAMLError`."""
+        """Return the document, or None if the file is empty. Raises `InvalidArgument` or
+        `YAMLError` if it is invalid.
+        """
         documents = 0
         try:
             while self._loader.check_event():
@@ -137,7 +148,9 @@ class _Document:
         self._open.append(begun)
 
     def _add(self, value: object, anchor: str | None, size: int) -> None:
-        """Put a whole value where it belongs; `size` is how many values it consists of."""
+        """Add a complete value to the collection it belongs to. `size` is the number of values that
+        it consists of.
+        """
         if anchor is not None and not isinstance(value, _MergeKey):
             self._anchors[anchor] = value, size
         if not self._open:
@@ -165,7 +178,9 @@ class _Document:
         within.key, within.has_key = key, True
 
     def _merged(self, value: object) -> dict[object, object]:
-        """The members that `<<` brings; of several mappings the first one counts."""
+        """Return the members that `<<` merges. If several mappings have the same key, the first one
+        takes precedence.
+        """
         several: Iterable[object] = value if isinstance(value, list) else [value]
         merged: dict[object, object] = {}
         for each in several:
@@ -185,12 +200,12 @@ class _Document:
         if tag in _NUMBERS and len(event.value) > MAX_NUMBER_CHARS:
             raise self._fault(f"a number of more than {MAX_NUMBER_CHARS} characters; quote texts")
         try:
-            # PyYAML keeps what it constructs until a document is complete.
+            # PyYAML keeps everything that it constructs until the document is complete.
             return self._loader.construct_document(yaml.ScalarNode(tag, event.value))
         except yaml.MarkedYAMLError as error:
             raise self._fault(f"{told(event.value)}: {error.problem}") from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # What the constructors of Python's types raise; PyYAML does not catch it.
+            # The constructors of Python's types raise these errors, which PyYAML does not catch.
             kind = tag.removeprefix(_TAG)
             raise self._fault(f"{told(event.value)} is not valid as {kind}: {error}") from error
 
