@@ -1,1 +1,3 @@
-"""The stage runtime: sessions, scheduling of the engine, links, the gRPC server."""
+"""The runtime of a stage. It comprises sessions, the scheduling of the engine, links and the gRPC
+server.
+"""

@@ -1,12 +1,13 @@
-"""The interface between the runtime and a model's engine.
+"""The interface between the runtime and the engine of a model.
 
-An engine is single-threaded. The runtime calls it on one engine thread, never on the event loop,
-and passes it only chunks in order and exactly once. The engine owns the accelerator memory of its
-segments and nothing else: no sockets, clocks or sessions.
+An engine is single-threaded. The runtime calls it on one dedicated thread and never on the event
+loop. It passes every chunk exactly once and in order. The engine owns the accelerator memory of its
+segments, but no sockets, clocks or sessions.
 
-The life of a segment: `admit` (no accelerator memory yet), any number of `accept`, `step` while
-`awaited_edge` is None, `release` exactly once. After `release` the key is forgotten. The same key
-is never admitted again.
+A segment goes through the following calls. First, `admit` registers it without allocating
+accelerator memory. Then `accept` is called any number of times, and `step` is called whenever
+`awaited_edge` is None. Finally, `release` is called exactly once, after which the key is forgotten.
+A key is never admitted again.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """Settings of a segment that concern one stage.
+    """The settings of a segment that apply to one stage.
 
-    The `seed` of `sampling` is derived for this stage and this answer. `outputs` are the output
-    edges of this stage that have a destination; an engine may skip the work for others. `options`
-    are the request's, checked against the stage's description. The input of a `live` segment
-    arrives while it is recorded. `history` is the beginning of the output, reduced to the parts
-    that the stage can continue from. `whole_inputs` are the input edges that are delivered whole.
-    `asked` is the part of `sampling` that the request sets, for an engine whose defaults depend on
-    its input.
+    The `seed` in `sampling` is derived for this stage and this answer. `outputs` are the output
+    edges of this stage that have a destination. An engine may skip the work for all other edges.
+    `options` are the options of the request after they have been validated against the description
+    of the stage. If the segment is `live`, its input arrives while it is being recorded. `history`
+    is the beginning of the output. It contains only the parts from which the stage can continue.
+    `whole_inputs` are the input edges that use whole delivery. `asked` contains those settings of
+    `sampling` that the request sets. It is meant for engines whose defaults depend on the input.
     """
 
     voice: str
@@ -49,10 +50,11 @@ class SegmentSettings:
 
 
 class InputChunk(Struct, frozen=True):
-    """A chunk of an input edge of an admitted segment, in order and exactly once.
+    """A chunk on an input edge of an admitted segment. Chunks are passed in order and exactly once.
 
-    Output that results from a `prime` chunk is dropped: it only warms up the segment's state.
-    Priming chunks come first, at position 0, and only on edges declared `primed`.
+    If `prime` is true, the chunk only prepares the state of the segment, and the output that
+    results from it is dropped. Such chunks come first, at position 0, and only on edges that are
+    declared as `primed`.
     """
 
     edge: str
@@ -64,13 +66,13 @@ class InputChunk(Struct, frozen=True):
 
 
 class Emitted(Struct, frozen=True):
-    """Output of a segment on one edge. `position` is that of its first element.
+    """Output of a segment on one edge. `position` is the position of its first element.
 
     Each output edge in `SegmentSettings.outputs` ends with exactly one `Emitted` that has a
-    `finish_reason`, which may carry no tensors. Output with `prime`, such as the frames of a
-    reference voice, primes the consumer. It comes first on its edge, at position 0, and the edge
-    must be declared `primed`. It is not counted, needs no credit, is sent at once whatever the
-    delivery, and has no `finish_reason`.
+    `finish_reason`. It may have no tensors. If `prime` is true, the output prepares the state of
+    the consumer, for example with the frames of a reference voice. Such output comes first on its
+    edge, at position 0, and the edge must be declared as `primed`. It is not counted, needs no
+    credit, is sent immediately regardless of the delivery, and has no `finish_reason`.
     """
 
     key: SegmentKey
@@ -83,7 +85,7 @@ class Emitted(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """All output edges of the segment have ended. The runtime will release it."""
+    """All output edges of the segment have ended. The runtime will release the segment."""
 
     key: SegmentKey
     finish_reason: FinishReason
@@ -96,7 +98,9 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The segment has failed; others are unaffected. The runtime will release it."""
+    """The segment has failed, while other segments are not affected. The runtime will release the
+    segment.
+    """
 
     key: SegmentKey
     error: AntiphonError
@@ -104,10 +108,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Steps of the segment's generation: `done` so far, `due` in total.
+    """The progress of a segment, which has completed `done` of `due` steps.
 
-    Optional. An engine may return one per step; the stage sends at most `StageLimits.steps_s` apart
-    and always the one with `done == due`. 1 <= `done` <= `due`, else the segment fails.
+    This event is optional. An engine may return one per step. The stage reports progress at most
+    once every `StageLimits.steps_s` seconds, and always when `done == due`. The segment fails
+    unless 1 <= `done` <= `due`.
     """
 
     key: SegmentKey
@@ -119,98 +124,113 @@ EngineEvent = Emitted | Advanced | Completed | Failed
 
 
 class Engine(Protocol):
-    """A model that advances many segments."""
+    """A model that processes many segments concurrently."""
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Register a segment. Raises `AntiphonError` to refuse it."""
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store input; must be cheap. Raises `AntiphonError` if the chunk is unusable."""
+        """Store input. This must be cheap. Raises `AntiphonError` if the chunk cannot be used."""
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return the input edge that the segment waits for; None when it can step.
+        """Return the input edge on which the segment is waiting, or None if it can step.
 
-        It can also step when work is in progress that a later step will return.
+        A segment can also step if work is in progress whose result a later step will return.
         """
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Advance every segment that can step and is not `held`, by one step.
+        """Advance every segment that can step by one step, except for the segments in `held`.
 
-        Called only when there is such a segment. A segment is held while its output on a governed
-        edge has no credit; it must cost nothing then. A fault of one segment is a `Failed` event.
-        An exception means that the engine's state is unknown, and fails every segment.
+        This is only called if there is such a segment. A segment is held while its output on a
+        governed edge has no credit. During this time, it must not cost anything. If a single
+        segment fails, return a `Failed` event for it. An exception means that the state of the
+        engine is unknown, and fails every segment.
         """
 
     def release(self, key: SegmentKey) -> None:
-        """Free everything that the segment holds. May be called at any point of its life."""
+        """Free everything that belongs to the segment. This may be called at any time after
+        `admit`.
+        """
 
 
 @runtime_checkable
 class CountingEngine(Engine, Protocol):
-    """An engine that reports a segment's counts before it is complete."""
+    """An engine that can report the counts of a segment before the segment is complete."""
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the counts so far, with the finish reason `CANCELLED`."""
+        """Return the current counts, with the finish reason `CANCELLED`."""
 
 
 @runtime_checkable
 class PreparingEngine(Engine, Protocol):
-    """An engine that prepares a segment's first step on another thread.
+    """An engine that prepares the first step of a segment on another thread.
 
-    During preparation `awaited_edge` is None, and the runtime does not step for the segment. A
-    `step` without other work waits until a segment is prepared.
+    During the preparation, `awaited_edge` is None, and the runtime does not call `step` for this
+    segment. If there is no other work, `step` waits until a segment has been prepared.
     """
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Return whether the segment is being prepared."""
+        """Return whether the segment is currently being prepared."""
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake`, on any thread, whenever a segment is prepared."""
+        """Call `wake` whenever the preparation of a segment is complete. It may be called on any
+        thread.
+        """
 
     def close(self) -> None:
-        """Stop preparing. Nothing is called after this."""
+        """Stop the preparation. No further methods are called after this."""
 
 
 @runtime_checkable
 class DetachedEngine(Engine, Protocol):
-    """An engine whose model runs in its own processes, which may die and be restarted.
+    """An engine whose model runs in separate processes, which may die and be restarted.
 
     Its `step` blocks until a result arrives. While the processes are down, `admit` raises
-    `Unavailable`, and the segments that the engine had fail.
+    `Unavailable`. All segments that the engine had at that time fail.
     """
 
     def interrupt(self) -> None:
-        """Make the blocked or the next `step` return. May be called on any thread."""
+        """Make the current call of `step` return if it is blocked, or otherwise the next one. This
+        may be called on any thread.
+        """
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """Call `changed` with the reason when the engine goes down, and with None when it is up.
+        """Call `changed` with an error when the engine goes down, and with None when it is
+        available again.
 
-        It is called on any thread, and immediately if the engine is down now.
+        The function may be called on any thread. It is called immediately if the engine is down at
+        the moment.
         """
 
     def close(self) -> None:
-        """Stop the engine's processes. Nothing is called after this."""
+        """Stop the processes of the engine. No further methods are called after this."""
 
 
 class PendingCopies(Protocol):
-    """Asynchronous copies of outputs to the host, which a step may leave in progress."""
+    """Asynchronous copies of outputs to the host, which may still be in progress when a
+    step ends.
+    """
 
     def seal(self) -> Callable[[], None] | None:
-        """Return a function that waits for the copies started so far; None if they are complete."""
+        """Return a function that waits for all copies that have been started so far, or None if
+        they are complete.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """A loaded model's part of `Describe`; the runtime adds the rest.
+    """The part of `Describe` that depends on the loaded model. The runtime adds the remaining
+    fields.
 
-    Rates are in Hz, limits in positions, audio length in seconds, text in UTF-8 bytes of a whole
-    conversation. 0 or empty means not applicable. `frame_dtype` is the type of a frame's
-    `code_groups` values: codes, or "float32". `constrains_text` means that `Sampling.json_schema`
-    is enforced, `keeps_recordings` that recordings can be sent by key. `goes_on_from` lists the
-    parts of a segment's `History` that the stage can continue from. Each of `options` replaces the
-    pipeline's option of that name, since a checkpoint may define it more precisely, such as its
-    languages.
+    Rates are in Hz, limits are in positions, the length of audio is in seconds, and the size of
+    text is in UTF-8 bytes of a whole conversation. A value of 0 or an empty value means that the
+    field does not apply. `frame_dtype` is the type of the `code_groups` values in a frame. They are
+    codes or "float32". `constrains_text` is true if `Sampling.json_schema` is enforced.
+    `keeps_recordings` is true if recordings can be sent as keys. `goes_on_from` lists the parts of
+    a `History` from which the stage can continue. Each option in `options` replaces the option of
+    the pipeline that has the same name, because a checkpoint may define an option more precisely,
+    for example its languages.
     """
 
     model: str
@@ -237,17 +257,17 @@ class StageFacts:
 
 
 def never_fatal(error: Exception) -> bool:
-    """The `is_fatal` of an engine without a device that an error can corrupt."""
+    """Use this as `is_fatal` for an engine that has no device that an error could corrupt."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedStage:
-    """The result of a stage's `load`."""
+    """The result of the function `load` of a stage."""
 
     engine: Engine
     facts: StageFacts
-    # The engine's asynchronous copies to the host, if it makes any.
+    # The asynchronous copies from the engine to the host, if there are any.
     copies: PendingCopies | None = None
-    # Whether an exception of the engine requires a restart of the process.
+    # Returns whether the process must be restarted after an exception of the engine.
     is_fatal: Callable[[Exception], bool] = never_fatal

@@ -1,4 +1,4 @@
-"""Settings of a stage process and its threads."""
+"""Settings of a stage's process and of its threads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from antiphon.transport.heap import keep_freed_memory
 
 Result = TypeVar("Result")
 
-# How long a busy engine thread may hold the GIL before the event loop runs. The default of 5 ms
-# would be added to every message.
+# The time for which a busy engine thread may hold the GIL before the event loop runs. The default
+# is 5 ms, which would be added to every message.
 SWITCH_INTERVAL_S = 100e-6
 
 
 def run(main: Coroutine[Any, Any, Result], switch_interval_s: float = SWITCH_INTERVAL_S) -> Result:
-    """Run a process's main coroutine on uvloop, with a stage's process settings."""
+    """Run the main coroutine of a process on uvloop, with the process settings of a stage."""
     keep_freed_memory()
     sys.setswitchinterval(switch_interval_s)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -28,9 +28,10 @@ def run(main: Coroutine[Any, Any, Result], switch_interval_s: float = SWITCH_INT
 
 
 def stand_back(nice: int) -> None:
-    """Raise the niceness of this thread and of the threads and processes that it starts.
+    """Increase the niceness of this thread, and of all threads and processes that it starts.
 
-    `nice` is relative to the process. No effect outside Linux, where niceness is per process.
+    `nice` is relative to the niceness of the process. This has no effect outside Linux, because
+    niceness belongs to the process there.
     """
     if nice and sys.platform == "linux":
         here = os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,4 +1,4 @@
-"""Reads a checkpoint directory: its fingerprint, its weights and single modules.
+"""Reads a checkpoint directory, including its fingerprint, its weights and individual modules.
 
-torch is imported only when weights are read.
+torch is only imported when weights are read.
 """

@@ -1,4 +1,4 @@
-"""The digest with which stages verify that they serve the same checkpoint."""
+"""The digest that stages use to verify that they serve the same checkpoint."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ OTHER_WEIGHTS = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.onnx")
 FINGERPRINT_DIGITS = 32
 SAMPLED_BLOCKS = 64
 BLOCK_BYTES = 64 << 10
-# Bound on folders in a checkpoint. More indicate a wrong directory, such as the parent of several.
+# The maximum number of folders in a checkpoint. More folders indicate a wrong directory, such as
+# one that contains several checkpoints.
 MAX_FOLDERS = 64
 
 
 def fingerprint(model_dir: Path, *others: Path) -> str:
-    """Return a short hexadecimal digest of a checkpoint and its `others` directories.
+    """Return a short hexadecimal digest of a checkpoint and of the directories in `others`.
 
-    Stages with equal digests serve the same checkpoint. The digest covers configuration, tokenizer
-    and index files in full. Of each weight file it covers the name, size, header and evenly spaced
-    blocks; files below 4 MiB in full. Subfolders count if they hold weights and are not hidden.
-    Raises `FailedPrecondition` if the directory holds no configuration or no weights, or too many
-    folders.
+    Stages that have the same digest serve the same checkpoint. The digest covers the complete
+    content of configuration, tokenizer and index files. For each weight file, it covers the name,
+    the size, the header and evenly spaced blocks. Weight files smaller than 4 MiB are covered
+    completely. Subfolders are included if they contain weights and are not hidden. Raises
+    `FailedPrecondition` if the directory contains no configuration, no weights or too many folders.
     """
     if others:
         all_of_them = "\n".join(fingerprint(each) for each in (model_dir, *others))
@@ -79,7 +80,7 @@ def _folders(model_dir: Path) -> list[Path]:
 
 
 def _files(folder: Path, *patterns: str) -> list[Path]:
-    """Return the folder's files that match a pattern, sorted by name."""
+    """Return the files in the folder that match one of the patterns, sorted by name."""
     found = {path for pattern in patterns for path in folder.glob(pattern)}
     return sorted(path for path in found if path.is_file())
 
@@ -89,7 +90,9 @@ def _line(model_dir: Path, path: Path, size: int) -> bytes:
 
 
 def _sample(path: Path) -> Iterator[bytes]:
-    """Yield the header, then evenly spaced blocks of the rest, or all of a small rest."""
+    """Yield the header, followed by evenly spaced blocks of the remaining file. If the remaining
+    file is small, all of it is yielded.
+    """
     try:
         header = read_header(path) if path.suffix == SAFETENSORS else b""
     except ValueError as error:

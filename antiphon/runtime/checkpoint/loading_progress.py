@@ -1,4 +1,6 @@
-"""Loading progress of a stage's weights: a bar on a terminal, log lines elsewhere."""
+"""Reports the progress of loading a stage's weights, as a bar on a terminal or as log lines
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,26 @@ from typing import Self, TextIO
 
 BAR_WIDTH = 30
 BAR_STEPS = 100
-"""Redraws of the bar, at most."""
+"""The maximum number of times that the bar is redrawn."""
 LOG_STEPS = 10
-"""Log lines during loading, at most. The summary follows them."""
+"""The maximum number of log lines during loading. A summary follows them."""
 MIN_BYTES = 1 << 30
-"""Smaller parts log only the summary."""
+"""For parts that are smaller than this, only the summary is logged."""
 
 log = logging.getLogger(__name__)
 
 
 class LoadingProgress:
-    """Reports how many bytes of one part of a model are loaded.
+    """A context manager that reports how many bytes of one part of a model have been loaded.
 
-    A context manager. On success it logs a summary with bytes, seconds and GB/s.
+    On success, it logs a summary that contains the number of bytes, the time in seconds, and the
+    rate in GB/s.
     """
 
     def __init__(self, part: str, total: int, stream: TextIO | None = None) -> None:
-        """`total` is in bytes. The bar goes to `stream`, by default standard error."""
+        """Report on a part that has `total` bytes. The bar is written to `stream`, which defaults
+        to standard error.
+        """
         self._part, self._total = part, total
         self._stream = sys.stderr if stream is None else stream
         self._on_terminal = self._stream.isatty()
@@ -44,7 +49,7 @@ class LoadingProgress:
             self._log_summary()
 
     def add(self, size: int) -> None:
-        """Count `size` more bytes as loaded, and report each completed step."""
+        """Count `size` more bytes as loaded, and report each step that is complete."""
         self._loaded += size
         step = self._steps * self._loaded // max(self._total, 1)
         if self._total < MIN_BYTES or step <= self._reported or self._loaded >= self._total:

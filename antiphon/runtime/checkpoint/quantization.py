@@ -1,8 +1,8 @@
-"""Detects whether a part of a checkpoint is quantized, from its tensor names.
+"""Detects from the names of the tensors whether a part of a checkpoint is quantized.
 
-`config.json` describes the method (`quantization_config`) for the whole model, but a checkpoint may
-quantize one part and leave others as they are. A quantized weight is stored as several tensors with
-characteristic names.
+`config.json` describes the quantization method for the whole model (`quantization_config`), but a
+checkpoint may quantize only some of its parts. A quantized weight is stored as several tensors that
+have characteristic names.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ TELL_TALES: Mapping[str, str] = {
     "absmax": "bitsandbytes",
     "quant_map": "bitsandbytes",
 }
-"""Quantization method by the last part of a characteristic tensor name.
+"""Maps the last part of a characteristic tensor name to the quantization method.
 
-Used as the method's name if `config.json` has none."""
+The method is used if `config.json` does not specify one.
+"""
 BY_VLLM = frozenset(
     {"auto-round", "awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "modelopt", "quark"}
 )
-"""Methods that vLLM supports, by their names in `config.json`."""
+"""The methods that vLLM supports, by their names in `config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
     """How a part is quantized.
 
-    `method` is its name for people, `tensor` a tensor that shows it, `by_vllm` whether vLLM
-    supports it.
+    `method` is a human-readable name, `tensor` is the name of a tensor that indicates the method,
+    and `by_vllm` is true if vLLM supports the method.
     """
 
     method: str
@@ -55,9 +56,10 @@ class Quantization:
 def quantization_of(
     config: Mapping[str, Any], names: Iterable[str], prefix: str
 ) -> Quantization | None:
-    """Return how the tensors among `names` that begin with `prefix` are quantized, None if not.
+    """Return how the tensors whose names begin with `prefix` are quantized, or None if they are not
+    quantized.
 
-    `config` is the content of `config.json`.
+    `names` are the names of all tensors, and `config` is the content of `config.json`.
     """
     found = next(
         (name for name in names if name.startswith(prefix) and _last(name) in TELL_TALES), None

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, read without torch."""
+"""Reads the header of a safetensors file without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ MAX_HEADER_BYTES = 100_000_000
 
 
 def read_header(path: Path) -> bytes:
-    """A safetensors file's length prefix and JSON header. Raises `ValueError`."""
+    """Return the length prefix and the JSON header of a safetensors file. Raises `ValueError` if
+    they are invalid.
+    """
     with path.open("rb") as file:
         prefix = file.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else MAX_HEADER_BYTES + 1

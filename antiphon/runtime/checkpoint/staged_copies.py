@@ -1,8 +1,8 @@
-"""Copies from a memory-mapped file to a GPU through two pinned buffers.
+"""Copies from a memory-mapped file to a GPU by means of two pinned buffers.
 
-A copy from pageable memory passes through a small buffer of the driver and blocks the host.
-Here the host fills one pinned buffer, converting the dtype, while the device reads the other.
-The two buffers bound the host memory, whatever the size of the weights.
+A copy from pageable memory passes through a small buffer of the driver and blocks the host. Here,
+the host converts the dtype and fills one pinned buffer while the device reads the other one. The
+two buffers limit the amount of host memory, regardless of the size of the weights.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ BUFFER_BYTES = 64 << 20
 
 
 class CopyEvent(Protocol):
-    """Marks a point in the order of copies, as `torch.cuda.Event` does."""
+    """Marks a point in the sequence of copies, like `torch.cuda.Event`."""
 
     def record(self) -> None:
-        """Mark the end of the copies enqueued so far."""
+        """Mark the end of the copies that have been enqueued so far."""
 
     def synchronize(self) -> None:
-        """Wait until the device reaches the mark. Returns at once if nothing was recorded."""
+        """Wait until the device reaches the mark. Returns immediately if nothing has been
+        recorded.
+        """
 
 
 class _CudaCopyEvent:
-    """Implements `CopyEvent` on the current stream of `device`, where copies are enqueued."""
+    """Implements `CopyEvent` on the current stream of `device`, on which copies are enqueued."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -43,7 +45,7 @@ class _CudaCopyEvent:
 
 
 class StagedCopies:
-    """Fills tensors on a GPU from tensors on the host."""
+    """Fills tensors on a GPU with the values of tensors on the host."""
 
     def __init__(
         self,
@@ -53,7 +55,9 @@ class StagedCopies:
         pinned: bool = True,
         new_event: Callable[[], CopyEvent] | None = None,
     ) -> None:
-        """Tests without a GPU replace `new_event` and turn `pinned` off."""
+        """Create the buffers. Tests that run without a GPU pass a different `new_event` and set
+        `pinned` to false.
+        """
         self._buffers = [
             torch.empty(buffer_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(BUFFERS)
         ]
@@ -62,9 +66,10 @@ class StagedCopies:
         self._next = 0
 
     def copy(self, target: Tensor, stored: Tensor) -> None:
-        """Enqueue copies that fill `target`, which is contiguous, from `stored` of equal shape.
+        """Enqueue copies that fill `target` with the values of `stored`. Both have the same shape,
+        and `target` is contiguous.
 
-        `stored` may change once this returns. `target` is complete after `finish`.
+        `stored` may be modified once this call returns. `target` is complete after `finish`.
         """
         into, source = target.view(-1), stored.reshape(-1)
         step = self._buffers[0].nbytes // target.itemsize
@@ -72,13 +77,13 @@ class StagedCopies:
             part = source[first : first + step]
             buffer, read_by_device = self._buffers[self._next], self._read_by_device[self._next]
             self._next = (self._next + 1) % BUFFERS
-            # The device may still be reading the buffer's previous content.
+            # The device may still be reading the previous content of the buffer.
             read_by_device.synchronize()
             filled = buffer.view(target.dtype)[: len(part)].copy_(part)
             into[first : first + len(part)].copy_(filled, non_blocking=True)
             read_by_device.record()
 
     def finish(self) -> None:
-        """Wait for all enqueued copies."""
+        """Wait until all copies that have been enqueued are complete."""
         for each in self._read_by_device:
             each.synchronize()

@@ -1,8 +1,9 @@
-"""Builds one module of a model with its weights, and reads no other tensor.
+"""Builds a single module of a model with its weights, and reads no other tensors.
 
-`from_pretrained` does not support this for every part. Released checkpoints hold one tensor per
-expert, transformers holds all experts in one, and its conversion covers only some parts. So the
-stored names are derived from the module itself, and any difference from the files is an error.
+`from_pretrained` does not support this for every part. Released checkpoints contain one tensor per
+expert, while transformers keeps all experts in a single tensor and supports the conversion only for
+some parts. Therefore the names of the stored tensors are derived from the module itself, and any
+difference from the files is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
-    # Region of a stored tensor within the module's tensor; () is all of it.
+    # The region of a module's tensor that a stored tensor fills. () stands for the whole tensor.
     Region = tuple[int | slice, ...]
 
 NAMES_IN_MESSAGE = 5
@@ -37,13 +38,14 @@ def load_submodule(
     skip: Sequence[str] = (),
     ignored: Sequence[str] = (),
 ) -> ModuleT:
-    """`module_class(config)` in eval mode with those `weights` whose names begin with `prefix`.
+    """Return `module_class(config)` in eval mode, with the weights whose names begin with `prefix`.
 
-    `prefix` is empty or ends with a dot. `skip` names children that are neither loaded nor
-    kept: they become None. `ignored` are whole names, without the prefix, of tensors that the
-    files may hold and the module computes itself. Stored numbers get `dtype` unless they are
-    whole; computed buffers keep theirs. Raises `FailedPrecondition` that names tensors which
-    are missing, unexpected, of another shape or quantised.
+    `prefix` is either empty or ends with a dot. `skip` contains the names of child modules that are
+    not loaded. They are replaced by None. `ignored` contains the full names, without the prefix, of
+    tensors that the files may contain but that the module computes itself. Floating-point weights
+    are converted to `dtype`, while integer weights keep their dtype. Buffers that the module
+    computes also keep their dtype. Raises `FailedPrecondition` if tensors are missing, unexpected,
+    of the wrong shape or quantized. The error names these tensors.
     """
     import torch
 
@@ -88,13 +90,13 @@ def load_submodule(
 
 
 def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
-    """Return the module with real buffers and storage-free uninitialized parameters.
+    """Return a module with real buffers, whose parameters are uninitialized and have no storage.
 
-    Raises `FailedPrecondition` if buffers are not computed. Buffers are computed when the module is
-    built and are not stored, so a module built wholly on the meta device would lack them.
-    Parameters come from `torch.empty` and buffers do not; the few that come from `torch.ones` are
-    small. Initial values of parameters without storage are not computed, since torch would import
-    its compiler for them.
+    Buffers that are not stored are computed when the module is built, so they would be missing if
+    the whole module were built on the meta device. Parameters are created with `torch.empty`, while
+    buffers are not. A few parameters are created with `torch.ones`, but they are small. The initial
+    values of parameters without storage are not computed, because torch would import its compiler
+    for this. Raises `FailedPrecondition` if buffers are not computed.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -125,9 +127,11 @@ def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
 
 
 def _sources(name: str, shape: Sequence[int], files: Mapping[str, Path]) -> dict[str, Region]:
-    """Return the stored tensors that make up a module's tensor, each with its region.
+    """Return the stored tensors that form a tensor of the module, with the region that each of them
+    fills.
 
-    Fused experts are [experts, out, in]. `gate_up_proj` holds gate above up.
+    Fused experts have the shape [experts, out, in]. In `gate_up_proj`, the rows of gate precede the
+    rows of up.
     """
     stem, _, kind = name.rpartition(".")
     if name in files or not stem.endswith(".experts"):
@@ -144,7 +148,7 @@ def _sources(name: str, shape: Sequence[int], files: Mapping[str, Path]) -> dict
 
 
 def _check_names(prefix: str, wanted: set[str], files: Mapping[str, Path]) -> None:
-    """Raise unless the files hold exactly the wanted names."""
+    """Raise an error unless the files contain exactly the wanted names."""
     missing, unexpected = sorted(wanted - files.keys()), sorted(files.keys() - wanted)
     for kind, names in (("are missing", missing), ("are unexpected", unexpected)):
         if names:

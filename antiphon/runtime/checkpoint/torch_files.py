@@ -1,8 +1,8 @@
-"""Reads files written by `torch.save` without executing code.
+"""Reads files that `torch.save` has written, without executing code.
 
-Such a file is a pickle, and a pickle can call any function. Only tensors and plain values are
-accepted. The file's records are stored uncompressed, so they occupy no more memory than the file's
-size.
+Such a file is a pickle, and a pickle can call arbitrary functions. Therefore only tensors and plain
+values are accepted. The records of the file are stored uncompressed, so they need no more memory
+than the size of the file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _CALLED = re.compile(r"GLOBAL ([\w.]+)")
 
 
 def read_torch_file(path: Path) -> Any:
-    """Return the file's content, with tensors on the CPU in their stored dtype.
+    """Return the content of the file. Its tensors are on the CPU and have the dtype in which they
+    are stored.
 
-    Tensors are memory-mapped if the format allows it, as files written since torch 1.6 do. Raises
-    `FailedPrecondition` for a file that is missing or corrupt, or that holds anything but tensors
-    and plain values. Nothing in the file is executed.
+    The tensors are memory-mapped if the format permits this, which is the case for files written by
+    torch 1.6 or later. Raises `FailedPrecondition` if the file is missing or corrupt, or if it
+    contains anything other than tensors and plain values. Nothing in the file is executed.
     """
     import torch
 
@@ -42,7 +43,9 @@ def read_torch_file(path: Path) -> Any:
 
 
 def _check_records(path: Path) -> None:
-    """Raise unless the archive's records are as `torch.save` writes them."""
+    """Raise an error unless the records of the archive are stored in the way in which `torch.save`
+    writes them.
+    """
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:
@@ -52,7 +55,9 @@ def _check_records(path: Path) -> None:
 
 
 def _refusal(path: Path, error: UnpicklingError) -> AntiphonError:
-    """Return the error for an unsafe file. torch's own message recommends loading it anyway."""
+    """Return the error for an unsafe file. It replaces torch's own message, which recommends
+    loading the file anyway.
+    """
     called = _CALLED.search(str(error))
     what = f"calls {called[1]}" if called else "holds more than tensors and plain values"
     return FailedPrecondition(

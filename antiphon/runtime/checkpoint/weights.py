@@ -1,4 +1,4 @@
-"""The tensors stored in one folder of a checkpoint, by name."""
+"""The tensors in one folder of a checkpoint, by name."""
 
 from __future__ import annotations
 
@@ -25,40 +25,46 @@ INDEX_FILE = "model.safetensors.index.json"
 TORCH_FILE = "pytorch_model.bin"
 TORCH_INDEX_FILE = "pytorch_model.bin.index.json"
 FORMATS = ((INDEX_FILE, SINGLE_FILE), (TORCH_INDEX_FILE, TORCH_FILE))
-"""Formats of stored weights in order of preference: an index of several files, or a single file."""
+"""The formats of stored weights in order of preference. Each is an index of several files, or a
+single file.
+"""
 
 
 class _File(Protocol):
-    """An open weight file."""
+    """A weight file that is open."""
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """The tensor of that name."""
+        """Return the tensor with the given name."""
 
     def get_slice(self, name: str) -> Any:
-        """An object whose `get_shape` returns the tensor's shape without reading its data."""
+        """Return an object whose `get_shape` returns the shape of the tensor without reading its
+        data.
+        """
 
 
 class Weights:
-    """The weights of a checkpoint directory, or of a subfolder with its own.
+    """The weights of a checkpoint directory, or of a subfolder that has its own weights.
 
-    These are `model.safetensors` or `pytorch_model.bin`, or the parts listed by the index in the
-    same folder. safetensors take precedence. Only names are read until a tensor is requested.
+    They are stored in `model.safetensors`, in `pytorch_model.bin`, or in the parts that an index in
+    the same folder lists. If both formats exist, safetensors takes precedence. Until a tensor is
+    requested, only names are read.
     """
 
     def __init__(self, folder: Path, file: str = "") -> None:
-        """Locate the folder's weights, or those of one `file` in it.
+        """Locate the weights of the folder. If `file` is set, only the weights in this file are
+        used.
 
-        Raises `FailedPrecondition` if there are none, or if their names cannot be read.
+        Raises `FailedPrecondition` if there are no weights or if their names cannot be read.
         """
         self.folder = folder
         path = folder / file
         self.files = dict.fromkeys(_names(path), path) if file else _locate(folder)
 
     def require_unquantized(self, part: str, prefix: str, remedy: str = "") -> None:
-        """Raise `FailedPrecondition` if tensors whose names begin with `prefix` are quantized.
+        """Raise `FailedPrecondition` if the tensors whose names begin with `prefix` are quantized.
 
-        `part` names them in the error, which states the method. `remedy` is an alternative offered
-        if vLLM supports the method.
+        The error states the quantization method and refers to these tensors as `part`. `remedy` is
+        an alternative that the error suggests if vLLM supports the method.
         """
         file = self.folder / CONFIG_FILE
         config = read_json(file) if file.is_file() else {}
@@ -70,13 +76,14 @@ class Weights:
             )
 
     def has(self, prefix: str) -> bool:
-        """Return whether any name begins with `prefix`."""
+        """Return whether there is a name that begins with `prefix`."""
         return any(name.startswith(prefix) for name in self.files)
 
     def sizes(self, prefix: str) -> tuple[int, int]:
-        """Return the number of elements and the bytes of tensors whose names begin with `prefix`.
+        """Return the total number of elements and bytes of the tensors whose names begin with
+        `prefix`.
 
-        Reads only headers. Raises `FailedPrecondition`.
+        Only headers are read. Raises `FailedPrecondition` if a file cannot be read.
         """
         numbers = stored = 0
         for file in {file for name, file in self.files.items() if name.startswith(prefix)}:
@@ -86,9 +93,9 @@ class Weights:
         return numbers, stored
 
     def read(self, name: str) -> torch.Tensor:
-        """Return one tensor, on the CPU in its stored dtype.
+        """Return one tensor on the CPU, in the dtype in which it is stored.
 
-        Raises `FailedPrecondition`, also if its module is quantized.
+        Raises `FailedPrecondition` if the tensor cannot be read or if its module is quantized.
         """
         module = name.rpartition(".")[0]
         self.require_unquantized(module, f"{module}.")
@@ -96,9 +103,10 @@ class Weights:
             return reader.read(name).clone()
 
     def open(self, device: torch.device | str = "cpu") -> WeightReader:
-        """Return a context in which tensors are read, also into tensors on `device`.
+        """Return a context manager that reads tensors. It can also copy them into tensors on
+        `device`.
 
-        Tensors that `read_into` fills on a GPU are complete when the context ends.
+        If `read_into` fills tensors on a GPU, they are complete when the context ends.
         """
         import torch
 
@@ -109,10 +117,12 @@ class Weights:
 
 
 class WeightReader(contextlib.ExitStack):
-    """Opens each weight file once, when one of its tensors is first requested."""
+    """Opens each weight file once, when one of its tensors is requested for the first time."""
 
     def __init__(self, weights: Weights, copies: StagedCopies | None) -> None:
-        """`copies` transfers tensors to a GPU; without it they are copied synchronously."""
+        """Read tensors of `weights`. `copies` transfers tensors to a GPU. If it is None, tensors
+        are copied synchronously.
+        """
         super().__init__()
         self._weights = weights
         self._opened: dict[Path, _File] = {}
@@ -121,14 +131,16 @@ class WeightReader(contextlib.ExitStack):
             self.callback(copies.finish)
 
     def read(self, name: str) -> torch.Tensor:
-        """Return the stored tensor, a view of the file. Raises `FailedPrecondition`."""
+        """Return a stored tensor, which is a view of the file. Raises `FailedPrecondition` if it
+        cannot be read.
+        """
         with self._file_of(name) as file:
             return file.get_tensor(name)
 
     def read_into(self, target: torch.Tensor, name: str) -> None:
-        """Copy a stored tensor into `target`, converting dtype and device.
+        """Copy a stored tensor into `target`. Its dtype and device are converted if necessary.
 
-        For a target on the meta device only the shape is compared.
+        If the target is on the meta device, only the shapes are compared.
         """
         with self._file_of(name) as file:
             shape = list(file.get_slice(name).get_shape())
@@ -153,7 +165,9 @@ class WeightReader(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def _file_of(self, name: str) -> Iterator[_File]:
-        """Yield the file of that tensor. Read errors become `FailedPrecondition`."""
+        """Yield the file that contains the tensor. Read errors are converted to
+        `FailedPrecondition`.
+        """
         from safetensors import SafetensorError
 
         path = self._weights.files.get(name)
@@ -176,41 +190,44 @@ class WeightReader(contextlib.ExitStack):
 
 
 def _is_plain(dtype: torch.dtype) -> bool:
-    """Return whether values of this dtype are usable as they are: floating point above 8 bits."""
+    """Return whether values of this dtype can be used directly. This is the case for floating-point
+    types with more than 8 bits.
+    """
     return dtype.is_floating_point and dtype.itemsize > 1
 
 
 class _TorchFile:
-    """A dictionary of tensors that `torch.save` wrote."""
+    """A dictionary of tensors that was written by `torch.save`."""
 
     def __init__(self, path: Path) -> None:
         content = read_torch_file(path)
         self.tensors = _tensors(path, content)
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """The tensor of that name. Raises `KeyError`."""
+        """Return the tensor with the given name. Raises `KeyError` if there is none."""
         return self.tensors[name]
 
     def get_slice(self, name: str) -> _Shape:
-        """The tensor's shape. Raises `KeyError`."""
+        """Return the shape of the tensor. Raises `KeyError` if there is no such tensor."""
         return _Shape(self.tensors[name])
 
 
 class _Shape:
-    """Shape of a tensor, with the interface of a safetensors slice."""
+    """The shape of a tensor, with the same interface as a safetensors slice."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
 
     def get_shape(self) -> list[int]:
-        """The size of each axis."""
+        """Return the size of each axis."""
         return list(self._tensor.shape)
 
 
 def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
-    """Return the file's tensors by name. Raises `FailedPrecondition` for other content.
+    """Return the tensors of a file by name. Raises `FailedPrecondition` if the file contains
+    something else.
 
-    A training run may store them as the entry `model`.
+    Some training runs store the tensors in the entry `model`.
     """
     import torch
 
@@ -225,7 +242,9 @@ def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
 
 
 def _locate(folder: Path) -> dict[str, Path]:
-    """Return the file of every stored tensor. Raises `FailedPrecondition`."""
+    """Return the file of every stored tensor. Raises `FailedPrecondition` if the list of tensors
+    cannot be read.
+    """
     for index, single in FORMATS:
         if (folder / index).is_file():
             return dict(_indexed(folder / index))
@@ -236,7 +255,9 @@ def _locate(folder: Path) -> dict[str, Path]:
 
 
 def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names and files that an index lists. Files are in the index's folder."""
+    """Yield the names and files that an index lists. The files are in the same folder as
+    the index.
+    """
     with _listing(index):
         for name, file in json.loads(index.read_bytes())["weight_map"].items():
             if Path(file).name != file:
@@ -245,7 +266,7 @@ def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _sizes(file: Path) -> dict[str, tuple[int, int]]:
-    """Return the number of elements and bytes of each tensor of a file."""
+    """Return the number of elements and bytes for each tensor in a file."""
     if file.suffix != ".safetensors":
         tensors = _TorchFile(file).tensors
         return {name: (each.numel(), each.nbytes) for name, each in tensors.items()}
@@ -259,7 +280,7 @@ def _sizes(file: Path) -> dict[str, tuple[int, int]]:
 
 
 def _names(single: Path) -> list[str]:
-    """The names of a file's tensors."""
+    """Return the names of the tensors in a file."""
     if single.suffix != ".safetensors":
         return list(_TorchFile(single).tensors)
     with _listing(single):

@@ -1,7 +1,8 @@
-"""The session state machine of a stage: facts in, instructions out. No clock, thread or socket.
+"""The session state machine of a stage. It converts facts to instructions and uses no clock, thread
+or socket.
 
-A stage turns chunks of its input edges into chunks of its output edges. This is the loop, from an
-incoming chunk to an outgoing one, with the function that does each step:
+A stage converts chunks on its input edges to chunks on its output edges. The following overview
+shows the path from an incoming chunk to an outgoing one, and the function that performs each step:
 
     link or stream   LinkPort, StageServicer           decode a message, call Stage.handle
       ChunkArrived   SessionTable.handle               find the session
@@ -21,25 +22,27 @@ incoming chunk to an outgoing one, with the function that does each step:
                      Stage._apply                      put it on a link or the reply outbox
     link             OutgoingLinks.send_nowait         number, buffer until acknowledged, transmit
 
-Names in the left column are values. `facts` lists everything that can happen to a stage.
-`instructions` lists everything that the table can request. `Stage` in `runtime.server` carries
-instructions out and owns every socket, timer and thread.
+The names in the left column are values. `facts` lists everything that can happen to a stage.
+`instructions` lists everything that the table can request. `Stage` in `runtime.server` carries out
+the instructions and owns all sockets, timers and threads.
 
-Back-pressure runs against this flow. When the engine has consumed an input edge,
+Back-pressure works in the opposite direction. When the engine has consumed an input edge,
 `LiveSession._grant_inputs` returns a `Grant`. The producer receives it as `Credited`,
-`OutputEdge.grant` releases the chunks that waited, and a `Limit` lets the engine continue. See
-`credit`.
+`OutputEdge.grant` releases the chunks that were waiting, and a `Limit` allows the engine to
+continue. See `credit` for the details.
 
-Why it is split this way:
+There are several reasons for this structure:
 
-* The table is pure, so a recorded list of facts reproduces a production fault exactly
-  (`antiphon_testkit.recording`), and simulations explore orders of events without threads.
-* The engine thread never touches sessions. It applies `Limit` itself, because the event loop may
-  be late and the engine must not run past its credit.
-* Every session ends in `LiveSessions.end`. A second exit would eventually leak a slot.
+* The table has no side effects. A recorded list of facts therefore reproduces a fault exactly
+  (`antiphon_testkit.recording`), and simulations can try different orders of events without
+  threads.
+* The engine thread never accesses sessions. It applies `Limit` itself, because the event loop may
+  be late and the engine must not exceed its credit.
+* Every session ends in `LiveSessions.end`. With a second exit, a slot would sooner or later be
+  leaked.
 
-What is not pretty: `Stage._apply` loops, because carrying out an instruction can fail, and the
-failure is itself a fact with further instructions. `LiveSession` asks `LiveSessions` for a slot
-through two callbacks (`no_slot`, `leaving`). That keeps the layers acyclic, but hides the call from
-a reader of `session.py`.
+Two details are not elegant. `Stage._apply` contains a loop, because carrying out an instruction can
+fail, and the failure is itself a fact that leads to further instructions. `LiveSession` uses two
+callbacks (`no_slot` and `leaving`) to ask `LiveSessions` for a slot. This avoids a cycle between
+the layers, but someone who reads `session.py` does not see where the call goes.
 """

@@ -1,7 +1,8 @@
-"""Chunk boundaries of a segment's output: pure functions of counts.
+"""Determines the chunk boundaries of a segment's output with pure functions of counts.
 
-Inputs are the number of positions produced, the number sent and whether the segment has finished.
-No state is kept, so nothing can carry over from one segment to the next.
+The inputs are the number of positions that have been produced, the number that have been sent, and
+whether the segment has finished. No state is kept, so nothing can carry over from one segment to
+the next.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from antiphon.values.segment import ChunkPolicy
 def next_boundary(sent: int, policy: ChunkPolicy) -> int:
     """Return the position at which the chunk that starts at `sent` is full.
 
-    Boundaries lie at first, first + ramp[0], ..., then every `steady` positions.
+    Boundaries are at first, first + ramp[0] and so on, and then after every `steady` positions.
     """
     boundary = 0
     for size in (policy.first, *policy.ramp):
@@ -23,10 +24,12 @@ def next_boundary(sent: int, policy: ChunkPolicy) -> int:
 
 
 def due(total: int, sent: int, *, finished: bool, policy: ChunkPolicy) -> list[int]:
-    """Return the sizes of the chunks to send now, given `total` positions and `sent` already sent.
+    """Return the sizes of the chunks to send now, if `total` positions exist and `sent` have been
+    sent.
 
-    Full chunks are sent at once. The remainder is sent when the segment has finished. A finished
-    segment without remainder yields no size; the caller then sends an empty final chunk.
+    Full chunks are sent immediately. The remaining positions are sent when the segment has
+    finished. If a finished segment has no remaining positions, the result is empty, and the caller
+    sends an empty final chunk.
     """
     sizes = []
     while (boundary := next_boundary(sent, policy)) <= total:

@@ -1,4 +1,6 @@
-"""Timeouts of one session: idle between segments, input stalls and the segment's deadline."""
+"""The timeouts of a session, which limit the idle time between segments, stalled input and the
+duration of a segment.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,22 @@ from antiphon.runtime.session.plan import StagePlan
 
 
 class SessionClocks:
-    """Computes deadlines of a session. `idle_since` is when its last segment ended, or its
-    start."""
+    """Computes the deadlines of a session.
+
+    `idle_since` is the time at which its last segment ended. If it has not had any segment, it is
+    the time at which the session started.
+    """
 
     def __init__(self, plan: StagePlan, stall_timeout_s: float, now: float) -> None:
-        """A `stall_timeout_s` of 0 selects the stage's default."""
+        """Start the clocks at `now`. If `stall_timeout_s` is 0, the default of the stage
+        applies.
+        """
         self.idle_since = now
         self._role = plan.role
         self._limits = plan.limits
         self._stall_timeout_s = stall_timeout_s or plan.limits.stall_timeout_s
-        # During live input, only the stage that receives the client's audio times out on missing
-        # pieces. The other stages use the idle timeout.
+        # While input is live, only the stage that receives the client's audio has a timeout for
+        # missing pieces. The other stages use the idle timeout.
         hears = any(edge.producer == CLIENT for edge in plan.inputs.values())
         limits = plan.limits
         self._listening = (
@@ -29,7 +36,9 @@ class SessionClocks:
         )
 
     def next_deadline(self, segment: Segment | None) -> float | None:
-        """Return when output may become due or a timeout may expire; None if neither can."""
+        """Return the next time at which output may become due or a timeout may expire, or None if
+        there is none.
+        """
         if segment is None:
             return self.idle_since + self._limits.idle_session_timeout_s
         due = segment.next_due
@@ -39,7 +48,9 @@ class SessionClocks:
         return stalls_at if due is None else min(due, stalls_at)
 
     def lateness(self, segment: Segment | None, now: float) -> AntiphonError | None:
-        """Return the error of an expired deadline, stalled input or idle session, else None."""
+        """Return an error if a deadline has expired, input has stalled or the session has been idle
+        too long, or None otherwise.
+        """
         if segment is None:
             return self._idleness(now)
         if segment.deadline is not None and now >= segment.deadline:
@@ -55,7 +66,9 @@ class SessionClocks:
         )
 
     def _patience(self, segment: Segment) -> tuple[float, str]:
-        """Return how long input may be missing, and the suffix that names the setting in errors."""
+        """Return how long input may be missing, and the suffix with which error messages name the
+        setting.
+        """
         return self._listening if segment.listening else (self._stall_timeout_s, "")
 
     def _idleness(self, now: float) -> AntiphonError | None:

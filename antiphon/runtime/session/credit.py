@@ -1,31 +1,32 @@
-"""Credit-based back-pressure: how many positions a producer may send ahead of its consumer.
+"""Back-pressure by means of credit, which limits how many positions a producer may send ahead of
+its consumer.
 
-Why: a stage that generates faster than its consumer would otherwise fill queues along the whole
-pipeline, and a cancelled answer would have cost the work of all of it. Bounding bytes per link does
-not help, since one link carries many sessions and one slow session must not stop the others. So
-credit is counted per edge and per segment, in positions.
+A stage that generates faster than its consumer would otherwise fill queues along the whole
+pipeline. If the answer were then cancelled, the work of all stages would have been wasted. A limit
+on the bytes of a link would not help, because a link carries many sessions, and a slow session must
+not stop the others. Therefore credit is counted per edge and per segment, in positions.
 
-How it works:
+It works as follows:
 
-1. The gateway gives both ends of a governed edge the same window when the session opens. Every
-   segment starts with that much credit.
-2. The producer sends a chunk only if `Credit.covers` it. Otherwise `OutputEdge` holds the chunk,
-   and its `limit` stops the engine (`EngineRounds`) at the end of the chunk being filled, so that
-   one chunk is ready when credit arrives. A held segment costs no engine steps.
-3. The consumer adds each chunk to its `Intake`. When its engine has consumed everything and its own
-   output is not held, `LiveSession._grant_inputs` sends a `Grant`. Back-pressure thus propagates
-   from the client to the first stage.
-4. A grant is a total counted from the start of the segment, not an increment. Duplicated or
-   reordered grants have no effect.
+1. When a session opens, the gateway sends the same window to both ends of a governed edge. Every
+segment starts with this amount of credit. 2. The producer sends a chunk only if `Credit.covers` it.
+Otherwise `OutputEdge` holds the chunk. Its `limit` stops the engine (`EngineRounds`) at the end of
+the chunk that is being filled, so that one chunk is ready when credit arrives. A segment that is
+held does not cost any engine steps. 3. The consumer adds each chunk to its `Intake`. When its
+engine has consumed everything and its own output is not held, `LiveSession._grant_inputs` sends a
+`Grant`. In this way, back-pressure propagates from the client to the first stage. 4. A grant is a
+total that is counted from the start of the segment, not an increment. Therefore duplicated or
+reordered grants have no effect.
 
-Two rules prevent deadlock:
+Two rules prevent deadlocks:
 
 * A chunk may exceed the window if the consumer has taken everything before it. Otherwise a chunk
-  larger than the window could never be sent.
-* The consumer grants all that it took, at once. A retained remainder could be exactly what the next
-  chunk lacks.
+  that is larger than the window could never be sent.
+* The consumer always grants everything that it has taken, immediately. If it retained some of it,
+  this could be exactly the amount that the next chunk needs.
 
-A credit stall is not an input stall: clocks for missing input stop while output is held.
+Waiting for credit does not count as stalled input. The clocks for missing input stop while output
+is held.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from antiphon.runtime.session.instructions import Destination
 
 
 class Credit:
-    """The producer's side of one output edge of one segment. The slowest destination limits it."""
+    """The credit of the producer for one output edge of one segment. The slowest destination
+    determines it.
+    """
 
     def __init__(self, window: int, destinations: Iterable[Destination]) -> None:
         self._window = window
@@ -44,12 +47,13 @@ class Credit:
 
     @property
     def granted(self) -> int:
-        """Total number of positions that may be sent, counted from the segment's start."""
+        """The total number of positions that may be sent, counted from the start of the segment."""
         return min(self._granted.values())
 
     def grant(self, destination: Destination, positions: int) -> None:
-        """Raise a destination's total to `positions`. A lower total than before is stale and
-        ignored."""
+        """Raise the total of a destination to `positions`. A total that is lower than before is
+        outdated and is ignored.
+        """
         before = self._granted.get(destination)
         if before is not None:
             self._granted[destination] = max(before, positions)
@@ -61,7 +65,7 @@ class Credit:
 
 
 class Intake:
-    """The consumer's side of one input edge of one segment."""
+    """The count of the consumer for one input edge of one segment."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -69,12 +73,13 @@ class Intake:
         self._granted = window
 
     def add(self, positions: int) -> None:
-        """Count `positions` that arrived."""
+        """Count `positions` that have arrived."""
         self._arrived += positions
 
     def take_all(self) -> int | None:
-        """Mark everything as consumed. Return the new total to grant, or None if it is
-        unchanged."""
+        """Mark everything as consumed. Returns the new total to grant, or None if it has not
+        changed.
+        """
         total = self._arrived + self._window
         if total == self._granted:
             return None

@@ -1,9 +1,10 @@
-"""A heap of deadlines by key that makes postponing cheap.
+"""A heap of deadlines by key, in which postponing a deadline is cheap.
 
-Most deadlines are postponed many times before they expire: a stall clock restarts with every chunk.
-So a later deadline is not pushed. The key's entry then expires early, and the caller enters the key
-again with its current deadline. Postponing costs one comparison. Each key has at most one valid
-entry; an entry may be early but never late.
+Most deadlines are postponed many times before they expire. For example, a stall clock restarts with
+every chunk. Therefore a later deadline is not pushed to the heap. The entry of the key then expires
+too early, and the caller enters the key again with its current deadline. Postponing a deadline only
+costs a comparison. Each key has at most one valid entry. An entry may be too early but never too
+late.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class Deadlines:
         self._heap: list[tuple[float, str]] = []
 
     def enter(self, key: str, moment: float | None) -> None:
-        """Set a key's deadline to `moment`, or leave it unchanged if it is later or None."""
+        """Set the deadline of a key to `moment`. If `moment` is None or later than the current
+        entry, nothing changes.
+        """
         if moment is None:
             return
         entered = self._entered.get(key)
@@ -36,15 +39,16 @@ class Deadlines:
         self._drop_stale()
 
     def next(self) -> float | None:
-        """Return the earliest deadline, None if there is none."""
+        """Return the earliest deadline, or None if there is none."""
         heap, entered = self._heap, self._entered
         while heap and entered.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> list[str]:
-        """Remove and return the expired keys. The caller re-enters those that have a later
-        deadline."""
+        """Remove all keys that have expired and return them. The caller enters a key again if its
+        deadline is later.
+        """
         keys = []
         while (moment := self.next()) is not None and moment <= now:
             _, key = heappop(self._heap)
@@ -53,6 +57,6 @@ class Deadlines:
         return keys
 
     def _drop_stale(self) -> None:
-        """Rebuild the heap when it holds many more entries than keys."""
+        """Rebuild the heap if it contains many more entries than there are keys."""
         if len(self._heap) > SPARE_ENTRIES + 4 * len(self._entered):
             self._heap = sorted((moment, key) for key, moment in self._entered.items())

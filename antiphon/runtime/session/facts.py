@@ -1,7 +1,7 @@
-"""Events that a session table handles, as values.
+"""The events that a session table handles, as values.
 
-A stage's behaviour is a pure function of these facts and their times. The same list, handed to a
-new table, produces the same instructions (see `antiphon_testkit.recording`).
+The behaviour of a stage is a pure function of these facts and their times. If the same list is
+passed to a new table, it produces the same instructions (see `antiphon_testkit.recording`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SegmentRequested:
 
 @dataclass(frozen=True, slots=True)
 class InputFinished:
-    """The client sends no more input for a segment."""
+    """The client has sent all of its input for a segment."""
 
     session_id: str
     segment: int
@@ -46,7 +46,7 @@ class InputFinished:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCancelled:
-    """The client ends a segment at once. The session remains and may open another."""
+    """The client cancels a segment. The session remains and may open another segment."""
 
     session_id: str
     segment: int
@@ -54,14 +54,14 @@ class SegmentCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ClientDone:
-    """The client has closed its side. The session ends after its open segment."""
+    """The client has closed its side. The session ends after the segment that is open."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLost:
-    """The session's stream has ended: the client cancelled it, or its process died."""
+    """The stream of the session has ended because the client cancelled it or its process died."""
 
     session_id: str
 
@@ -78,27 +78,29 @@ class SessionFaulted:
 
 
 class ChunkArrived(Struct, frozen=True):
-    """A chunk and the link it arrived on; "" is the session's own stream."""
+    """A chunk and the ID of the link on which it arrived. The ID is "" for the session's own
+    stream.
+    """
 
     chunk: Chunk
     link_id: str
 
     def refusal(self, error: AntiphonError) -> Refuse:
-        """Return the instruction that reports `error` to the chunk's producer."""
+        """Return the instruction that reports `error` to the producer of the chunk."""
         chunk = self.chunk
         return Refuse(self.link_id, chunk.session_id, chunk.edge, error)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkMalformed:
-    """A chunk of this session arrived on a link and cannot be decoded."""
+    """A chunk of this session arrived on a link but cannot be decoded."""
 
     session_id: str
     error: AntiphonError
 
 
 class Credited(Struct, frozen=True):
-    """A destination accepts up to `positions` of a segment's output in total."""
+    """A destination accepts a total of up to `positions` positions of a segment's output."""
 
     key: SegmentKey
     edge: str
@@ -108,7 +110,7 @@ class Credited(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProgressed:
-    """An upstream stage is working on the segment but has not produced output yet."""
+    """An upstream stage is working on the segment but has not produced any output yet."""
 
     key: SegmentKey
 
@@ -134,14 +136,16 @@ class LinkSuspended:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The link from an upstream process is lost for good."""
+    """The link from an upstream process is lost permanently."""
 
     link_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChunksRefused:
-    """A downstream stage rejects further chunks of a session; `Cancelled` if it has ended there."""
+    """A downstream stage rejects further chunks of a session. The error is `Cancelled` if the
+    session has ended there.
+    """
 
     session_id: str
     error: AntiphonError
@@ -157,8 +161,9 @@ class DestinationSuspended:
 
 @dataclass(frozen=True, slots=True)
 class DestinationLost:
-    """A downstream process is unreachable. `unacknowledged` are the sessions with chunks that it
-    has not acknowledged."""
+    """A downstream process cannot be reached. `unacknowledged` are the sessions that have chunks
+    that it has not acknowledged.
+    """
 
     address: str
     error: AntiphonError
@@ -170,10 +175,10 @@ class DestinationLost:
 
 
 class SegmentStatus(Struct, frozen=True):
-    """The engine's state of a segment.
+    """The state of a segment in the engine.
 
-    `awaited` is the input edge that it waits for, None when it can step. `accepted` is the number
-    of chunks that the engine had accepted at that time.
+    `awaited` is the input edge on which the segment is waiting, or None if it can step. `accepted`
+    is the number of chunks that the engine had accepted at that time.
     """
 
     awaited: str | None
@@ -183,11 +188,12 @@ class SegmentStatus(Struct, frozen=True):
 class EngineStepped(Struct, frozen=True):
     """The result of one round of the engine.
 
-    `step_segments` is 0 for a round without a step. `worked_on` are the segments that took part in
-    the step, or whose preparation advanced. `standing` holds the segments whose status changed, and
-    those worked on without output. `busy_s` is engine time, for segments that completed or were
-    `released`. `released` are cancelled segments that the engine has freed. `error` means that the
-    engine's state is unknown. `fatal` means that no further round follows.
+    `step_segments` is 0 if the round had no step. `worked_on` are the segments that took part in
+    the step or whose preparation advanced. `standing` contains the segments whose status changed,
+    and those that were worked on without producing output. `busy_s` is the engine time of segments
+    that completed or were `released`. `released` are cancelled segments that the engine has freed.
+    If `error` is set, the state of the engine is unknown. If `fatal` is true, there will be no
+    further rounds.
     """
 
     events: Sequence[EngineEvent] = ()
@@ -209,19 +215,21 @@ class EngineStepped(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
-    """The engine is lost or its state is unknown. Every session fails."""
+    """The engine is lost, or its state is unknown. Every session fails."""
 
     error: AntiphonError
 
 
 @dataclass(frozen=True, slots=True)
 class DrainBegun:
-    """The stage is stopping. Open segments finish; sessions with a segment get no further one."""
+    """The stage is shutting down. Segments that are open can finish, but a session that has had a
+    segment cannot open another one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """A deadline that the table had announced is reached."""
+    """A deadline that the table announced has been reached."""
 
 
 Fact = (

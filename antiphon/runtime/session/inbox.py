@@ -1,7 +1,9 @@
-"""Ordering and exactly-once delivery of a session's input, and chunks received before its opening.
+"""Delivers the input of a session in order and exactly once, and keeps chunks that arrive before
+the session is open.
 
-The sequence number decides. The expected chunk is delivered. An older one is a duplicate and is
-dropped. A newer one means that a chunk was lost.
+The sequence number determines what happens to a chunk. If it is the expected number, the chunk is
+delivered. If it is lower, the chunk is a duplicate and is dropped. If it is higher, a chunk has
+been lost.
 """
 
 from __future__ import annotations
@@ -13,24 +15,27 @@ from antiphon.runtime.session.facts import ChunkArrived
 from antiphon.values.chunk import Chunk
 
 CHUNK_BYTES = 1024
-"""Approximate memory of a chunk without its tensors, so that empty chunks are bounded too."""
+"""The approximate memory usage of a chunk without its tensors. Because of it, empty chunks are
+limited as well.
+"""
 
 
 def held_size(chunk: Chunk) -> int:
-    """Bytes that a held chunk counts for."""
+    """Return the number of bytes that a held chunk accounts for."""
     return CHUNK_BYTES + chunk.size_bytes
 
 
 class Inbox:
-    """The next sequence number of each of a session's input edges."""
+    """The next sequence number for each input edge of a session."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def admits(self, chunk: Chunk) -> bool:
-        """Return whether the chunk is the next of its edge; False for a duplicate.
+        """Return whether the chunk is the next one on its edge. The result is False for a
+        duplicate.
 
-        Raises `DataLoss` for a gap.
+        Raises `DataLoss` if a chunk is missing before it.
         """
         expected = self._next.get(chunk.edge, 0)
         if chunk.sequence > expected:
@@ -45,11 +50,13 @@ class Inbox:
 
 
 class EarlyChunks:
-    """Chunks received before their session was opened, bounded in bytes and seconds.
+    """Chunks that arrived before their session was opened. Their total size and the time for which
+    they are kept are limited.
 
-    Times passed to the methods never decrease, so sessions expire in order of arrival. The ids of
-    closed sessions are remembered, so that late chunks are rejected at once instead of being held.
-    That memory is bounded and outlives the hold time.
+    The times that are passed to the methods never decrease, so sessions expire in the order of
+    their arrival. The IDs of closed sessions are remembered, so that late chunks are rejected
+    immediately instead of being held. The number of these IDs is limited. They are remembered for
+    longer than chunks are held.
     """
 
     def __init__(self, *, limit_bytes: int, timeout_s: float, remembered: int = 65536) -> None:
@@ -66,13 +73,15 @@ class EarlyChunks:
         return session_id in self._closed
 
     def fault(self, session_id: str) -> AntiphonError | None:
-        """Return the error found in a session's chunks before it was opened, None if there was
-        none."""
+        """Return the error that was found in the chunks of a session before it was opened, or None
+        if there was none.
+        """
         return self._closed.get(session_id)
 
     def hold(self, arrival: ChunkArrived, now: float) -> None:
-        """Keep a chunk until its session opens. Raises `ResourceExhausted` when the buffer is
-        full."""
+        """Keep a chunk until its session opens. Raises `ResourceExhausted` if the buffer is
+        full.
+        """
         chunk = arrival.chunk
         size_bytes = held_size(chunk)
         if self.held_bytes + size_bytes > self._limit_bytes:
@@ -86,21 +95,25 @@ class EarlyChunks:
         self.held_bytes += size_bytes
 
     def take(self, session_id: str) -> tuple[ChunkArrived, ...]:
-        """Remove and return the chunks of a session that opens now, in order of arrival."""
+        """Remove the chunks of a session that is opening now and return them in order of
+        arrival.
+        """
         arrivals = tuple(self._held.pop(session_id, ()))
         self._since.pop(session_id, None)
         self.held_bytes -= sum(held_size(arrival.chunk) for arrival in arrivals)
         return arrivals
 
     def close(self, session_id: str, fault: AntiphonError | None = None) -> None:
-        """Remember that a session has ended, or that `fault` prevents it; drop its held chunks."""
+        """Remember that a session has ended, or that `fault` prevents it from opening. Its held
+        chunks are dropped.
+        """
         self.take(session_id)
         self._closed[session_id] = fault
         if len(self._closed) > self._remembered:
             self._closed.popitem(last=False)
 
     def expired(self, now: float) -> tuple[tuple[str, tuple[ChunkArrived, ...]], ...]:
-        """Remove and return the sessions that were not opened in time, with their chunks."""
+        """Remove the sessions that were not opened in time, and return them with their chunks."""
         gone = []
         while (expiry := self.next_expiry()) is not None and now >= expiry:
             session_id = next(iter(self._since))
@@ -108,5 +121,7 @@ class EarlyChunks:
         return tuple(gone)
 
     def next_expiry(self) -> float | None:
-        """Return when `expired` will next return a session, None if no chunk is held."""
+        """Return the next time at which `expired` will return a session, or None if no chunk is
+        held.
+        """
         return next(iter(self._since.values())) + self._timeout_s if self._since else None

@@ -1,4 +1,6 @@
-"""What the session table requests. The table decides; `Stage` carries out."""
+"""The instructions of the session table. The table makes the decisions and `Stage` carries them
+out.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 
 class Destination(Struct, frozen=True):
-    """The target of an output edge: a stage's address, or "" for the session's own stream.
+    """The target of an output edge. It is the address of a stage, or "" for the session's own
+    stream.
 
-    `boot_id` identifies the target process, if known.
+    `boot_id` identifies the target process, if it is known.
     """
 
     address: str = ""
@@ -29,21 +32,23 @@ REPLY = Destination()
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Engine: admit a segment."""
+    """Tells the engine to admit a segment."""
 
     key: SegmentKey
     settings: SegmentSettings
 
 
 class Feed(Struct, frozen=True):
-    """Engine: input of an admitted segment."""
+    """Passes input for an admitted segment to the engine."""
 
     key: SegmentKey
     chunk: InputChunk
 
 
 class Limit(Struct, frozen=True):
-    """Engine: step a segment only while it has produced fewer than `positions` on an edge."""
+    """Allows the engine to step a segment only while it has produced fewer than `positions`
+    positions on an edge.
+    """
 
     key: SegmentKey
     edge: str
@@ -52,14 +57,16 @@ class Limit(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Engine: free a segment. The release of a `cancelled` one is reported when complete."""
+    """Tells the engine to free a segment. If the segment was `cancelled`, its release is reported
+    when it is complete.
+    """
 
     key: SegmentKey
     cancelled: bool = False
 
 
 class Send(Struct, frozen=True):
-    """Ports: send a chunk to a destination."""
+    """Sends a chunk to a destination."""
 
     destination: Destination
     chunk: Chunk
@@ -67,21 +74,21 @@ class Send(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Stream: the session is registered."""
+    """Reports on the stream that the session is registered."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentOpened:
-    """Stream: the segment has its slot."""
+    """Reports on the stream that the segment has a slot."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRefused:
-    """Stream: no slot was free for the segment. The session is parked."""
+    """Reports on the stream that no slot was free for the segment. The session is parked."""
 
     key: SegmentKey
     error: AntiphonError
@@ -89,7 +96,9 @@ class SegmentRefused:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Stream: a segment has ended. Times are in seconds since the segment was opened."""
+    """Reports on the stream that a segment has ended. Times are in seconds since the segment was
+    opened.
+    """
 
     key: SegmentKey
     finish_reason: FinishReason
@@ -106,9 +115,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Stream: the engine is working on the segment but has no output to send yet.
+    """Reports on the stream that the engine is working on the segment but has no output to send
+    yet.
 
-    `done` and `due` are the steps that it reports, 0 if none.
+    `done` and `due` are the numbers of steps that the engine reports. They are 0 if it reports
+    none.
     """
 
     key: SegmentKey
@@ -118,7 +129,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Stream: the link that an edge needs broke and may be resumed."""
+    """Reports on the stream that a link which an edge needs has broken. It may be resumed."""
 
     session_id: str
     edge: str
@@ -127,7 +138,9 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Stream: the session has ended. An error is its last message."""
+    """Reports on the stream that the session has ended. If there is an error, it is the last
+    message.
+    """
 
     session_id: str
     error: AntiphonError | None
@@ -135,7 +148,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Link: further chunks of this session are rejected."""
+    """Reports on the link that further chunks of this session are rejected."""
 
     link_id: str
     session_id: str
@@ -144,7 +157,9 @@ class Refuse:
 
 
 class Grant(Struct, frozen=True):
-    """Link: the producer of an edge may send up to `positions` of the segment in total."""
+    """Reports on the link that the producer of an edge may send a total of up to `positions`
+    positions of the segment.
+    """
 
     link_id: str
     key: SegmentKey
@@ -159,7 +174,7 @@ Instructions = Sequence[Instruction]
 
 
 def session_of(instruction: Instruction) -> str:
-    """Return the id of the session that an instruction concerns."""
+    """Return the ID of the session to which an instruction applies."""
     match instruction:
         case Send(_, chunk):
             return chunk.session_id

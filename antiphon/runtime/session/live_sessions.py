@@ -1,4 +1,4 @@
-"""A stage's live sessions, their deadlines and the single path that ends one."""
+"""The live sessions of a stage, their deadlines, and the only function that ends a session."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from antiphon.runtime.session.tally import Outcome
 from antiphon.values.segment import SegmentKey
 
 TellFault = Callable[[str, Exception], None]
-"""Called with a session's id and an unexpected exception in it."""
+"""Called with the ID of a session and an unexpected exception that occurred in it."""
 
 
 class LiveSessions:
-    """The sessions that have not ended.
+    """All sessions that have not ended.
 
-    `by_id` is for reading. `holding` remembers the ids of ended sessions. While the stage is
-    `draining`, sessions that have had a segment get no further one.
+    `by_id` is only for reading. `holding` remembers the IDs of sessions that have ended. While the
+    stage is `draining`, sessions that have had a segment cannot open another one.
     """
 
     def __init__(self, plan: StagePlan, holding: EarlyChunks, report: TellFault | None) -> None:
@@ -45,24 +45,25 @@ class LiveSessions:
         self.note_deadlines([session])
 
     def note_deadlines(self, sessions: Iterable[LiveSession]) -> None:
-        """Update the deadlines of sessions that have not ended."""
+        """Update the deadlines of those sessions that have not ended."""
         for session in sessions:
             if session.session_id in self._by_id:
                 self.deadlines.enter(session.session_id, session.next_deadline())
 
     def with_segment(self, key: SegmentKey) -> LiveSession | None:
-        """Return the session whose open segment has this key, None if there is none."""
+        """Return the session whose open segment has this key, or None if there is none."""
         session = self._by_id.get(key.session_id)
         is_open = session is not None and session.segment is not None and session.segment.key == key
         return session if is_open else None
 
     def segments(self) -> Iterator[Segment]:
-        """Iterate over the open segments."""
+        """Iterate over all open segments."""
         return (each.segment for each in self._by_id.values() if each.segment is not None)
 
     def leaving(self) -> Unavailable | None:
-        """Return the error that rejects a session's next segment while the stage drains, else
-        None."""
+        """Return the error that rejects the next segment of a session while the stage is draining,
+        or None if it is not.
+        """
         if not self.draining:
             return None
         return Unavailable(
@@ -72,7 +73,7 @@ class LiveSessions:
         )
 
     def no_slot(self) -> ResourceExhausted | None:
-        """Return the error that rejects a segment, None while a slot is free."""
+        """Return the error that rejects a segment, or None if a slot is free."""
         slots = self._plan.limits.slots
         if sum(segment.in_engine for segment in self.segments()) < slots:
             return None
@@ -97,7 +98,7 @@ class LiveSessions:
     def guard(
         self, session: LiveSession, act: Callable[..., list[Instruction]], *arguments: Any
     ) -> list[Instruction]:
-        """Apply `act` to a session. An exception ends the session."""
+        """Apply `act` to a session. If it raises an exception, the session ends."""
         try:
             return act(session, *arguments)
         except AntiphonError as error:
@@ -108,7 +109,7 @@ class LiveSessions:
             return self.end(session, Event.FAULT, unexpected(error))
 
     def end_if_done(self, session: LiveSession) -> list[Instruction]:
-        """End a session after its last segment, once its client has closed its side."""
+        """End a session if its last segment has ended and its client has closed its side."""
         if not session.client_done or session.state is State.OPEN or session.releasing:
             return []
         return self.end(session, Event.CLIENT_DONE, None)
@@ -116,11 +117,11 @@ class LiveSessions:
     def end(
         self, session: LiveSession, event: Event, error: AntiphonError | None
     ) -> list[Instruction]:
-        """End a session: release its segment, close its stream, remember its id."""
+        """End a session. This releases its segment, closes its stream and remembers its ID."""
         if error is not None:
             error.stage = error.stage or self._plan.role
         outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
-        # Remove the session first, so that an exception below cannot leave it here.
+        # The session is removed first, so that an exception below cannot leave it here.
         self._by_id.pop(session.session_id, None)
         self.deadlines.forget(session.session_id)
         self._holding.close(session.session_id)

@@ -1,4 +1,6 @@
-"""One open segment of a stage: its output edges, its clocks and the input it waits for."""
+"""An open segment of a stage, with its output edges, its clocks and the input on which it is
+waiting.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,13 @@ from antiphon.values.segment import SegmentKey
 
 
 class Segment:
-    """State with the lifetime of one segment.
+    """The state that exists for the duration of one segment.
 
-    `in_engine` is true from admission until the engine has completed the segment. The segment
-    itself lasts until all its output has been sent. `fed` counts chunks given to the engine. A live
-    segment `waits` without a slot until its first chunk, and is `listening` until its input is
-    finished. It is `held` while output waits for credit; it then neither steps nor stalls.
+    `in_engine` is true from the time of admission until the engine has completed the segment. The
+    segment itself exists until all of its output has been sent. `fed` is the number of chunks that
+    have been passed to the engine. A live segment `waits` without a slot until its first chunk
+    arrives, and it is `listening` until its input is finished. It is `held` while its output waits
+    for credit. During this time, it does not step and its input does not count as stalled.
     """
 
     def __init__(
@@ -36,8 +39,11 @@ class Segment:
         now: float,
         deadline_s: float,
     ) -> None:
-        """`deadline_s` counts from `now`, or from the end of a live segment's input. 0 means
-        none."""
+        """Create a segment at `now`.
+
+        The deadline is `deadline_s` seconds after `now`. For a live segment, it is counted from the
+        end of its input. A value of 0 means that there is no deadline.
+        """
         self.key = key
         self.settings = settings
         self.waits = False
@@ -69,8 +75,8 @@ class Segment:
     def note_input(self, chunk: InputChunk, now: float) -> None:
         """Record input and restart the stall clock.
 
-        Raises `DataLoss` for a chunk after its edge's end, or for a priming chunk that is not
-        first.
+        Raises `DataLoss` if a chunk arrives after the end of its edge, or if a priming chunk is not
+        the first one.
         """
         if chunk.edge not in self.open_inputs:
             raise DataLoss(f"{chunk.edge}: a chunk came after the edge's end", edge=chunk.edge)
@@ -85,15 +91,18 @@ class Segment:
         self._first_input_at = self._first_input_at or now
 
     def finish_listening(self, now: float) -> None:
-        """Mark a live segment's input as complete, and start its stall clock and deadline."""
+        """Mark the input of a live segment as complete, and start its stall clock and its
+        deadline.
+        """
         if self.listening:
             self.listening = False
             self.waiting_since = now
             self.deadline = now + self._deadline_s if self._deadline_s else None
 
     def note_standing(self, standing: SegmentStatus, now: float) -> None:
-        """Record which input edge the engine waits for, and how many chunks it had accepted
-        then."""
+        """Record the input edge on which the engine is waiting, and how many chunks it had accepted
+        at that time.
+        """
         edge, self._accepted = standing.awaited, standing.accepted
         self.steppable = edge is None
         if edge is not None and edge != self.awaited:
@@ -102,13 +111,14 @@ class Segment:
 
     @property
     def caught_up(self) -> bool:
-        """Whether `awaited` reflects all chunks that were fed."""
+        """Whether `awaited` takes into account all chunks that have been passed to the engine."""
         return self._accepted == self.fed
 
     @property
     def stall_clock_runs(self) -> bool:
-        """Whether input is due: not while output waits for credit, nor after the engine has
-        completed."""
+        """Whether input is due. It is not due while output waits for credit, nor after the engine
+        has completed the segment.
+        """
         return (self.in_engine or self.waits) and not self.steppable and not self.held
 
     @property
@@ -117,7 +127,7 @@ class Segment:
         return not self.undrained_outputs()
 
     def limits(self) -> list[Limit]:
-        """Return how far the engine may go on each governed edge."""
+        """Return how far the engine may advance on each governed edge."""
         return [
             Limit(self.key, edge, outlet.limit)
             for edge, outlet in self._outlets.items()
@@ -125,7 +135,9 @@ class Segment:
         ]
 
     def push(self, emitted: Emitted, now: float) -> list[Piece]:
-        """Return the pieces that an emission makes due; none for an edge without destination."""
+        """Return the pieces that are due after new output. The result is empty if the edge has no
+        destination.
+        """
         outlet = self._outlets.get(emitted.edge)
         if outlet is None:
             return []
@@ -143,7 +155,7 @@ class Segment:
     def grant(self, edge: str, destination: Destination, positions: int, now: float) -> list[Piece]:
         """Apply credit and return the pieces to send.
 
-        If credit was all that was missing, the stall clock restarts.
+        The stall clock restarts if the segment was only waiting for credit.
         """
         outlet, was_held = self._outlets[edge], self.held
         outlet_held = outlet.held
@@ -155,7 +167,7 @@ class Segment:
         return pieces
 
     def _note_held(self) -> None:
-        """Record that an edge begins or ends to wait for credit."""
+        """Record whether an edge starts or stops waiting for credit."""
         self.held = any(outlet.held for outlet in self._governed)
         self.flow.note()
 
@@ -166,7 +178,9 @@ class Segment:
 
     @property
     def next_due(self) -> float | None:
-        """When paced output is due or the deadline expires; None if neither applies."""
+        """The next time at which paced output is due or the deadline expires, or None if neither
+        applies.
+        """
         moment = self.deadline
         for _, outlet in self._paced:
             due_at = outlet.due_at
@@ -175,15 +189,15 @@ class Segment:
         return moment
 
     def due(self, now: float) -> Iterator[tuple[str, list[Piece]]]:
-        """Yield each paced edge with the output whose pace interval has passed."""
+        """Yield each paced edge whose interval has passed, with the output that is due."""
         return ((name, outlet.release_due(now)) for name, outlet in self._paced)
 
     def unfinished_outputs(self) -> list[str]:
-        """Return the output edges whose end the engine has not emitted."""
+        """Return the output edges for which the engine has not emitted the end."""
         return [name for name, outlet in self._outlets.items() if not outlet.finished]
 
     def undrained_outputs(self) -> list[str]:
-        """Return the output edges with unsent output."""
+        """Return the output edges that have unsent output."""
         return [name for name, outlet in self._outlets.items() if not outlet.drained]
 
     def report(self, completed: Completed) -> Report:

@@ -1,22 +1,23 @@
-"""One output edge of one segment: buffers what the engine emits and cuts it into chunks.
+"""One output edge of one segment. It buffers the output of the engine and divides it into chunks.
 
-With `stream` delivery, output is sent as it arrives, or by the chunk policy on grouped edges. With
-`whole` delivery, all of it is sent at the end as one piece. Large output that is complete at once,
-such as the hidden rows of a long prompt, is split into pieces of about `PIECE_BYTES`, so that
-chunks of other sessions can pass in between.
+With `stream` delivery, output is sent as it arrives, or according to the chunk policy if the edge
+is grouped. With `whole` delivery, all output is sent at the end as one piece. If a large amount of
+output is complete at once, such as the hidden rows of a long prompt, it is split into pieces of
+about `PIECE_BYTES` bytes, so that chunks of other sessions can be sent between them.
 
-Tensors with equal numbers of rows are cut together. Tensors of other lengths are cut separately,
-except on edges that count positions: there they stay together, as the characters of some ids must.
-Positions must be contiguous; a gap or repetition by the engine raises `Internal`.
+Tensors that have the same number of rows are split together. Tensors of other lengths are split
+separately, except on edges that count positions. There they stay together, because this is required
+for the characters that belong to certain IDs, for example. Positions must be contiguous. If the
+engine leaves a gap or repeats a position, `Internal` is raised.
 
 On a paced edge, output that follows the last piece too soon waits until `due_at`. The final piece
 does not wait.
 
-On a governed edge, output that is due but has no credit waits here, in order. `limit` lets the
-engine finish the current chunk, so that one is ready when credit arrives. `whole` delivery needs no
-credit, since its consumer cannot take a part.
+On a governed edge, output that is due but has no credit waits here in order. `limit` allows the
+engine to finish the current chunk, so that one chunk is ready when credit arrives. With `whole`
+delivery, no credit is needed, because the consumer cannot use a part of the output.
 
-Priming output is sent at once, before all positions, whatever the delivery.
+Priming output is sent immediately and before all positions, regardless of the delivery.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from antiphon.values.chunk import Tensor, Tensors, concatenate
 from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 
 CLOCK_S = 0.0005
-"""Half the resolution of an event loop's timers."""
+"""Half of the resolution of the timers of an event loop."""
 
 PIECE_BYTES = (4 << 20) - (64 << 10)
-"""Fits a 4 MiB slot of a slab together with the blob's header."""
+"""Together with the header of the blob, a piece of this size fits into a 4 MiB slot of a slab."""
 
 
 class Piece(Struct, frozen=True):
@@ -53,11 +54,12 @@ class Piece(Struct, frozen=True):
 
 
 class OutputEdge:
-    """Pure: positions in, pieces out. Ends with exactly one piece that has a finish reason.
+    """Converts positions to pieces without side effects. The last piece, and no other, has a finish
+    reason.
 
-    It is `finished` when the engine has ended the edge and `drained` when everything has been sent.
-    `limit` is the number of positions at which the engine must stop, None if unbounded. The edge is
-    `held` while it makes no progress until credit arrives.
+    The edge is `finished` when the engine has ended it, and `drained` when everything has been
+    sent. `limit` is the number of positions at which the engine must stop, or None if there is no
+    limit. The edge is `held` while it cannot make progress until credit arrives.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class OutputEdge:
         self._begun = False
         self._total = 0
         self._sent = 0
-        # Where the chunk that is being filled ends, on a grouped edge.
+        # The end of the chunk that is being filled, if the edge is grouped.
         self._full_at = next_boundary(0, self._policy) if edge.grouped else 0
         self._finish_reason: FinishReason | None = None
         self.finished = self.drained = self.held = False
@@ -81,28 +83,30 @@ class OutputEdge:
 
     @property
     def paced(self) -> bool:
-        """Whether a minimum interval separates pieces."""
+        """Whether there is a minimum interval between pieces."""
         return self._pace_s > 0
 
     @property
     def governed(self) -> bool:
-        """Whether sending requires credit."""
+        """Whether credit is required for sending."""
         return self._credit is not None
 
     @property
     def total(self) -> int:
-        """Positions emitted so far."""
+        """The number of positions that have been emitted so far."""
         return self._total
 
     @property
     def due_at(self) -> float | None:
-        """When output that waits only for its pace may be sent; None if there is none."""
+        """The time at which output may be sent that only waits for its interval to pass, or None if
+        there is none.
+        """
         return self._rests_until if self._pace_s and self._pending else None
 
     def prime(self, emitted: Emitted) -> list[Piece]:
         """Return the pieces of priming output.
 
-        Raises `Internal` on an edge that is not `primed`, or after the first position.
+        Raises `Internal` if the edge is not `primed`, or if positions have already been emitted.
         """
         if not self._edge.primed:
             raise Internal(f"{self._edge.name}: not declared `primed`", edge=self._edge.name)
@@ -121,7 +125,9 @@ class OutputEdge:
         finish_reason: FinishReason | None,
         now: float = math.inf,
     ) -> list[Piece]:
-        """Add an emission and return the pieces to send now. Raises `Internal` on a gap."""
+        """Add output of the engine and return the pieces to send now. Raises `Internal` if there is
+        a gap.
+        """
         if self.finished:
             raise Internal(f"{self._edge.name}: output after its end", edge=self._edge.name)
         self._collect(position, tensors)
@@ -129,7 +135,7 @@ class OutputEdge:
         return self._release(now)
 
     def release_due(self, now: float) -> list[Piece]:
-        """Return the pieces whose pace interval has passed."""
+        """Return the pieces whose interval has passed."""
         return self._release(now) if self.due_at is not None else []
 
     def grant(self, destination: Destination, positions: int) -> list[Piece]:
@@ -147,8 +153,9 @@ class OutputEdge:
         return next_boundary(granted, self._policy) if self._edge.grouped else granted
 
     def _release(self, now: float) -> list[Piece]:
-        """Return the pieces that are due and have credit. The last one carries the finish
-        reason."""
+        """Return the pieces that are due and have credit. The last piece of the edge contains the
+        finish reason.
+        """
         if self.limit is not None:
             self.held = self.finished or self._total >= self.limit
         if self._pace_s and not self.finished and now < self._rests_until - CLOCK_S:
@@ -165,7 +172,7 @@ class OutputEdge:
         return [Piece(self._sent, {}, self._finish_reason)]
 
     def _collect(self, position: int, tensors: Tensors) -> None:
-        """Append an emission after checking that it is contiguous."""
+        """Append output after checking that it is contiguous."""
         if not tensors:
             return
         self._begun = True
@@ -182,7 +189,7 @@ class OutputEdge:
         self._pending.append((position, tensors))
 
     def _check_rows(self, tensors: Tensors, counted: Tensor | None) -> None:
-        """Raise `Internal` for tensors that cannot be cut between positions."""
+        """Raise `Internal` if tensors cannot be split between positions."""
         rows = -1 if counted is None else len(counted)
         for name, tensor in tensors.items():
             if not tensor.ndim or len(tensor) != rows:
@@ -214,7 +221,7 @@ class OutputEdge:
         return self._credit is None or self._credit.covers(self._sent, size)
 
     def _take_all(self) -> list[Piece]:
-        """Return everything pending as one piece."""
+        """Return everything that is pending as one piece."""
         if not self._has_credit(self._total - self._sent):
             return []
         position, tensors = self._pending[0]
@@ -224,7 +231,9 @@ class OutputEdge:
         return [piece]
 
     def _parts(self, piece: Piece) -> list[Piece]:
-        """Split a piece into parts of about `PIECE_BYTES` that concatenate to it, name by name."""
+        """Split a piece into parts of about `PIECE_BYTES` bytes. For each name, the parts
+        concatenate to the original tensor.
+        """
         if sum([tensor.nbytes for tensor in piece.tensors.values()]) <= PIECE_BYTES:
             return [piece]
         by_rows: dict[int, dict[str, Tensor]] = {}
@@ -233,7 +242,7 @@ class OutputEdge:
         counts = self._edge.counted_by in piece.tensors and not piece.prime
         if counts and len(by_rows) > 1:
             return [piece]
-        # Rows that positions do not count all have the position of their piece.
+        # Rows that are not counted by positions all have the position of their piece.
         return [
             structs.replace(piece, position=piece.position + counts * first, tensors=tensors)
             for rows, alike in by_rows.items()
@@ -241,7 +250,7 @@ class OutputEdge:
         ]
 
     def _take(self, size: int) -> Piece:
-        """Cut `size` positions off the front of the pending output."""
+        """Remove `size` positions from the front of the pending output and return them."""
         joined = self._joined()
         piece = Piece(self._sent, {name: tensor[:size] for name, tensor in joined.items()})
         self._sent += size
@@ -251,12 +260,14 @@ class OutputEdge:
         return piece
 
     def _joined(self) -> dict[str, Tensor]:
-        """All pending tensors, joined name by name."""
+        """Return all pending tensors, joined by name."""
         return concatenate([tensors for _, tensors in self._pending])
 
 
 def _slices(rows: int, tensors: Tensors) -> Iterator[tuple[int, Tensors]]:
-    """Yield slices of `rows` rows in steps of about `PIECE_BYTES`, each with its first row."""
+    """Yield slices of `rows` rows, each about `PIECE_BYTES` bytes in size, together with the index
+    of their first row.
+    """
     step = rows * PIECE_BYTES // max(1, sum(tensor.nbytes for tensor in tensors.values()))
     if step >= rows:
         yield 0, tensors

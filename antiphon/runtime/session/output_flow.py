@@ -1,6 +1,6 @@
-"""Measures the output of one segment: time waiting for credit, and audio underruns.
+"""Measures the output of one segment: the time spent waiting for credit, and audio underruns.
 
-Pure observation; nothing depends on it.
+The measurements do not influence anything.
 """
 
 from __future__ import annotations
@@ -13,21 +13,24 @@ from antiphon.runtime.session.tally import Tally
 
 
 class PlayOut:
-    """A model of a client that plays an edge's positions at `rate_hz` from the first chunk on.
+    """A model of a client that plays the positions of an edge at `rate_hz`, starting with the first
+    chunk.
 
-    Playback pauses only when the buffer is empty. It also pauses while the edge waits for credit,
-    because then the client is the one who does not read.
+    Playback pauses if the buffer is empty. It also pauses while the edge waits for credit, because
+    in this case it is the client that is not reading.
     """
 
     def __init__(self, rate_hz: float) -> None:
         self._rate_hz = rate_hz
-        # When playback of everything sent will end; None before the first piece.
+        # The time at which playback of everything that was sent will end, or None before the first
+        # piece.
         self._until: float | None = None
         self._held_since: float | None = None
 
     def play(self, positions: int, now: float) -> float:
-        """Add `positions` sent now. Return the seconds for which the buffer was empty before
-        them."""
+        """Add `positions` positions that are sent now. Returns the number of seconds for which the
+        buffer was empty before them.
+        """
         if self._held_since is not None:
             self.resume(now)
             self.hold(now)
@@ -36,7 +39,7 @@ class PlayOut:
         return max(0.0, now - until)
 
     def hold(self, now: float) -> None:
-        """Pause playback: the edge waits for credit."""
+        """Pause playback because the edge is waiting for credit."""
         self._held_since = now
 
     def resume(self, now: float) -> None:
@@ -47,9 +50,9 @@ class PlayOut:
 
 
 class OutputFlow:
-    """Flow counters of one segment's output edges, from its opening to its `end`.
+    """Counters for the output edges of one segment, from the time when it is opened until `end`.
 
-    `rates` gives positions per second of the edges that the client plays.
+    `rates` contains the number of positions per second for each edge that the client plays.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class OutputFlow:
         self._held_since: dict[str, float] = {}
 
     def note(self) -> None:
-        """Update which edges wait for credit."""
+        """Update which edges are waiting for credit."""
         for name, outlet in self._governed:
             if outlet.held == (name in self._held_since):
                 continue
@@ -93,7 +96,7 @@ class OutputFlow:
             self._tally.underrun_s[edge] += missing
 
     def end(self) -> None:
-        """End all waits: the segment is over."""
+        """End all waits, because the segment is over."""
         for name, since in self._held_since.items():
             self._tally.stalls.end(name, since)
         self._held_since.clear()

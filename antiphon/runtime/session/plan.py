@@ -1,4 +1,4 @@
-"""A stage's static configuration, and checked requests for sessions and segments."""
+"""The static configuration of a stage, and validated requests for sessions and segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from antiphon.values.sampling import Sampling, SamplingRequest
 from antiphon.values.segment import ChunkPolicy, Delivery
 
 MAX_WINDOW = 1 << 32
-"""In positions: years of audio, and totals still fit a message."""
+"""The maximum window in positions. It corresponds to years of audio, and totals still fit into a
+message.
+"""
 MAX_SECONDS = 366 * 86_400.0
 MAX_DESTINATIONS = 16
 MAX_ADDRESS = 256
@@ -27,7 +29,9 @@ MAX_OPTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class StageLimits:
-    """Bounds of a stage on open segments, seconds, bytes and sessions."""
+    """The limits of a stage on the number of open segments and sessions, on times in seconds, and
+    on sizes in bytes.
+    """
 
     slots: int
     stall_timeout_s: float
@@ -38,10 +42,11 @@ class StageLimits:
 
     @classmethod
     def of(cls, config: StageConfig, gateway: GatewayConfig) -> StageLimits:
-        """Return the bounds that a deployment configures.
+        """Return the limits that a deployment configures.
 
-        `idle_session_timeout_s` is at least the request timeout: a stage that has finished its part
-        waits without a segment until the other stages of the request finish.
+        `idle_session_timeout_s` is at least as long as the request timeout, because a stage that
+        has finished its part waits without a segment until the other stages of the request have
+        finished.
         """
         return cls(
             slots=config.slots,
@@ -62,7 +67,7 @@ class StageLimits:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """A stage's part of its pipeline, with defaults and bounds."""
+    """The part of the pipeline that one stage implements, with its defaults and limits."""
 
     role: str
     inputs: Mapping[str, Edge]
@@ -73,7 +78,7 @@ class StagePlan:
     limits: StageLimits
     options: Mapping[str, Option] = field(default_factory=dict)
     goes_on_from: tuple[str, ...] = ()
-    # Positions per second of the outputs that clients play.
+    # The number of positions per second for each output that clients play.
     rates: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -87,10 +92,11 @@ class StagePlan:
         sample_rate_hz: int = 0,
         goes_on_from: tuple[str, ...] = (),
     ) -> StagePlan:
-        """Return the plan of one role.
+        """Return the plan for the stage with the given role.
 
-        `delivery` overrides the pipeline's, by edge. `sample_rate_hz` is the rate of the audio that
-        the role produces, 0 if none. For `goes_on_from` see `StageFacts`.
+        `delivery` overrides the delivery that the pipeline declares, by edge. `sample_rate_hz` is
+        the sample rate of the audio that the stage produces, or 0 if it produces none.
+        `goes_on_from` is described at `StageFacts`.
         """
         rates = {
             edge.name: edge.rate_hz or sample_rate_hz * (edge.unit == SAMPLE)
@@ -111,7 +117,7 @@ class StagePlan:
         )
 
     def check(self, request: SessionRequest) -> None:
-        """Raise `InvalidArgument` for routes or windows that this stage does not support."""
+        """Raise `InvalidArgument` if this stage does not support one of the routes or windows."""
         if unknown := sorted(set(request.routes) - set(self.outputs)):
             raise InvalidArgument(
                 f"routes: {self.role} has no output {', '.join(unknown)}", field="routes"
@@ -135,8 +141,9 @@ class StagePlan:
     def live_outputs(
         self, request: SegmentRequest, routes: Mapping[str, tuple[Destination, ...]]
     ) -> list[Edge]:
-        """Return the output edges with a destination; edges to the client must also be
-        requested."""
+        """Return the output edges that have a destination. Edges to the client must also have been
+        requested.
+        """
         return [
             edge
             for name, edge in self.outputs.items()
@@ -144,7 +151,7 @@ class StagePlan:
         ]
 
     def settings(self, request: SegmentRequest, outputs: frozenset[str]) -> SegmentSettings:
-        """Return the engine's settings for a checked segment."""
+        """Return the engine's settings for a segment whose request has been validated."""
         return SegmentSettings(
             request.voice,
             self.sampling.with_request(request.sampling).keyed(self.role, request.choice),
@@ -159,11 +166,13 @@ class StagePlan:
         )
 
     def delivery_of(self, edge: str, request: SegmentRequest) -> Delivery:
-        """Return an edge's delivery in a segment: the request's, or the default."""
+        """Return the delivery of an edge in a segment, which is either requested or the default."""
         return request.delivery.get(edge) or self.delivery[edge]
 
     def check_segment(self, request: SegmentRequest) -> None:
-        """Raise `InvalidArgument` for options or a history that this stage does not support."""
+        """Raise `InvalidArgument` if this stage does not support one of the options or the
+        history.
+        """
         self._check_options(request.options)
         history = request.history
         if history is None:
@@ -183,7 +192,7 @@ class StagePlan:
                 )
 
     def _check_options(self, values: Mapping[str, OptionValue]) -> None:
-        """Raise `InvalidArgument` for an unknown option or an invalid value."""
+        """Raise `InvalidArgument` if an option is unknown or its value is invalid."""
         for name, value in values.items():
             option = self.options.get(name)
             if option is None:
@@ -199,9 +208,9 @@ class StagePlan:
 class SessionRequest:
     """A request to open a session on this stage.
 
-    A `stall_timeout_s` of 0 selects the stage's default. `windows` are credit windows in positions,
-    by governed edge of the whole session; an edge without one is unbounded. Raises
-    `InvalidArgument` for a time outside the bounds, and for an id that is empty or too long.
+    If `stall_timeout_s` is 0, the default of the stage applies. `windows` are the credit windows in
+    positions, for any governed edge of the whole session. An edge without a window is not limited.
+    Raises `InvalidArgument` if a time is out of range, or if the ID is empty or too long.
     """
 
     session_id: str
@@ -221,15 +230,15 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """A request to open a segment, reduced to what concerns this stage.
+    """A request to open a segment. It contains only what concerns this stage.
 
-    A `deadline_s` of 0 means none. After a `last` segment the session accepts no further ones. The
-    input of a `live` segment arrives while it is recorded. `history` is the beginning of the
-    output, which the client already has. `choice` numbers the answers to one request, which sample
-    independently.
+    If `deadline_s` is 0, there is no deadline. After a `last` segment, the session accepts no
+    further ones. If the segment is `live`, its input arrives while it is being recorded. `history`
+    is the beginning of the output, which the client already has. `choice` is the number of the
+    answer if a request has several, which are sampled independently.
 
-    Raises `InvalidArgument` for a deadline outside the bounds, a voice name that is too long and
-    for too many options.
+    Raises `InvalidArgument` if the deadline is out of range, the name of the voice is too long, or
+    there are too many options.
     """
 
     segment: int
@@ -258,7 +267,9 @@ class SegmentRequest:
 
 
 def _check_seconds(name: str, seconds: float) -> None:
-    """Raise `InvalidArgument` for seconds that would corrupt the timer heap, such as NaN."""
+    """Raise `InvalidArgument` if the number of seconds would corrupt the heap of timers, as NaN
+    would.
+    """
     if not (math.isfinite(seconds) and 0.0 <= seconds <= MAX_SECONDS):
         raise InvalidArgument(
             f"{name}: must be from 0 (the default) to {MAX_SECONDS:.0f} seconds, got {seconds:g}",

@@ -1,4 +1,4 @@
-"""The order of a session's segments, and chunks received early for later ones."""
+"""The order of the segments in a session, and chunks that arrived early for a later segment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from antiphon.values.chunk import Chunk
 
 
 class SegmentOrder:
-    """Numbers of one session's segments; `next` is the next to open.
+    """The numbers of the segments in one session. `next` is the number of the segment that can be
+    opened next.
 
-    `ended` is true once the last segment was opened. Held chunks are bounded by `hold_bytes`.
+    `ended` is true once the last segment has been opened. The total size of held chunks is limited
+    by `hold_bytes`.
     """
 
     def __init__(self, hold_bytes: int) -> None:
@@ -23,24 +25,26 @@ class SegmentOrder:
         self._early_bytes = 0
 
     def check(self, number: int) -> None:
-        """Raise `FailedPrecondition` unless segment `number` may be opened."""
+        """Raise `FailedPrecondition` if the segment with this number must not be opened now."""
         if number != self.next:
             raise FailedPrecondition(f"segment {number} was opened, {self.next} is next")
         if self.ended:
             raise FailedPrecondition(f"segment {number} was opened after the last one")
 
     def has_early(self, number: int) -> bool:
-        """Return whether a chunk of this segment was received early."""
+        """Return whether a chunk of this segment has arrived early."""
         return any(chunk.segment == number for chunk in self._early)
 
     def use(self) -> deque[Chunk]:
-        """Advance to the next number. Return the chunks received early, of any segment."""
+        """Advance to the next number. Returns the chunks that arrived early, for any segment."""
         self.next += 1
         early, self._early, self._early_bytes = self._early, deque(), 0
         return early
 
     def keep(self, chunk: Chunk) -> None:
-        """Hold a chunk of a segment that is not open yet. Raises `ResourceExhausted`."""
+        """Hold a chunk of a segment that is not open yet. Raises `ResourceExhausted` if the buffer
+        is full.
+        """
         self._early_bytes += held_size(chunk)
         if self._early_bytes > self._hold_bytes:
             raise ResourceExhausted(

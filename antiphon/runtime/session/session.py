@@ -1,7 +1,8 @@
-"""One session on a stage: its segment, the order of its chunks and its clocks.
+"""A session on a stage, with its segment, the order of its chunks and its clocks.
 
-Methods take facts and return instructions. A fault is raised as an `AntiphonError`, and the session
-table ends the session with it. Nothing in this module ends a session itself.
+The methods accept facts and return instructions. If something is wrong, they raise an
+`AntiphonError`, with which the session table ends the session. Nothing in this module ends a
+session itself.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from antiphon.values.segment import FinishReason, SegmentKey
 class LiveSession:
     """A session that has not ended.
 
-    `no_slot` returns the error that denies a segment a slot, `leaving` the error that rejects a
-    segment after the first. None means admitted.
+    `no_slot` returns an error if a segment cannot have a slot. `leaving` returns an error if a
+    segment after the first one must be rejected. If the result is None, the segment is admitted.
     """
 
     def __init__(
@@ -76,16 +77,18 @@ class LiveSession:
         self._links: dict[str, str] = {}
 
     def become(self, event: Event) -> None:
-        """Apply `event` to the state. Raises `FailedPrecondition` for an invalid transition."""
+        """Apply `event` to the state. Raises `FailedPrecondition` if the transition is not
+        valid.
+        """
         self.state = follow(self.state, event)
 
     # -- segments -----------------------------------------------------------------------
 
     def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
-        """Start a segment and deliver the chunks received early for it.
+        """Start a segment and deliver the chunks that arrived early for it.
 
-        A live segment waits for its first chunk without a slot. Any other segment is refused if no
-        slot is free. Refusing a session's first segment ends the session.
+        A live segment waits for its first chunk without a slot. All other segments are refused if
+        no slot is free. If the first segment of a session is refused, the session ends.
         """
         self._order.check(request.segment)
         waits = request.live and not self._order.has_early(request.segment)
@@ -111,17 +114,19 @@ class LiveSession:
         return [SegmentOpened(key), *([] if waits else self._admit(segment)), *fed]
 
     def _admit(self, segment: Segment) -> list[Instruction]:
-        """Admit the segment to the engine. No exception may separate the flag from the
-        instruction."""
+        """Admit the segment to the engine. No exception may occur between setting the flag and
+        returning the instruction.
+        """
         segment.in_engine, segment.waits = True, False
         return [Admit(segment.key, segment.settings), *segment.limits()]
 
     def _refuse(
         self, request: SegmentRequest, error: AntiphonError, now: float
     ) -> list[Instruction]:
-        """Use up a segment's number without opening it.
+        """Use up the number of a segment without opening the segment.
 
-        Raises the error for a first segment that is not live, and while another segment is open.
+        Raises the error if the segment is the first one and not live, or if another segment is
+        open.
         """
         if not (request.segment or request.live) or self.segment is not None:
             raise error
@@ -132,7 +137,7 @@ class LiveSession:
         return [SegmentRefused(SegmentKey(self.session_id, request.segment), error)]
 
     def input_finished(self, number: int, now: float) -> list[Instruction]:
-        """End the client's input edges that are still open."""
+        """End those input edges of the client that are still open."""
         segment = self.segment
         if segment is None or segment.key.segment != number:
             return []
@@ -145,17 +150,19 @@ class LiveSession:
         return done
 
     def park(self, outcome: Outcome, now: float) -> list[Instruction]:
-        """End the open segment. Another may follow until the idle timeout."""
+        """End the open segment. Another one may follow until the idle timeout expires."""
         self._clocks.idle_since = now
         return self.drop_segment(outcome)
 
     def cancel_segment(self, number: int, now: float) -> list[Instruction]:
-        """End the open segment if it has this number. It is reported once it holds no resources."""
+        """End the open segment if it has this number. It is reported once it holds no more
+        resources.
+        """
         segment = self.segment
         if segment is None or segment.key.segment != number:
             return []
         if not self.park(Outcome.CANCELLED, now):
-            # The engine has completed it, or never had it.
+            # The engine has completed the segment or never had it.
             cost = segment.completed or Completed(segment.key, FinishReason.CANCELLED, 0, 0)
             return [segment.report(replace(cost, finish_reason=FinishReason.CANCELLED))]
         self._releasing[segment.key] = segment
@@ -163,7 +170,7 @@ class LiveSession:
 
     @property
     def releasing(self) -> bool:
-        """Whether the engine has not yet released a cancelled segment."""
+        """Whether there is a cancelled segment that the engine has not released yet."""
         return bool(self._releasing)
 
     def released(self, cost: Completed, busy_s: float) -> list[Instruction]:
@@ -177,7 +184,7 @@ class LiveSession:
     def drop_segment(
         self, outcome: Outcome, error: AntiphonError | None = None
     ) -> list[Instruction]:
-        """End the open segment, if any, and return its slot and memory."""
+        """End the open segment, if there is one, and free its slot and memory."""
         if self.segment is None:
             return []
         segment, self.segment = self.segment, None
@@ -195,7 +202,9 @@ class LiveSession:
     # -- input -------------------------------------------------------------------------
 
     def chunk_arrived(self, arrival: ChunkArrived, now: float) -> list[Instruction]:
-        """Deliver a chunk to its segment, hold it for a later one, or drop it as stale."""
+        """Deliver a chunk to its segment. A chunk of a later segment is held, and a chunk of an
+        earlier one is dropped.
+        """
         chunk = arrival.chunk
         if chunk.edge not in self._plan.inputs:
             raise InvalidArgument(
@@ -214,12 +223,14 @@ class LiveSession:
         return self._sort(chunk, now)
 
     def awaits_link(self, link_id: str) -> str | None:
-        """Return an open input edge whose producer uses this link, None if there is none."""
+        """Return an open input edge whose producer uses this link, or None if there is none."""
         there = {self._plan.inputs[e].producer for e, at in self._links.items() if at == link_id}
         return self._awaited_of(there)
 
     def unlinked_input(self, producer: str) -> str | None:
-        """Return an open input edge of a producer that has sent no chunk; None if there is none."""
+        """Return an open input edge of a producer that has not sent any chunk, or None if there is
+        none.
+        """
         linked = {self._plan.inputs[edge].producer for edge in self._links}
         return None if producer in linked else self._awaited_of({producer})
 
@@ -247,8 +258,9 @@ class LiveSession:
         return self._deliver(self.segment, piece, now)
 
     def _deliver(self, segment: Segment, chunk: InputChunk, now: float) -> list[Instruction]:
-        """Feed a segment. The first chunk of a live segment takes a slot; without one it is
-        refused."""
+        """Pass a chunk to a segment. The first chunk of a live segment takes a slot. If no slot is
+        free, the segment is refused.
+        """
         if not segment.waits:
             return [self._feed(segment, chunk, now)]
         if (full := self._no_slot()) is not None:
@@ -270,7 +282,7 @@ class LiveSession:
     # -- output ------------------------------------------------------------------------
 
     def emit(self, event: Emitted, now: float) -> list[Instruction]:
-        """Send what an emission makes due to every destination of its edge."""
+        """Send everything that new output makes due, to every destination of its edge."""
         if self.segment is None:
             return []
         edge = self._plan.outputs.get(event.edge)
@@ -279,13 +291,15 @@ class LiveSession:
         return self._send(event.edge, self.segment.push(event, now), now)
 
     def send_due(self, now: float) -> list[Instruction]:
-        """Send output whose pace interval has passed."""
+        """Send output whose interval has passed."""
         if self.segment is None:
             return []
         return [each for due in self.segment.due(now) for each in self._send(*due, now)]
 
     def progress(self, now: float) -> list[Instruction]:
-        """Report progress on the segment unless something was sent within `progress_s`."""
+        """Report progress on the segment, unless something was sent within the last `progress_s`
+        seconds.
+        """
         segment = self.segment
         if segment is None or now < segment.told_at + self._plan.limits.progress_s:
             return []
@@ -293,9 +307,10 @@ class LiveSession:
         return [Progress(segment.key)]
 
     def advanced(self, event: Advanced, now: float) -> list[Instruction]:
-        """Report the engine's steps, at most once in `steps_s` and when all are done.
+        """Report the steps of the engine, at most once every `steps_s` seconds and when all of them
+        are done.
 
-        Raises `Internal` for steps that are not from 1 to those due.
+        Raises `Internal` if the number of steps is not between 1 and the number that is due.
         """
         done, due, segment = event.done, event.due, self.segment
         if not 1 <= done <= due:
@@ -308,15 +323,16 @@ class LiveSession:
         return [Progress(segment.key, done, due)]
 
     def upstream_progressed(self, now: float) -> None:
-        """Restart the stall clock: an upstream stage is working on the segment."""
+        """Restart the stall clock, because an upstream stage is working on the segment."""
         if self.segment is not None:
             self.segment.waiting_since = now
 
     def complete(self, event: Completed, busy_s: float, now: float) -> list[Instruction]:
-        """Record that the engine has completed the segment, which ends when all output has been
-        sent.
+        """Record that the engine has completed the segment. The segment ends when all output has
+        been sent.
 
-        `busy_s` is the engine time spent on it. Raises `Internal` if an output edge has not ended.
+        `busy_s` is the engine time that was spent on it. Raises `Internal` if an output edge has
+        not ended.
         """
         if self.segment is None:
             return []
@@ -331,22 +347,25 @@ class LiveSession:
     def note_standing(
         self, standing: SegmentStatus, now: float, *, worked_on: bool
     ) -> list[Instruction]:
-        """Record the engine's status of the segment, grant input credit and report progress."""
+        """Record the status of the segment in the engine, grant credit for input and report
+        progress.
+        """
         if self.segment is None or not self.segment.in_engine:
             return []
         self.segment.note_standing(standing, now)
         return [*self._grant_inputs(), *(self.progress(now) if worked_on else ())]
 
     def edge_to(self, target: Destination) -> str | None:
-        """Return an output edge to this stage with unsent output; None if there is none."""
+        """Return an output edge to this stage that has unsent output, or None if there is none."""
         if self.segment is None:
             return None
         undrained = self.segment.undrained_outputs()
         return next((edge for edge in undrained if target in self._routes[edge]), None)
 
     def _leave(self, now: float) -> list[Instruction]:
-        """Report the segment and park, once the engine has completed it and all output has been
-        sent."""
+        """Report the segment and park the session if the engine has completed the segment and all
+        output has been sent.
+        """
         segment = self.segment
         if segment is None or segment.completed is None or not segment.drained:
             return []
@@ -355,7 +374,7 @@ class LiveSession:
     def _send(self, edge: str, pieces: list[Piece], now: float) -> list[Instruction]:
         if not pieces:
             return []
-        # Edges without destination never have pieces.
+        # Edges without a destination never have pieces.
         destinations = self._routes[edge]
         if self.segment is not None and REPLY in destinations:
             self.segment.told(edge, pieces, now)
@@ -383,8 +402,9 @@ class LiveSession:
     # -- credit ------------------------------------------------------------------------
 
     def credited(self, credit: Credited, now: float) -> list[Instruction]:
-        """Apply a destination's credit for an output. Credit for another segment is stale and
-        ignored."""
+        """Apply the credit of a destination for an output. Credit for another segment is outdated
+        and is ignored.
+        """
         edge = credit.edge
         if edge not in self._plan.outputs:
             raise InvalidArgument(
@@ -400,7 +420,9 @@ class LiveSession:
         return [*done, *self._grant_inputs(), *self._leave(now)]
 
     def _grant_inputs(self) -> list[Instruction]:
-        """Grant credit on the awaited edge, unless the segment's own output waits for credit."""
+        """Grant credit on the awaited edge, unless the segment's own output is waiting for
+        credit.
+        """
         segment = self.segment
         if segment is None or segment.held or not segment.caught_up:
             return []
@@ -414,9 +436,13 @@ class LiveSession:
     # -- clocks ------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return when `send_due` or `lateness` may next have a result; None if not foreseeable."""
+        """Return the next time at which `send_due` or `lateness` may have a result, or None if it
+        is not known.
+        """
         return self._clocks.next_deadline(self.segment)
 
     def lateness(self, now: float) -> AntiphonError | None:
-        """Return the error of an expired deadline, stalled input or idle session, else None."""
+        """Return an error if a deadline has expired, input has stalled or the session has been idle
+        too long, or None otherwise.
+        """
         return self._clocks.lateness(self.segment, now)

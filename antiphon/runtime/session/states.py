@@ -1,11 +1,13 @@
-"""The states of a session on a stage. All moves are in TRANSITIONS; any other is a bug.
+"""The states of a session on a stage. TRANSITIONS lists all valid transitions. Any other transition
+is a bug.
 
-REGISTERED  no segment yet, and no accelerator memory
-OPEN        a segment is open; whether it waits for input is the segment's own matter
-PARKED      the last segment has finished or was cancelled; another may come
-FINISHED, CANCELLED, FAILED   the end; everything is freed
+REGISTERED  there has been no segment yet, and no accelerator memory is used OPEN        a segment
+is open, whether or not it is waiting for input PARKED      the last segment has finished or was
+cancelled, and another one may follow FINISHED, CANCELLED, FAILED   the session has ended, and
+everything has been freed
 
-A session that ends with an open segment is parked first: there is one way to free a segment.
+If a session ends while a segment is open, it is parked first, so that there is only one way to free
+a segment.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from antiphon.errors import FailedPrecondition
 
 
 class State(enum.Enum):
-    """State of a session."""
+    """The state of a session."""
 
     REGISTERED = "registered"
     OPEN = "open"
@@ -27,7 +29,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What can happen to a session."""
+    """An event that can happen to a session."""
 
     SEGMENT_OPENED = "segment_opened"
     SEGMENT_ENDED = "segment_ended"
@@ -52,7 +54,9 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def follow(state: State, event: Event) -> State:
-    """Return the state after an event. Raises `FailedPrecondition` for a transition not listed."""
+    """Return the state after an event. Raises `FailedPrecondition` if the transition is not
+    listed.
+    """
     try:
         return TRANSITIONS[state, event]
     except KeyError:

@@ -1,23 +1,24 @@
-"""The sole owner of a stage's sessions: facts in, instructions out.
+"""The only owner of a stage's sessions. It converts facts to instructions.
 
-`handle` is pure: it takes a fact and the time, and returns instructions. The same facts at the same
-times always give the same instructions. For the whole loop see the package's docstring.
+`handle` receives a fact and the time, and returns instructions. It is a pure function, so the same
+facts at the same times always result in the same instructions. The docstring of the package
+describes the whole loop.
 
 Invariants:
 
-* Every session ends once, in `LiveSessions.end`. It releases the open segment, closes the session's
-  stream and remembers the id, so that late chunks are rejected.
-* A chunk reaches the engine in order, exactly once, and only for an admitted segment. Chunks of a
-  later segment are held, bounded. Chunks of an earlier segment are dropped. Chunks of an unknown
-  session are held, bounded, then rejected.
-* The stall clock runs only while an open segment waits for input, and its error names the edge. It
-  stops while output waits for credit, since input is not due then.
-* A segment holds a slot for as long as the engine has it. Output that remains afterwards waits for
+* Every session ends once, in `LiveSessions.end`. This releases the open segment, closes the stream
+  of the session and remembers its ID, so that late chunks are rejected.
+* A chunk reaches the engine in order, exactly once, and only if its segment has been admitted.
+  Chunks of a later segment are held, up to a limit. Chunks of an earlier segment are dropped.
+  Chunks of an unknown session are held, up to a limit, and then rejected.
+* The stall clock only runs while an open segment is waiting for input. Its error names the edge.
+  The clock stops while output waits for credit, because input is not due during that time.
+* A segment has a slot as long as it is in the engine. Output that remains after that waits for
   credit without a slot.
-* A fault ends only the session it concerns. Unexpected exceptions become `Internal` and are
-  reported for the log.
-* The cost of a fact is proportional to the sessions it concerns. Only a lost engine or link
-  concerns all of them.
+* A fault ends only the session in which it occurs. Unexpected exceptions become `Internal` and are
+  reported so that they can be logged.
+* The cost of a fact is proportional to the number of sessions that it concerns. Only the loss of
+  the engine or of a link concerns all of them.
 """
 
 from __future__ import annotations
@@ -85,16 +86,18 @@ class SessionTable:
     def handle(self, fact: Fact, now: float) -> list[Instruction]:
         """Return the instructions that follow from a fact.
 
-        Only `SessionRequested` raises: `FailedPrecondition` for an id that was used before,
-        `InvalidArgument` for a route from an unknown edge, `ResourceExhausted` when `max_sessions`
-        are open, and the fault of a chunk received before. Any other error ends the session
-        concerned.
+        Only `SessionRequested` raises errors: `FailedPrecondition` if the ID has been used before,
+        `InvalidArgument` if a route starts at an unknown edge, `ResourceExhausted` if there are
+        already `max_sessions` sessions, and the error of a chunk that arrived earlier. Any other
+        error ends the session in question.
         """
         self._tally.stalls.now = now
         return self._handlers[type(fact)](fact, now)
 
     def next_deadline(self) -> float | None:
-        """Return when `TimePassed` may next have an effect; None if not foreseeable."""
+        """Return the next time at which `TimePassed` may have an effect, or None if it is not
+        known.
+        """
         first, expiry = self._sessions.deadlines.next(), self._holding.next_expiry()
         return expiry if first is None or (expiry is not None and expiry < first) else first
 
@@ -122,7 +125,7 @@ class SessionTable:
         return done
 
     def _open_segment(self, fact: facts.SegmentRequested, now: float) -> list[Instruction]:
-        """Open a segment in a free slot, or a live segment without one."""
+        """Open a segment in a free slot. A live segment is opened without a slot."""
 
         def act(session: LiveSession) -> list[Instruction]:
             try:
@@ -160,10 +163,11 @@ class SessionTable:
         return self._sessions.end(session, Event.STREAM_LOST, None) if session else []
 
     def _refused(self, fact: facts.ChunksRefused, now: float) -> list[Instruction]:
-        """End a session whose chunks a downstream stage rejects, unless it has ended there.
+        """End a session whose chunks are rejected by a downstream stage, unless the session has
+        already ended there.
 
         If it has ended, the downstream stage reports the reason to the client itself. A report from
-        here could arrive first and name the wrong stage.
+        this stage could arrive first and name the wrong stage.
         """
         if isinstance(fact.error, Cancelled):
             return []
@@ -181,8 +185,9 @@ class SessionTable:
         return []
 
     def _miss_producer(self, fact: facts.ProducerGone, now: float) -> list[Instruction]:
-        """Fail a session that has received nothing from a lost producer: no link of it will
-        break."""
+        """Fail a session that has not received anything from a lost producer, because there is no
+        link that could break.
+        """
         session, producer = self._sessions.with_segment(fact.key), fact.producer
         edge = session.unlinked_input(producer) if session is not None else None
         if session is None or edge is None:
@@ -221,7 +226,7 @@ class SessionTable:
         return []
 
     def _refuse_chunk(self, fact: facts.ChunkMalformed, now: float) -> list[Instruction]:
-        """Fail the chunk's session, now or when it opens."""
+        """Fail the session of the chunk, either now or when it opens."""
         session_id = fact.session_id
         if (session := self._sessions.by_id.get(session_id)) is not None:
             return self._sessions.end(session, Event.FAULT, fact.error)
@@ -230,7 +235,7 @@ class SessionTable:
         return []
 
     def _lose_link(self, fact: facts.LinkLost, now: float) -> list[Instruction]:
-        """Fail the sessions that still need input from the link."""
+        """Fail all sessions that still need input from the link."""
         done: list[Instruction] = []
         for session in self._sessions:
             edge = session.awaits_link(fact.link_id)
@@ -254,13 +259,14 @@ class SessionTable:
     def _suspended(
         self, address: str, edge_of: Callable[[LiveSession], str | None]
     ) -> list[Instruction]:
-        """Notify the sessions that need the link for an edge."""
+        """Notify all sessions that need the link for an edge."""
         needs = ((each.session_id, edge_of(each)) for each in self._sessions)
         return [Suspended(name, edge, address) for name, edge in needs if edge is not None]
 
     def _lose_target(self, fact: facts.DestinationLost, now: float) -> list[Instruction]:
-        """Fail the sessions that send to the process or have chunks that it has not
-        acknowledged."""
+        """Fail all sessions that send to the process, or that have chunks which it has not
+        acknowledged.
+        """
         done: list[Instruction] = []
         target = Destination(fact.address, fact.boot_id)
         for session in self._sessions:
@@ -325,8 +331,9 @@ class SessionTable:
         return []
 
     def _pass_time(self, fact: facts.TimePassed, now: float) -> list[Instruction]:
-        """Send paced output that is due, and fail expired deadlines, stalls and unopened
-        sessions."""
+        """Send paced output that is due. Fail sessions whose deadline has expired, whose input has
+        stalled, or that were not opened in time.
+        """
         done: list[Instruction] = []
         for session_id in self._sessions.deadlines.due(now + CLOCK_S):
             done += self._sessions.act(session_id, lambda session: session.send_due(now))
@@ -348,30 +355,34 @@ class SessionTable:
 
     @property
     def open_segments(self) -> int:
-        """Number of slots in use."""
+        """The number of slots that are in use."""
         return sum(segment.in_engine for segment in self._sessions.segments())
 
     @property
     def held_segments(self) -> int:
-        """Number of segments whose output waits for credit. They cost no engine steps."""
+        """The number of segments whose output waits for credit. They do not cost any engine
+        steps.
+        """
         return sum(segment.held for segment in self._sessions.segments())
 
     @property
     def tally(self) -> Tally:
-        """Counters since the start, for reading."""
+        """The counters since the start of the stage. They are only for reading."""
         return self._tally
 
     @property
     def session_count(self) -> int:
-        """Number of live sessions."""
+        """The number of live sessions."""
         return len(self._sessions.by_id)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of chunks held for sessions that are not open yet."""
+        """The total size of the chunks that are held for sessions that are not open yet, in
+        bytes.
+        """
         return self._holding.held_bytes
 
     def state(self, session_id: str) -> State | None:
-        """Return a session's state, None if it is not live."""
+        """Return the state of a session, or None if it is not live."""
         session = self._sessions.by_id.get(session_id)
         return session.state if session else None

@@ -1,4 +1,4 @@
-"""Counters of a stage since its start."""
+"""The counters of a stage since its start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_SEGMENTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Outcome(enum.Enum):
-    """How a segment ended. A refused segment was never open."""
+    """How a segment ended. A segment that was refused has never been open."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -23,7 +23,9 @@ class Outcome(enum.Enum):
 
 
 class Histogram:
-    """Counts by upper bound. The last of `counts` is for values above all bounds."""
+    """Counts of values by upper bound. The last element of `counts` is for values above all
+    bounds.
+    """
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -31,13 +33,14 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count one value in its bucket and in `total`."""
+        """Add a value to `total` and count it in its bucket."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 class Stalls:
-    """Number and duration of waits for credit, by output edge, including waits in progress.
+    """The number and the duration of waits for credit by output edge, including waits that are in
+    progress.
 
     `now` is the time of the latest fact.
     """
@@ -46,37 +49,39 @@ class Stalls:
         self.now = 0.0
         self.counts: Counter[str] = Counter()
         self._ended_s: defaultdict[str, float] = defaultdict(float)
-        # Waits in progress: their number and the sum of their start times.
+        # The waits that are in progress, as their number and the sum of their start times.
         self._waiting: defaultdict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
 
     def begin(self, edge: str) -> float:
-        """Start a wait. Return its start time, to be passed to `end`."""
+        """Start a wait. Returns its start time, which must be passed to `end`."""
         self.counts[edge] += 1
         count, since = self._waiting[edge]
         self._waiting[edge] = count + 1, since + self.now
         return self.now
 
     def end(self, edge: str, began: float) -> float:
-        """End the wait that started at `began`. Return the current time."""
+        """End the wait that started at `began`. Returns the current time."""
         count, since = self._waiting[edge]
         self._waiting[edge] = (count - 1, since - began) if count > 1 else (0, 0.0)
         self._ended_s[edge] += self.now - began
         return self.now
 
     def seconds(self, edge: str, now: float) -> float:
-        """Return the total duration of waits on an edge until `now`."""
+        """Return the total duration of the waits on an edge until `now`."""
         count, since = self._waiting[edge]
         return self._ended_s[edge] + max(0.0, count * now - since)
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of one stage.
+    """The counters of one stage.
 
-    `segments` are counted by outcome and error code (empty if none), `positions` produced by the
-    engine and `chunks` cut from them by edge. `sessions_refused` counts rejections by
-    `max_sessions`. By edge to the client, `underruns` counts chunks that arrived after playback had
-    run out, and `underrun_s` the seconds of silence; see `PlayOut`.
+    `segments` are counted by outcome and error code. The code is empty if there was no error.
+    `positions` are those that the engine has produced, and `chunks` are the chunks into which they
+    were divided. Both are counted by edge. `sessions_refused` counts the sessions that were
+    rejected because of `max_sessions`. For each edge to the client, `underruns` counts the chunks
+    that arrived after playback had run out, and `underrun_s` counts the seconds of silence. See
+    `PlayOut` for details.
     """
 
     segments: Counter[tuple[Outcome, str]] = field(default_factory=Counter)
@@ -90,19 +95,21 @@ class Tally:
     step_segments: Histogram = field(default_factory=lambda: Histogram(STEP_SEGMENTS))
 
     def ended(self, outcome: Outcome, error: AntiphonError | None = None) -> None:
-        """Count an ended segment. A cancellation error counts as cancelled, not as failed."""
+        """Count a segment that has ended. If the error is a cancellation, the segment counts as
+        cancelled instead of failed.
+        """
         if error is not None and error.code is ErrorCode.CANCELLED:
             outcome, error = Outcome.CANCELLED, None
         self.segments[outcome, "" if error is None else error.code.value] += 1
 
     @property
     def refused(self) -> int:
-        """Sessions and segments rejected because this stage was full."""
+        """The number of sessions and segments that were rejected because this stage was full."""
         full = (Outcome.REFUSED, ErrorCode.RESOURCE_EXHAUSTED.value)
         return self.segments[full] + self.sessions_refused
 
     def stepped(self, seconds: float, segments: int) -> None:
-        """Record a round of the engine, with a step if `segments` is not 0."""
+        """Record a round of the engine. It had a step if `segments` is not 0."""
         if segments:
             self.step_seconds.add(seconds)
             self.step_segments.add(segments)

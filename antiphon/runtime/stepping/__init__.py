@@ -1,1 +1,3 @@
-"""Stepping of an engine: its thread, its rounds and the batches in between."""
+"""Steps an engine. This package contains the engine's thread, its rounds, and the batches that are
+exchanged with it.
+"""

@@ -1,8 +1,9 @@
 """Delivers batches from the engine's thread once their tensors are on the host.
 
-A batch with complete copies is delivered at once on the engine's thread, unless an earlier one
-still waits. Otherwise all batches are delivered in order by a thread that waits for copies. The
-first batch that has to wait starts that thread, so a CPU engine never has one.
+If all copies of a batch are complete, it is delivered immediately on the engine's thread, unless an
+earlier batch is still waiting. Otherwise, a separate thread waits for the copies and delivers all
+batches in order. This thread is started by the first batch that has to wait, so an engine on a CPU
+never has one.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class Handover:
-    """Calls `post` in the order of `put`. `put` and `close` belong to the engine's thread.
+    """Calls `post` with all batches in the order in which they were put. Only the engine's thread
+    calls `put` and `close`.
 
-    The engine's permits bound the number of waiting batches. `pulse` is active while the thread
-    waits for copies. A copy error for which `is_fatal` returns true makes its batch the last.
+    The permits of the engine limit the number of batches that wait. `pulse` is active while the
+    thread is waiting for copies. If a copy fails with an error for which `is_fatal` returns true,
+    its batch is the last one.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class Handover:
         self._thread: threading.Thread | None = None
 
     def put(self, batch: EngineStepped, wait: Wait | None) -> None:
-        """Deliver a batch once `wait`, if any, has returned. Does not block."""
+        """Deliver a batch once `wait`, if there is one, has returned. This call does not block."""
         with self._counting:
             direct = wait is None and not self._under_way
             self._under_way += not direct
@@ -62,7 +65,7 @@ class Handover:
         self._waiting.put((batch, wait))
 
     def close(self) -> None:
-        """Deliver what waits, then end the thread."""
+        """Deliver all batches that are waiting, and then end the thread."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
@@ -75,7 +78,9 @@ class Handover:
                 self._under_way -= 1
 
     def _completed(self, batch: EngineStepped, wait: Wait | None) -> EngineStepped:
-        """Return the batch once its copies are complete, without events if they failed."""
+        """Return the batch once its copies are complete. If they failed, the batch has no
+        events.
+        """
         if wait is None:
             return batch
         self._pulse.begin()

@@ -1,8 +1,10 @@
-"""Commands waiting for the engine's thread, by segment, bounded in number and bytes.
+"""The commands that wait for the engine's thread, by segment. Their number and total size are
+limited.
 
 The engine receives all of them before its next step, so only the order within a segment matters.
-Input for a segment is dropped at once when its release arrives. A step may be long, and clients can
-open and cancel many sessions during it.
+When the release of a segment arrives, the input that waits for the segment is dropped immediately.
+This is necessary because a step may take a long time, and clients can open and cancel many sessions
+during it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ MAX_COMMANDS = 65536
 
 
 class EngineMailbox:
-    """Holds at most `MAX_COMMANDS` commands and `max_bytes` of input. Not thread-safe."""
+    """Contains at most `MAX_COMMANDS` commands and `max_bytes` bytes of input. This class is not
+    thread-safe.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -28,15 +32,15 @@ class EngineMailbox:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Number of waiting commands."""
+        """Return the number of commands that are waiting."""
         return self._commands
 
     def put(self, command: EngineCommand) -> None:
-        """Add a command. Raises `ResourceExhausted` when the mailbox is full.
+        """Add a command. Raises `ResourceExhausted` if the mailbox is full.
 
-        A `Release` is always accepted, since it frees space. Input of any size is accepted if no
-        other input waits: input that could never be accepted should have been rejected at its
-        sender.
+        A `Release` is always accepted, because it frees space. Input of any size is accepted if no
+        other input is waiting. Input that could never be accepted should already have been rejected
+        by its sender.
         """
         if isinstance(command, Release):
             self._release(command)
@@ -52,16 +56,17 @@ class EngineMailbox:
         self._add(command, size)
 
     def take(self) -> Iterator[EngineCommand]:
-        """Remove and return all commands.
+        """Remove all commands and return them.
 
-        The iterator drops its reference to each command that it yields, since input is large.
+        The iterator drops its reference to each command that it yields, because input may be large.
         """
         waiting, self._waiting = self._waiting, {}
         self._commands = self._bytes = 0
         return _hand_out(waiting)
 
     def _release(self, release: Release) -> None:
-        """Drop the segment's waiting commands. Keep the release if the engine knows the segment.
+        """Drop all commands that wait for the segment. The release itself is kept if the engine
+        knows the segment.
 
         The release of a cancelled segment is always kept, so that it is reported.
         """
@@ -86,7 +91,7 @@ def _hand_out(waiting: dict[SegmentKey, list[EngineCommand]]) -> Iterator[Engine
 
 
 def _size(command: EngineCommand) -> int:
-    """Bytes of input in a command."""
+    """Return the number of bytes of input that a command contains."""
     match command:
         case Feed(_, chunk):
             return sum([tensor.nbytes for tensor in chunk.tensors.values()])

@@ -1,11 +1,11 @@
-"""Rounds of an engine: apply commands, then step once. Runs on the engine's thread.
+"""The rounds of an engine. Each round applies commands and then steps once, on the engine's thread.
 
-Output limits are applied here and not on the event loop, so that a segment stops exactly at its
-limit even if the loop is late.
+The limits on output are applied here instead of on the event loop, so that a segment stops exactly
+at its limit even if the event loop is late.
 
-A step that raises fails every segment, and the engine continues with new ones. The engine gives up,
-and the process with it, when the error has corrupted the device (`is_fatal`), when segments cannot
-be released, or when `FAILURES_TO_GIVE_UP` consecutive steps raised.
+If a step raises an exception, every segment fails and the engine continues with new segments. The
+engine gives up if the error has corrupted the device (`is_fatal`), if segments cannot be released,
+or if `FAILURES_TO_GIVE_UP` consecutive steps have raised exceptions. The process then ends as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Li
 from antiphon.values.segment import FinishReason, SegmentKey
 
 FAILURES_TO_GIVE_UP = 3
-# Estimated duration of a restart, sent to clients as the retry delay.
+# The estimated duration of a restart in seconds. It is sent to clients as the retry delay.
 RESTART_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Running:
-    """An admitted segment.
+    """A segment that has been admitted.
 
-    Holds the chunks accepted, the positions made and allowed by output edge, the engine time spent
-    and the last status reported to the event loop.
+    It records the number of accepted chunks, the produced and the allowed number of positions for
+    each output edge, the engine time that was spent, and the last status that was reported to the
+    event loop.
     """
 
     accepted: int = 0
@@ -53,16 +54,16 @@ class _Running:
     reported: SegmentStatus | None = None
 
     def note_limits(self) -> None:
-        """Update `held`: whether an output edge has reached its limit."""
+        """Update `held`, which is true if an output edge has reached its limit."""
         at_limit = [self.made.get(edge, 0) >= limit for edge, limit in self.limits.items()]
         self.held = True in at_limit
 
 
 class EngineRounds:
-    """An engine with its admitted segments. Not thread-safe.
+    """An engine and its admitted segments. This class is not thread-safe.
 
-    `counted_by` maps an output edge to the tensor whose length is its number of positions. For
-    `is_fatal` see `LoadedStage`.
+    `counted_by` maps an output edge to the tensor whose length is the number of positions.
+    `is_fatal` is described at `LoadedStage`.
     """
 
     def __init__(
@@ -79,12 +80,13 @@ class EngineRounds:
         self._failures = 0
         self._queued: frozenset[SegmentKey] = frozenset()
         self._admitted: dict[SegmentKey, _Running] = {}
-        # Segments cancelled and released in this round, with the engine time spent on them.
+        # Segments that were cancelled and released in this round, with the engine time that was
+        # spent on them.
         self._cancelled: dict[SegmentKey, tuple[Completed, float]] = {}
 
     @property
     def has_segments(self) -> bool:
-        """Whether any segment is admitted. Callable on any thread."""
+        """Whether any segment is admitted. This can be called on any thread."""
         return bool(self._admitted)
 
     @property
@@ -93,7 +95,7 @@ class EngineRounds:
         return any(map(self._can_step, self._admitted))
 
     def run(self, commands: Iterable[EngineCommand]) -> EngineStepped:
-        """Apply commands and step once."""
+        """Apply all commands, and then step once."""
         touched: set[SegmentKey] = set()
         events: list[EngineEvent] = []
         self._cancelled.clear()
@@ -106,9 +108,10 @@ class EngineRounds:
             return self._lost(events, error)
 
     def _apply(self, command: EngineCommand, touched: set[SegmentKey]) -> list[EngineEvent]:
-        """Apply a command. A refusal by the engine fails the segment.
+        """Apply a command. If the engine refuses it, the segment fails.
 
-        Raises errors that leave the engine's state unknown: a failed release, a lost device.
+        Errors that leave the state of the engine unknown are raised, such as a failed release or a
+        lost device.
         """
         try:
             match command:
@@ -141,7 +144,7 @@ class EngineRounds:
         return []
 
     def _step(self, events: list[EngineEvent], touched: set[SegmentKey]) -> EngineStepped:
-        """Step if any segment can, and collect the status of every segment touched."""
+        """Step if any segment can, and collect the status of every segment in `touched`."""
         held = frozenset({key for key, running in self._admitted.items() if running.held})
         ready = [key for key in self._admitted if key not in held and self._can_step(key)]
         step_s = 0.0
@@ -173,7 +176,7 @@ class EngineRounds:
         )
 
     def _cost(self, key: SegmentKey) -> tuple[Completed, float]:
-        """Return the counts and the engine time of a segment so far."""
+        """Return the current counts and engine time of a segment."""
         running = self._admitted.get(key)
         if running is None or self._counting is None:
             return Completed(key, FinishReason.CANCELLED, 0, 0), running.busy_s if running else 0.0
@@ -182,10 +185,10 @@ class EngineRounds:
     def _standing(
         self, keys: Iterable[SegmentKey], silent: Collection[SegmentKey]
     ) -> dict[SegmentKey, SegmentStatus]:
-        """Return the status of segments whose status changed since the last report.
+        """Return the status of all segments whose status has changed since the last report.
 
-        Includes those in `silent`, which were worked on without output: the report is their only
-        sign of progress.
+        The result includes the segments in `silent`, which were worked on without producing output,
+        because the report is the only sign of their progress.
         """
         news = {}
         for key in keys:
@@ -197,7 +200,9 @@ class EngineRounds:
         return news
 
     def _moved_up(self) -> frozenset[SegmentKey]:
-        """Return the segments that still wait for preparation after another one was prepared."""
+        """Return the segments that are still waiting for preparation after another segment has been
+        prepared.
+        """
         if self._preparing is None:
             return frozenset()
         before, self._queued = (
@@ -212,7 +217,7 @@ class EngineRounds:
         return self._preparing is None or not self._preparing.prepares(key)
 
     def _count(self, events: Iterable[EngineEvent]) -> None:
-        """Add up the positions emitted, by segment and edge."""
+        """Add the positions that were emitted to the totals by segment and edge."""
         for event in events:
             if not isinstance(event, Emitted) or event.prime:
                 continue
@@ -223,7 +228,7 @@ class EngineRounds:
                     running.note_limits()
 
     def _lost(self, events: list[EngineEvent], error: Exception) -> EngineStepped:
-        """Release everything after an exception, since the engine's state is unknown."""
+        """Release everything after an exception, because the state of the engine is unknown."""
         self._failures += 1
         given_up = self._is_fatal(error) or self._failures >= FAILURES_TO_GIVE_UP
         fatal = given_up or not self._released_all()
@@ -243,7 +248,7 @@ class EngineRounds:
 
 
 def engine_at_its_end(what: str) -> Unavailable:
-    """Return the error of every session when the engine gives up."""
+    """Return the error that ends every session when the engine gives up."""
     return Unavailable(
         f"the engine cannot go on ({what}); the stage ends, try again when it has been restarted",
         retry_after_s=RESTART_S,

@@ -1,4 +1,6 @@
-"""Run-queue delay of a thread: time ready to run without a core (Linux)."""
+"""Measures the run-queue delay of a thread, which is the time when it was ready to run but had no
+core (Linux only).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ _MOST_BYTES = 128
 
 
 class Starvation:
-    """Run-queue delay of the thread that constructs it. Any thread may read it. 0 without /proc.
+    """The run-queue delay of the thread that creates this object. Any thread may read it.
 
-    /proc/thread-self/schedstat has nanoseconds on a core, nanoseconds waiting for one, and time
-    slices. Reading it takes about 2 µs.
+    The delay is always 0 without /proc. /proc/thread-self/schedstat contains the time on a core in
+    nanoseconds, the time spent waiting for a core in nanoseconds, and the number of time slices.
+    Reading it takes about 2 µs.
     """
 
     def __init__(self) -> None:
@@ -22,7 +25,9 @@ class Starvation:
             self._file = -1
 
     def seconds(self) -> float:
-        """Return the delay since the thread's start, 0 when the thread has ended."""
+        """Return the delay in seconds since the start of the thread, or 0 if the thread has
+        ended.
+        """
         if self._file < 0:
             return 0.0
         try:

@@ -1,11 +1,11 @@
-"""The engine's thread, and the mailbox between it and the event loop.
+"""The engine's thread, and the mailbox between this thread and the event loop.
 
-Both directions carry immutable batches and are bounded. Commands are bounded by the mailbox's size
-in number and bytes; a full mailbox rejects the command, and the session fails. Results are bounded
-by permits; an engine that is ahead of the event loop waits. The two sides share nothing else, so
-they could run in separate processes with the same messages.
+Both directions transfer immutable batches and are limited. The mailbox limits the number and the
+total size of commands. If it is full, it rejects the command, and the session fails. The results
+are limited by permits. An engine that is ahead of the event loop waits. The two sides share nothing
+else, so they could run in separate processes with the same messages.
 
-An exception that ends the thread is posted in a last batch, which is `fatal`.
+If an exception ends the thread, it is posted in a last batch, which is `fatal`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Runs an engine on its own thread.
+    """Runs an engine on a thread of its own.
 
-    `post` is called with every batch: on the engine's thread, or on that of the `Handover` if the
-    batch has to wait for `copies`. The receiver calls `batch_taken` once it has processed a batch.
-    `pulse` creates the heartbeats for the watchdog. `nice` is the thread's niceness (Linux). For
-    `counted_by` see `EngineRounds`, for `is_fatal` see `LoadedStage`.
+    `post` is called with every batch. This happens on the engine's thread, or on the thread of the
+    `Handover` if the batch has to wait for `copies`. The receiver calls `batch_taken` after it has
+    processed a batch. `pulse` creates the heartbeats for the watchdog. `nice` is the niceness of
+    the thread (Linux only). `counted_by` is described at `EngineRounds`, and `is_fatal` is
+    described at `LoadedStage`.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class EngineThread:
         self._handover = Handover(post, pulse(), is_fatal)
         self._mailbox = EngineMailbox(mailbox_bytes)
         self._wake = threading.Condition()
-        # A queue of permits: unlike a semaphore it is implemented in C.
+        # A queue of permits is used because, unlike a semaphore, it is implemented in C.
         self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(RESULT_PERMITS):
             self._permits.put(None)
@@ -78,7 +79,9 @@ class EngineThread:
 
     @property
     def has_work(self) -> bool:
-        """Whether it could start work without a further command. Callable on any thread."""
+        """Whether the thread could start work without another command. This can be called on any
+        thread.
+        """
         return self._rounds.has_segments or len(self._mailbox) > 0
 
     def start(self) -> None:
@@ -88,7 +91,9 @@ class EngineThread:
     def submit(
         self, commands: Iterable[EngineCommand]
     ) -> list[tuple[EngineCommand, ResourceExhausted]]:
-        """Enqueue commands. Return those rejected, with the error of `EngineMailbox.put`."""
+        """Enqueue commands. Returns the commands that were rejected, each with the error of
+        `EngineMailbox.put`.
+        """
         refused = []
         with self._wake:
             for command in commands:
@@ -101,11 +106,11 @@ class EngineThread:
         return refused
 
     def batch_taken(self) -> None:
-        """Return a batch's permit, so that the engine may run ahead by one more."""
+        """Return the permit of a batch, so that the engine may run ahead by one more batch."""
         self._permits.put(None)
 
     def stop(self) -> None:
-        """Ask the thread to close the engine and end after its current step."""
+        """Ask the thread to close the engine and to end after its current step."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -113,17 +118,21 @@ class EngineThread:
         self._permits.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end. Return False if it is still in a step after `timeout_s`."""
+        """Wait for the thread to end. Returns False if it is still in a step after `timeout_s`
+        seconds.
+        """
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _interrupt(self) -> None:
-        """Make a blocked step of a detached engine return, so that it takes the commands."""
+        """Make a step of a detached engine return if it is blocked, so that the thread takes the
+        commands.
+        """
         if self._detached is not None:
             self._detached.interrupt()
 
     def _look_again(self) -> None:
-        """Wake the thread because a segment can step now. Callable on any thread."""
+        """Wake the thread because a segment can step now. This can be called on any thread."""
         with self._wake:
             self._wake.notify()
 
@@ -156,8 +165,9 @@ class EngineThread:
             self._handover.put(batch, None if self._copies is None else self._copies.seal())
 
     def _run_round(self, commands: Iterator[EngineCommand]) -> EngineStepped:
-        """Run one round under the watchdog. A detached engine's step blocks by design and is
-        exempt."""
+        """Run one round under the watchdog. The step of a detached engine is exempt, because it
+        blocks by design.
+        """
         if self._detached is not None:
             return self._rounds.run(commands)
         self._pulse.begin()
@@ -167,8 +177,10 @@ class EngineThread:
             self._pulse.end()
 
     def _take_commands(self) -> Iterator[EngineCommand] | None:
-        """Return all waiting commands, None to stop. Blocks while there are none and nothing can
-        step."""
+        """Return all commands that are waiting, or None to stop.
+
+        Blocks as long as there are no commands and nothing can step.
+        """
         with self._wake:
             while not (len(self._mailbox) or self._stopping or self._rounds.steppable):
                 self._wake.wait()

@@ -1,13 +1,13 @@
-"""Watchdog of the engine's thread.
+"""The watchdog of the engine's thread.
 
-A `Pulse` records when its thread began its current work. The `Watchdog` checks the pulses from the
-event loop with one timer, which runs only while the engine has work. An idle engine costs nothing,
-a busy one one check per `timeout_s`. The watchdog reports a late pulse once, and once more when
-none is late.
+A `Pulse` records when its thread began its current work. The `Watchdog` checks the pulses on the
+event loop with a single timer, which only runs while the engine has work. An idle engine therefore
+costs nothing, and a busy one costs one check per `timeout_s`. The watchdog reports a late pulse
+once, and it reports once more when no pulse is late any longer.
 
-A thread that is ready to run but gets no core makes no progress, yet is not hung. So run-queue
-delay (`Starvation`) does not count, nor does time by which the event loop itself was late. A
-deadlock or an endless loop has no run-queue delay.
+A thread that is ready to run but gets no core does not make progress, but it is not hung. Therefore
+run-queue delay (`Starvation`) does not count. The time by which the event loop itself was late does
+not count either. A deadlock or an endless loop has no run-queue delay.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from antiphon.runtime.stepping.starvation import Starvation
 
 
 class Pulse:
-    """Start time of a thread's current work.
+    """The start time of a thread's current work.
 
-    `begin` and `end` are for the thread, the rest for any. `back` is called on the thread when late
-    work ends. `starvation` is constructed on the thread.
+    `begin` and `end` must be called on this thread, and all other methods may be called on any
+    thread. When late work ends, `back` is called on this thread. `starvation` is created on this
+    thread.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Pulse:
 
     @property
     def late(self) -> bool:
-        """Whether the current work was found late."""
+        """Whether the current work was found to be late."""
         return self._late
 
     def begin(self) -> None:
@@ -57,7 +58,7 @@ class Pulse:
             self._began, self._starved_before_s = time.monotonic(), starved_s
 
     def end(self) -> None:
-        """Mark its end."""
+        """Mark the end of a piece of work."""
         with self._lock:
             self._began = None
             was_late, self._late = self._late, False
@@ -65,7 +66,7 @@ class Pulse:
             self._back()
 
     def forget(self) -> None:
-        """Forget that work is late, so that `back` is not called when it ends."""
+        """Forget that the work is late, so that `back` is not called when it ends."""
         with self._lock:
             self._late = False
 
@@ -76,7 +77,9 @@ class Pulse:
                 self._began = min(self._began + seconds, time.monotonic())
 
     def look(self, timeout_s: float) -> float:
-        """Return the seconds left for the current work. 0 marks it as late."""
+        """Return the number of seconds that remain for the current work. If the result is 0, the
+        work is marked as late.
+        """
         with self._lock:
             if self._began is None or self._starvation is None:
                 return timeout_s
@@ -90,8 +93,8 @@ class Pulse:
 class Watchdog:
     """Checks pulses on the event loop.
 
-    `changed` is called with the fault of a late engine, and with None when it is back. `has_work`
-    returns whether the engine could start work without a call of `engage`.
+    `changed` is called with an error if the engine is late, and with None when it is back.
+    `has_work` returns whether the engine could start work without a call of `engage`.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class Watchdog:
         self._closed = False
 
     def pulse(self) -> Pulse:
-        """Create a pulse to be watched, for one thread."""
+        """Create a pulse for one thread and watch it."""
 
         def back() -> None:
             self._loop.call_soon_threadsafe(self._back)
@@ -119,13 +122,14 @@ class Watchdog:
         return pulse
 
     def engage(self) -> None:
-        """Start checking: the engine received work."""
+        """Start checking, because the engine has received work."""
         if self._timer.due_at is None and not self._closed:
             self._look_after(self._timeout_s)
 
     def close(self) -> None:
-        """Stop checking and detach from all pulses. The loop may be gone when a late step
-        returns."""
+        """Stop checking and detach from all pulses. The event loop may no longer exist when a late
+        step returns.
+        """
         self._closed = True
         for pulse in self._pulses:
             pulse.forget()

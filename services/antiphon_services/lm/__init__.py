@@ -1,1 +1,3 @@
-"""Components of autoregressive stages on torch: decoder, KV cache, sampling and CUDA graphs."""
+"""Components of autoregressive stages that use torch: decoder, KV cache, sampling and CUDA
+graphs.
+"""

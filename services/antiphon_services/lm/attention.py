@@ -1,20 +1,22 @@
-"""Attention over a flat batch whose rows belong to many sequences.
+"""Attention for a flat batch whose rows belong to many sequences.
 
-A sequence with several rows (a part of its prompt) gets a separate call. On a CPU, new short
-prompts share a call, padded to the longest, if their lengths are within a power of two: there a
-call costs more than its arithmetic. A batch-invariant plan does not share these.
+If a sequence has several rows, which are a part of its prompt, it is computed in a separate call.
+There is one exception. On a CPU, new short prompts whose lengths are within a power of two share a
+call, in which they are padded to the longest one, because a call costs more than its arithmetic. A
+batch-invariant plan does not share these calls.
 
-Sequences with one row share calls if their lengths are within a power of two, so that a long
-sequence does not make others pay for its length. A mask hides positions after a row's own. Adjacent
-slots are read in place; others are gathered. On a CPU, where a gather costs more than a call, long
-sequences get separate calls instead (measured: above 256 KB of keys and values per layer).
+Sequences that have a single row share a call if their lengths are within a power of two. This limit
+ensures that short sequences do not have to pay for the length of a long one. A mask hides the
+positions that follow a row's own position. Adjacent slots are read in place, while other slots are
+gathered. On a CPU, gathering a long sequence costs more than a call, so sequences with more than
+256 KB of keys and values per layer (measured) are computed in separate calls.
 
-For each such row, a batch-invariant plan reads the positions up to the next power of two. Its
-arithmetic, and so every digit, then depends on the row's position alone and not on the batch. Other
-plans read up to the longest of the call. On a GPU that length is rounded up to a multiple of
-`GPU_LENGTHS`, so that consecutive steps have the same shapes.
+For each of these rows, a batch-invariant plan reads the positions up to the next power of two. The
+arithmetic, and therefore every digit of the result, then depends only on the position of the row
+and not on the batch. Other plans read up to the longest sequence in the call. On a GPU, this length
+is rounded up to a multiple of `GPU_LENGTHS`, so that consecutive steps have the same shapes.
 
-For the kernel of each call see `antiphon_services.lm.attention_calls`.
+`antiphon_services.lm.attention_calls` describes which kernel is used for each call.
 """
 
 from __future__ import annotations
@@ -34,15 +36,16 @@ from antiphon.transport.device_edge import together_on_device
 from antiphon_services.lm.attention_calls import Beginnings, Call, additive_mask, flash_takes
 from antiphon_services.lm.kv_cache import KVCache
 
-# Rows up to this length share a call whatever their lengths. A batch-invariant plan reads at least
-# this much.
+# Rows with up to this many positions share a call, no matter how much their lengths differ. A
+# batch-invariant plan reads at least this many positions.
 LEAST_SHARED = 256
 LEAST_READ = 64
 CPU_GATHER_BYTES = 256 * 1024
 GPU_LENGTHS = 64
 
-# New prompts share a call if they have up to this many positions, whatever their lengths, and up to
-# this many bytes of keys and values each. Above, sharing saves less than 5 % (measured).
+# New prompts share a call if they have at most this many positions and at most this many bytes of
+# keys and values, no matter how much their lengths differ. For longer prompts, sharing saves less
+# than 5 % (measured).
 LEAST_FILLED = 32
 CPU_FILLED_BYTES = 32 * 1024
 
@@ -51,7 +54,7 @@ Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The next `count` positions of the sequence in `slot`, starting at `start`."""
+    """The next `count` positions of the sequence in `slot`, which begin at `start`."""
 
     slot: int
     start: int
@@ -59,17 +62,19 @@ class Span:
 
     @property
     def end(self) -> int:
-        """The sequence's length including these positions."""
+        """The length of the sequence including these positions."""
         return self.start + self.count
 
 
 class AttentionPlan:
-    """Which rows attend to which positions in one forward; the same for all layers.
+    """Determines which rows attend to which positions in one forward pass. It is the same for all
+    layers.
 
-    The batch has the spans' rows one after another, `count` in total, with `positions` int64 [n].
-    `cache` must have room for all spans. Additional rows in a batch are padding: they get the last
-    row's output and are not written to the cache. The step's data is copied to the device once,
-    together with arrays of other components: `beside`, int64 or float64.
+    The batch contains the rows of all spans in order. Their number is `count`, and their
+    `positions` are int64 [n]. `cache` must have enough space for all spans. If the batch contains
+    further rows, they are padding. They receive the output of the last row and are not written to
+    the cache. The data of the step is copied to the device once, together with arrays of other
+    components, which are passed as `beside` (int64 or float64).
     """
 
     def __init__(
@@ -80,7 +85,9 @@ class AttentionPlan:
         batch_invariant: bool,
         beside: Sequence[Numbers] = (),
     ) -> None:
-        """Spans in the order of `span_order` share the most calls."""
+        """Create a plan. If the spans are in the order of `span_order`, as many of them as possible
+        share calls.
+        """
         self._cache, self._invariant = cache, batch_invariant
         slots = [each.slot for each in spans for _ in range(each.count)]
         positions = [at for each in spans for at in range(each.start, each.end)]
@@ -91,10 +98,10 @@ class AttentionPlan:
         self._calls = list(self._make_calls(spans))
 
     def split(self) -> tuple[AttentionPlan, AttentionPlan] | None:
-        """Return plans for two consecutive forwards: rows up to the last multi-row span, and the
-        rest.
+        """Return plans for two consecutive forward passes, or None if one of them would be empty.
 
-        None if either is empty.
+        The first pass contains all rows up to the last span that has several rows, and the second
+        pass contains the others.
         """
         long = [call.rows.stop for call in self._calls if call.prompt]
         if not long or long[-1] == self.count:
@@ -102,7 +109,7 @@ class AttentionPlan:
         return self._part(0, long[-1]), self._part(long[-1], self.count)
 
     def _part(self, first: int, stop: int) -> AttentionPlan:
-        """Return the plan of these rows. They share no call with others."""
+        """Return the plan for these rows. They do not share a call with any other rows."""
         part = copy(self)
         part._slots, part.positions = self._slots[first:stop], self.positions[first:stop]
         part.count = stop - first
@@ -114,16 +121,18 @@ class AttentionPlan:
         return part
 
     def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
-        """Write the rows' keys and values, then attend; see `antiphon_services.lm.layer.Attend`."""
+        """Write the keys and values of the rows, and then compute attention. See
+        `antiphon_services.lm.layer.Attend`.
+        """
         self.remember(layer, memory)
         return self._mixed(layer, queries, memory)
 
     def remember(self, layer: int, memory: Tensor) -> None:
-        """Write the rows' keys and values to the cache."""
+        """Write the keys and values of the rows to the cache."""
         self._cache.layer(layer)[self._slots, self.positions] = memory[: self.count]
 
     def look(self, layer: int, queries: Tensor) -> Tensor:
-        """Like `attend`, for rows whose keys and values another plan has written."""
+        """Like `attend`, but for rows whose keys and values have been written by another plan."""
         return self._mixed(layer, queries, queries)
 
     def _mixed(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
@@ -151,7 +160,7 @@ class AttentionPlan:
             row += sum(each.count for each in group)
 
     def _make_beginnings(self, group: Sequence[Span], row: int) -> Beginnings:
-        """Return one call for new prompts."""
+        """Return a single call for several new prompts."""
         counts = np.array([each.count for each in group])
         length = int(counts.max())
         rows = slice(row, row + int(counts.sum()))
@@ -165,7 +174,7 @@ class AttentionPlan:
         )
 
     def _make_long(self, group: Sequence[Span], row: int) -> Iterator[Call]:
-        """Yield a call for each span of several rows."""
+        """Yield a call for each span that has several rows."""
         masked = not flash_takes(self._cache.shape)
         for span in group:
             rows, slots = slice(row, row + span.count), slice(span.slot, span.slot + 1)
@@ -175,7 +184,9 @@ class AttentionPlan:
             row = rows.stop
 
     def _make_short(self, group: Sequence[Span], row: int) -> Iterator[Call]:
-        """Yield one call for all spans of one row, or one each."""
+        """Yield either one call for all spans that have a single row, or one call for each
+        of them.
+        """
         length = max(each.end for each in group)
         if self._invariant:
             length = min(_power_of_two(length, LEAST_READ), self._cache.capacity)
@@ -195,7 +206,9 @@ class AttentionPlan:
         yield Call(rows, slots, length, mask)
 
     def _alike(self, span: Span) -> _Alike | None:
-        """Return a key equal for spans that may share a call; None for spans that share none."""
+        """Return a key that is equal for all spans that may share a call, or None if the span
+        cannot share a call.
+        """
         if span.count == 1:
             least = LEAST_READ if self._invariant else LEAST_SHARED
             return _Alike(_power_of_two(span.end, least))
@@ -207,37 +220,41 @@ class AttentionPlan:
 
     @property
     def _most_gathered(self) -> int:
-        """Largest size of a sequence's keys and values that are gathered to share a call, in
-        bytes."""
+        """The maximum size of the keys and values of a sequence that is gathered to share a call,
+        in bytes.
+        """
         return CPU_GATHER_BYTES if self._cache.shape.device.type == "cpu" else sys.maxsize
 
     def _mask(self, rows: slice, length: int, *, of_each: bool = False) -> Tensor:
-        """Return a mask [rows, length], or [rows, 1, 1, length] if `of_each` sequence.
+        """Return a mask of shape [rows, length], or [rows, 1, 1, length] if `of_each` is true.
 
-        It is 0 up to a row's own position and -inf after it.
+        The mask is 0 up to the row's own position, and -inf after it.
         """
         shape = self._cache.shape
         later = torch.arange(length, device=shape.device) > self.positions[rows, None]
         mask = additive_mask(later, shape.dtype)
         if not of_each:
             return mask
-        # `unsqueeze` would give a size-one dimension a stride of `length`, which kernels reject.
+        # `unsqueeze` would give a dimension of size 1 a stride of `length`, which kernels reject.
         stride = mask.stride(0)
         return mask.as_strided((len(mask), 1, 1, length), (stride, stride, stride, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """Key of spans of one row, or of new prompts (`begin`), by their length rounded up."""
+    """The key of spans that have a single row, or of new prompts (`begin`). It contains the length
+    rounded up.
+    """
 
     length: int
     begin: bool = False
 
 
 def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:
-    """Sort key that makes spans that may share a call adjacent, by slot.
+    """Return a sort key by which spans that may share a call become adjacent. They are ordered by
+    slot.
 
-    Spans of several rows come first, and new prompts first among these.
+    Spans that have several rows come first, and new prompts are the first among these.
     """
     if span.count > 1:
         return (0 if span.start else -_power_of_two(span.count, LEAST_FILLED)), span.slot
@@ -245,5 +262,5 @@ def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:
 
 
 def _power_of_two(length: int, least: int) -> int:
-    """Return the next power of two from `length`, at least `least`."""
+    """Return the smallest power of two that is not less than `length` and not less than `least`."""
     return max(1 << (length - 1).bit_length(), least)

@@ -1,20 +1,23 @@
-"""Attention calls, arranged so that a fused kernel accepts them.
+"""Attention calls that are arranged in such a way that a fused kernel accepts them.
 
-On a CPU, torch has one kernel for everything. On a GPU there are three. Flash, the fast one,
-supports grouped-query attention and causal rows, but no mask and no float32. Memory-efficient
-attention supports masks and float32, but needs as many key heads as query heads. Otherwise
-attention is computed in pieces, with all scores in memory. Therefore:
+On a CPU, torch has one kernel that supports everything. On a GPU, there are three options. Flash
+attention is the fastest. It supports grouped-query attention and causal rows, but neither masks nor
+float32. Memory-efficient attention supports masks and float32, but requires as many key heads as
+query heads. Otherwise, attention is computed in pieces, with all scores in memory. This leads to
+the following rules:
 
-- Single rows of different sequences form one product per key head, with the query heads as its
-  rows. Only several sequences need a mask. A single sequence has none, because flash then splits
-  the length across processors, whereas the other kernel uses one processor per key head.
-- Rows of a prompt use flash where it is available, without a mask.
-- Elsewhere, as in float32, each key head is treated as a sequence whose keys its query heads share
-  by a view. Rows after the first part of a prompt have a mask.
-- Masks are additive and aligned. torch converts boolean masks and copies others, in every layer.
-- cuDNN's attention is disabled. On Hopper and Blackwell torch prefers it, but it plans each new
-  combination of shapes and strides on the host for tens of milliseconds, and a growing sequence has
-  a new one with every frame.
+- The single rows of different sequences form one product per key head, with the query heads as its
+  rows. A mask is only needed if there are several sequences. With a single sequence there is no
+  mask, so that flash can split the length across processors. The other kernel uses only one
+  processor per key head.
+- The rows of a prompt use flash without a mask if it is available.
+- Otherwise, for example in float32, each key head is treated as a sequence. Its query heads share
+  the keys by means of a view. Rows that follow the first part of a prompt have a mask.
+- Masks are additive and aligned. torch converts boolean masks and copies masks that are not
+  aligned, and it does so in every layer.
+- cuDNN's attention is disabled. torch prefers it on Hopper and Blackwell, but it spends tens of
+  milliseconds on the host to plan each new combination of shapes and strides. A growing sequence
+  has a new combination with every frame.
 """
 
 from __future__ import annotations
@@ -28,21 +31,25 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from antiphon_services.lm.kv_cache import CacheShape
 
-# Limits of flash: largest head size, and its multiple.
+# The limits of flash: the maximum size of a head, and the number of which it must be a multiple.
 FLASH_WIDTH, FLASH_MULTIPLE = 256, 8
 FLASH_CAPABILITY = (8, 0)
 MASK_STRIDE = 8
-"""In elements; memory-efficient attention reads a mask in place if its rows are so aligned."""
+"""The alignment of the rows of a mask, in elements. Memory-efficient attention reads an aligned
+mask in place.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Rows that attend together: those of one part of a prompt, or one row of each of several
-    slots.
+    """Rows whose attention is computed together. They are the rows of one part of a prompt, or one
+    row from each of several slots.
 
-    They see the first `length` positions of `slots`. `mask` adds 0 or -inf: [n, length] for n rows
-    of a prompt, [n, 1, 1, length] for single rows. It is None if everything is visible, and if a
-    prompt's attention is causal, `from_start` or by flash.
+    The rows can attend to the first `length` positions of `slots`. `mask` contains 0 or -inf, which
+    is added to the scores. Its shape is [n, length] for n rows of a prompt, and [n, 1, 1, length]
+    for single rows. It is None if all positions are visible. It is also None for a prompt whose
+    causal attention is computed without a mask, because the prompt begins with these rows
+    (`from_start`) or flash is used.
     """
 
     rows: slice
@@ -53,12 +60,14 @@ class Call:
     from_start: bool = False
 
     def mix(self, queries: Tensor, memory: Tensor, shape: CacheShape) -> Tensor:
-        """Return the attention output of its rows [n, heads, head_dim] over a layer's memory, same
-        shape."""
+        """Return the attention output [n, heads, head_dim] for the rows, given the memory of a
+        layer. The output has the same shape as `queries`.
+        """
         seen = memory[:, : self.length][self.slots].transpose(1, 2)
         keys, values = seen.chunk(2, dim=1)
         if not self.prompt:
-            # Query heads that share a key head are rows of one product, so it is read once.
+            # Query heads that share a key head are rows of the same product, so that the key head
+            # is read only once.
             asked = queries.view(len(queries), shape.key_heads, -1, shape.head_dim)
             mixed = scaled_dot_product_attention(
                 asked, keys, values, attn_mask=self.mask, scale=shape.scale
@@ -69,7 +78,9 @@ class Call:
         return self._spread(queries, keys, values, shape)
 
     def _grouped(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """Attention of a prompt's rows with a kernel for grouped-query attention."""
+        """Compute attention for the rows of a prompt with a kernel that supports grouped-query
+        attention.
+        """
         asked = queries.transpose(0, 1)[None]
         if self.mask is not None or self.from_start:
             mixed = scaled_dot_product_attention(
@@ -77,15 +88,18 @@ class Call:
                 enable_gqa=True,
             )  # fmt: skip
         else:
-            # The last row sees everything. torch's `causal_lower_right` means the same but needs an
-            # object per call; `is_causal` of the other function would align to the first row.
+            # The last row can attend to all positions. torch's `causal_lower_right` has the same
+            # meaning but needs an object for each call. `is_causal` of the other function would
+            # align the mask to the first row.
             mixed = torch.ops.aten._scaled_dot_product_flash_attention(
                 asked, keys, values, is_causal=True, scale=scale
             )[0]
         return mixed[0].transpose(0, 1)
 
     def _spread(self, queries: Tensor, keys: Tensor, values: Tensor, shape: CacheShape) -> Tensor:
-        """Attention of a prompt's rows with a kernel that needs equal numbers of heads."""
+        """Compute attention for the rows of a prompt with a kernel that requires equal numbers of
+        heads.
+        """
         by_key_head = queries.view(len(queries), shape.key_heads, -1, shape.head_dim)
         asked = by_key_head.permute(1, 2, 0, 3)
         keys, values = (
@@ -104,11 +118,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """Rows of `sequences` new prompts that attend together, padded to `length` each.
+    """The rows of `sequences` new prompts whose attention is computed together. Each prompt is
+    padded to `length` rows.
 
-    A new prompt sees only its own rows, so nothing is read from the cache. If lengths differ,
-    `filled` int64 [sequences * length] is the row at each padded place, with a prompt's last row
-    repeated, and `own` int64 [n] is the place of each row.
+    A new prompt only attends to its own rows, so nothing is read from the cache. If the lengths
+    differ, `filled` (int64 [sequences * length]) contains the index of the row at each padded
+    place, where the last row of a prompt is repeated. `own` (int64 [n]) contains the place of each
+    row.
     """
 
     rows: slice
@@ -119,12 +135,13 @@ class Beginnings:
 
     @property
     def prompt(self) -> bool:
-        """As in `Call`."""
+        """Has the same meaning as in `Call`."""
         return True
 
     def mix(self, queries: Tensor, memory: Tensor, shape: CacheShape) -> Tensor:
-        """Return the attention output over `memory`, the rows' keys and values [n, 2 * key heads,
-        head_dim]."""
+        """Return the attention output. `memory` contains the keys and values of the rows [n, 2 *
+        key heads, head_dim].
+        """
         if self.filled is not None:
             queries, memory = (each.index_select(0, self.filled) for each in (queries, memory))
         asked, seen = (
@@ -132,7 +149,7 @@ class Beginnings:
             for each in (queries, memory)
         )
         keys, values = seen.chunk(2, dim=1)
-        # Padding follows a prompt's own rows, so causal attention hides it from them.
+        # Padding comes after the rows of a prompt, so causal attention hides it from them.
         mixed = scaled_dot_product_attention(
             asked, keys, values, is_causal=True, scale=shape.scale, enable_gqa=True
         )
@@ -141,9 +158,11 @@ class Beginnings:
 
 
 def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask for all layers of a forward: -inf where `hidden` bool [..., keys], else 0.
+    """Return a mask for all layers of a forward pass. It is -inf where `hidden` (bool [..., keys])
+    is true, and 0 elsewhere.
 
-    On a GPU all strides but the last are multiples of `MASK_STRIDE`, so kernels read it in place.
+    On a GPU, all strides except for the last one are multiples of `MASK_STRIDE`, so that kernels
+    can read the mask in place.
     """
     keys = hidden.shape[-1]
     if hidden.device.type == "cpu":
@@ -156,17 +175,19 @@ def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def disable_cudnn_attention() -> None:
-    """Disable cuDNN's attention in this process; see the module."""
+    """Disable cuDNN's attention in this process. The docstring of the module explains why."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def groups_heads(shape: CacheShape) -> bool:
-    """Return whether the kernel for a prompt's rows supports grouped-query attention."""
+    """Return whether the kernel that is used for the rows of a prompt supports grouped-query
+    attention.
+    """
     return shape.device.type == "cpu" or flash_takes(shape)
 
 
 def flash_takes(shape: CacheShape) -> bool:
-    """Return whether torch's flash kernel supports these heads on this device."""
+    """Return whether torch's flash kernel supports heads of this shape on this device."""
     fits = shape.head_dim <= FLASH_WIDTH and shape.head_dim % FLASH_MULTIPLE == 0
     return (
         fits

@@ -1,14 +1,16 @@
-"""Residual codes of frames: the code predictor and its tables.
+"""The residual codes of frames, which the code predictor draws with its tables.
 
-Mirrors how Qwen's speech models use their code predictor's `generate`. A sequence starts with the
-model's last hidden state (after its final norm) and the embedding of the first code, then has one
-position per drawn code. Each group has a separate head and table. Tables are as wide as the model;
-a linear layer projects to a narrower predictor.
+This mirrors how Qwen's speech models use `generate` of their code predictor. A sequence starts with
+the last hidden state of the model (after its final norm) and the embedding of the first code. After
+that, it has one position for each code that is drawn. Each group has its own head and its own
+table. The tables have the width of the model. If the predictor is narrower, a linear layer projects
+their rows to its width.
 
-All sessions of a step run in lockstep: their sequences always have the same length and end with the
-frame, see `antiphon_services.lm.lockstep`. Ids stay on the device until the end. Nothing between a
-frame's first and last code depends on a device value, so it can be one CUDA graph per number of
-rows: see `antiphon_services.lm.graphs`.
+All sessions of a step run in lockstep. Their sequences always have the same length and end with the
+frame, as described in `antiphon_services.lm.lockstep`. The IDs stay on the device until the end.
+Between the first and the last code of a frame, nothing depends on a value that must be read from
+the device. Therefore these operations can be captured as one CUDA graph for each number of rows
+(`antiphon_services.lm.graphs`).
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ from antiphon_services.lm.sampler import SamplingRows, choose_each
 
 
 def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
-    """Return the code predictor's settings: `own`, but greedy if the first codes are, and their
-    seed."""
+    """Return the settings of the code predictor.
+
+    They are `own`, with the seed of the first codes. If the first codes are greedy, these settings
+    are greedy as well.
+    """
     return replace(
         first,
         temperature=0.0 if first.greedy else own.temperature,
@@ -44,11 +49,11 @@ def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
 
 
 class CodePredictor:
-    """Draws groups 1..G-1 of at most `sessions` frames at a time.
+    """Draws the groups 1 to G-1 of up to `sessions` frames at a time.
 
-    `module` is HF's code predictor for conditional generation. `sampling` applies to it unless
-    first codes are greedy. With `bucketing`, frames are drawn in buckets of at least `LEAST_ROWS`
-    rows. `kernels` fuses operations.
+    `module` is Hugging Face's code predictor for conditional generation. `sampling` applies to it
+    unless the first codes are greedy. With `bucketing`, frames are drawn in buckets of at least
+    `LEAST_ROWS` rows. `kernels` is used to fuse operations.
     """
 
     def __init__(
@@ -84,12 +89,14 @@ class CodePredictor:
         settings: SamplingRows,
         numbers: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return codes int64 [n, G], the sums of their embeddings [n, hidden], and `decided` [n].
+        """Return the codes int64 [n, G], the sums of their embeddings [n, hidden], and `decided`
+        [n].
 
-        `hidden` [n, hidden] are the model's last states, `first` int64 [n] the first codes and
-        `embedding` their rows. Of `settings`, those of the first codes, only greediness is used.
-        `numbers` float64 [n, G] are the random numbers; the first is unused. `decided` is False
-        where the logits left nothing to choose from. Results are valid until the next call.
+        `hidden` [n, hidden] contains the last states of the model. `first` int64 [n] contains the
+        first codes, and `embedding` contains their rows. `settings` are those of the first codes,
+        and only whether they are greedy is used. `numbers` float64 [n, G] contains the random
+        numbers, of which the first is not used. `decided` is False if the logits left nothing to
+        choose from. The results are valid until the next call.
         """
         if self._in_buckets is not None:
             given = hidden, first, embedding, settings.greedy, numbers
@@ -99,21 +106,25 @@ class CodePredictor:
             settings.greedy, any_greedy=settings.any_greedy, all_greedy=settings.all_greedy
         )
         codes, rows, decided = self._draw(hidden, first, embedding, own, numbers)
-        # On a CPU reading values is free. Non-finite values propagate to all later positions.
+        # Reading values is free on a CPU. Values that are not finite propagate to all later
+        # positions.
         if self._lockstep.reads_ahead and bool(decided.all()):
             self._lockstep.found_finite()
         return codes, rows, decided
 
     def embedded(self, codes: Tensor, embedding: Tensor) -> Tensor:
-        """Return the sums of all codes' embeddings, as in `frames`.
+        """Return the sums of the embeddings of all codes, as in `frames`.
 
-        Frames are int64 [n, G], and `embedding` [n, hidden] has the rows of their first codes.
+        `codes` are frames int64 [n, G], and `embedding` [n, hidden] contains the rows of their
+        first codes.
         """
         later = [look_up(codes[:, g], table) for g, table in enumerate(self._tables, 1)]
         return torch.stack([embedding, *later], 1).sum(1)
 
     def _bucketed(self, sessions: int, bucketing: Bucketing) -> RowFunction:
-        """Return `frames` in buckets, for any mix of greedy rows."""
+        """Return a version of `frames` that runs in buckets and supports any mix of greedy and
+        other rows.
+        """
         shape, width = self._lockstep, self._tables[0].shape[1]
         buffers = (
             torch.zeros(sessions, width, dtype=shape.dtype, device=shape.device),
@@ -154,5 +165,5 @@ class CodePredictor:
         return torch.stack(codes, 1), torch.stack(rows, 1).sum(1), decided
 
     def _entering(self, rows: Tensor) -> Tensor:
-        """Project rows of the model to the predictor's width."""
+        """Project rows from the width of the model to the width of the predictor."""
         return rows if self._project is None else self._project(rows)

@@ -1,4 +1,4 @@
-"""A stack of decoder layers over a Hugging Face model's weights."""
+"""A stack of decoder layers that uses the weights of a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from antiphon_services.lm.rotary import Rotation
 
 
 class Decoder:
-    """A stack with final norm, for positions below `max_positions`.
+    """A stack of layers with a final norm, for positions below `max_positions`.
 
-    `model` has `layers`, `norm` and `rotary_emb`, like Qwen's text models in transformers. With
-    `batch_invariant`, each row's digits are independent of the batch, in float32 on a CPU with one
-    thread: single rows are padded to `LEAST_ROWS` and more positions are read. `exact_norms` round
-    like Hugging Face's; other norms need fewer operations on a CPU. With `bucketing`, up to
-    `most_rows` rows run in buckets where possible, fused by `kernels` if given. Prompts that make a
-    step larger get a separate forward before it.
+    `model` has the attributes `layers`, `norm` and `rotary_emb`, like Qwen's text models in
+    transformers. If `batch_invariant` is true, the digits of each row do not depend on the batch,
+    in float32 on a CPU with one thread. For this purpose, single rows are padded to `LEAST_ROWS`
+    rows and more positions are read. If `exact_norms` is true, the norms round in the same way as
+    Hugging Face's. Otherwise they need fewer operations on a CPU. With `bucketing`, up to
+    `most_rows` rows run in buckets where this is possible. `kernels` fuses their operations if it
+    is given. If prompts make a step larger than this, they are computed in a separate forward pass
+    before it.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Decoder:
         kernels: Kernels | None = None,
     ) -> None:
         weight: Tensor = model.norm.weight
-        # Reading more positions costs on a GPU and buys nothing there.
+        # Reading more positions has a cost on a GPU but no benefit.
         self._invariant = batch_invariant and weight.device.type == "cpu"
         self.least_rows = LEAST_ROWS if batch_invariant else 1
         rules = {"batch_invariant": batch_invariant, "exact_norms": exact_norms}
@@ -64,7 +66,7 @@ class Decoder:
             device=weight.device,
         )
         self.asks_device = any(layer.asks_device for layer in self._layers)
-        # On a CPU reading values is free.
+        # Reading values is free on a CPU.
         fit = weight.device.type == "cpu" or not self.asks_device
         self._pieces = self._cut(len(weight), most_rows, bucketing) if bucketing and fit else None
 
@@ -83,25 +85,26 @@ class Decoder:
     def last_rows(
         self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool], *, tapped_layer: int
     ) -> LastRows | None:
-        """Return the last row of each span in `asked`, for `append_last`. None if `append` must be
-        used.
+        """Return the last row of each span that is marked in `asked`, for use with `append_last`.
 
-        `append_last` saves nothing without long spans, costs operations on a GPU, and cannot return
-        the tap of the last layer.
+        The result is None if `append` must be used instead. `append_last` saves nothing if there
+        are no long spans, needs additional operations on a GPU, and cannot return the tapped output
+        of the last layer.
         """
         plain = self.shape.device.type == "cpu" and self._pieces is None and self.least_rows == 1
         saves = any(each.count > 1 for each in spans) and tapped_layer < len(self._layers)
         return LastRows(cache, spans, asked) if plain and saves else None
 
     def order(self, span: Span) -> tuple[int, int]:
-        """Return the sort key of a span: see `span_order`."""
+        """Return the sort key of a span as described at `span_order`."""
         return span_order(span, batch_invariant=self._invariant)
 
     def plan(
         self, cache: KVCache, spans: Sequence[Span], beside: Sequence[Numbers] = ()
     ) -> AttentionPlan:
-        """Return the attention plan of these spans, for which there must be room; see
-        `AttentionPlan`."""
+        """Return the attention plan for these spans. The cache must have enough space for them. See
+        `AttentionPlan`.
+        """
         return AttentionPlan(cache, spans, batch_invariant=self._invariant, beside=beside)
 
     def append_last(
@@ -113,8 +116,9 @@ class Decoder:
         *,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """Like `append`, but return the states of the `last` rows only, in the order of their
-        spans."""
+        """Like `append`, but return only the states of the rows in `last`, in the order of their
+        spans.
+        """
         positions = plan.positions if turned is None else turned
         rotation = self._rotation_at(positions)
         number = len(self._layers) - 1
@@ -133,13 +137,14 @@ class Decoder:
         *,
         tapped_layer: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Append rows [n, hidden] to the sequences of slots. Return their states and the tapped
-        ones.
+        """Append rows [n, hidden] to the sequences in the slots. Returns their states and the
+        tapped states.
 
-        `turned` are the rotary positions if they differ from the places in the slot: int64 [n], or
-        [n, 3] where a row's axes differ. `tapped_layer` is numbered like Hugging Face's
-        `hidden_states`: 0 is the input, n the output of layer n, and the last one the normed
-        output. Fewer than `least_rows` rows are padded. States are valid until the next call.
+        `turned` contains the rotary positions if they differ from the positions in the slot. It is
+        int64 [n], or [n, 3] if the axes of a row differ. `tapped_layer` uses the same numbers as
+        Hugging Face's `hidden_states`: 0 is the input, n is the output of layer n, and the last one
+        is the output of the norm. If there are fewer than `least_rows` rows, they are padded. The
+        states are valid until the next call.
         """
         graphs = self._pieces
         if graphs is not None and len(rows) > graphs.most and (parts := plan.split()) is not None:
@@ -147,7 +152,7 @@ class Decoder:
         missing = max(len(rows), self.least_rows) - plan.count
         positions = plan.positions if turned is None else turned
         if missing:
-            # Pad with the last row: equal rows use the same experts.
+            # The padding repeats the last row, because equal rows use the same experts.
             rows = _filled(rows, plan.count + missing)
             positions = _filled(positions, plan.count + missing)
         plain = positions.ndim == 1
@@ -165,15 +170,16 @@ class Decoder:
         turned: Tensor | None,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """`append` in two forwards, so that a long prompt does not keep other rows out of
-        graphs."""
+        """Like `append`, but in two forward passes, so that rows next to a long prompt can still
+        use graphs.
+        """
         prompts, rest = parts
         made = []
         for part, taken in ((prompts, slice(prompts.count)), (rest, slice(prompts.count, None))):
             given = rows[taken]
             places = None if turned is None else turned[taken]
             states, tapped = self.append(given, part, places, tapped_layer=tapped_layer)
-            # A graph's outputs are valid until the next forward.
+            # The outputs of a graph are only valid until the next forward pass.
             made.append((states[: len(given)].clone(), tapped[: len(given)].clone()))
         (first, first_tapped), (second, second_tapped) = made
         return torch.cat((first, second)), torch.cat((first_tapped, second_tapped))
@@ -195,8 +201,9 @@ class Decoder:
         layers: int,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """Return the outputs of the first `layers` layers, and of the tapped one if it is among
-        them."""
+        """Return the output of the first `layers` layers, and of the tapped layer if it is one of
+        them.
+        """
         tapped = rows
         for index, layer in enumerate(self._layers[:layers]):
             rows = layer.forward(rows, rotation, partial(attend, index))
@@ -206,7 +213,7 @@ class Decoder:
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:
-    """Return `count` rows by repeating the last one."""
+    """Return `count` rows. The last row is repeated if necessary."""
     if len(rows) == count:
         return rows
     return torch.cat((rows, rows[-1:].expand(count - len(rows), *rows.shape[1:])))

@@ -1,11 +1,12 @@
-"""A draw as one Triton kernel instead of the twenty of `lm.sampler.choose_each`.
+"""A draw as a single Triton kernel, instead of the twenty kernels of `lm.sampler.choose_each`.
 
-One program processes one row of logits. It sorts keys that order ids by score and then by id, so
-top_k and top_p keep all keys from one on. It then draws among the kept ids, in order. Weights and
-sums are in float64, as in the sampler. Both return the same id, except where a draw falls between
-sums that differ in their last digit.
+One program processes one row of logits. It sorts keys that order IDs first by score and then by ID.
+top_k and top_p therefore keep all keys from a certain one onwards. The program then draws one of
+the IDs that are kept, in the order of IDs. Weights and sums are in float64, as in the sampler. Both
+implementations return the same ID, unless a draw falls between sums that differ only in their last
+digit.
 
-`TRITON_INTERPRET=1` in the environment runs the kernel on a CPU, slowly.
+If the environment variable `TRITON_INTERPRET` is 1, the kernel runs on a CPU, which is slow.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from antiphon_services.lm.sampler import SamplingRows, choose_each
 
-# A program holds a whole row. Larger vocabularies use the sampler.
+# A program keeps a whole row. The sampler is used for larger vocabularies.
 MOST_IDS = 8192
 WARPS = 8
 
@@ -59,13 +60,14 @@ def _draw_kernel(
         hidden = tl.load(suppressed + row * suppressed_stride + ids, mask=there, other=0) != 0
         scores = tl.where(hidden, -float("inf"), scores)
     valid = scores == scores
-    # -0.0 must equal 0.0.
+    # -0.0 must be equal to 0.0.
     scores = tl.where(there & valid, scores, -float("inf")) + 0.0
     best = tl.max(scores, axis=0)
     likeliest = tl.min(tl.where((scores == best) & there, ids, ROOM), axis=0)
     broken = tl.max(tl.where(there & (valid == 0), 1, 0), axis=0)
     tl.store(highest + row, tl.where(broken > 0, float("nan"), best))
-    # A row without a finite best score is reported by that score. Its id is arbitrary.
+    # If the best score of a row is not finite, this score is returned to report it, and the ID is
+    # arbitrary.
     usable = (tl.abs(best) < float("inf")) & (broken == 0)
     scores = tl.where(usable, scores, 0.0)
     best = tl.where(usable, best, 0.0)
@@ -73,16 +75,16 @@ def _draw_kernel(
     temperature = tl.load(temperatures + row)
     scores = tl.div_rn(scores, temperature)
     largest = tl.div_rn(best, temperature)
-    # Floats sort by their bits as integers, negative ones in reverse.
+    # The bits of floats can be compared as integers. Negative floats are in reverse order.
     bits = scores.to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     keys = (ordered.to(tl.int64) << 32) | ids.to(tl.int64)
-    # Padding sorts first.
+    # Padding is sorted to the front.
     keys = tl.where(there, keys, -(1 << 62) - (1 << 61))
     ascending = tl.sort(keys, dim=0)
     top_k = tl.minimum(tl.load(top_ks + row), size)
     lowest = tl.sum(tl.where(ids == ROOM - top_k, ascending, 0), axis=0)
-    # Keep ties with the last one.
+    # Ties with the last ID are kept.
     lowest = (lowest >> 32) << 32
     back = (ascending >> 32).to(tl.int32)
     back = tl.where(back < 0, back ^ 0x7FFFFFFF, back)
@@ -112,7 +114,9 @@ def choose_fused(
     seen: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`lm.sampler.choose_each` as one kernel, for rows of up to `MOST_IDS` ids."""
+    """Like `lm.sampler.choose_each`, but as a single kernel. It supports rows of up to `MOST_IDS`
+    IDs.
+    """
     count, size = logits.shape
     if size > MOST_IDS:
         return choose_each(logits, settings, numbers, seen=seen, suppressed=suppressed)

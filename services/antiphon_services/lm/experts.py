@@ -1,8 +1,8 @@
-"""The MLPs of a decoder layer: dense, or a mixture of experts.
+"""The MLP of a decoder layer, which is either dense or a mixture of experts.
 
-Experts are one grouped product over rows sorted by expert, without a loop and without reading the
-routing back from the device. If each row's digits must be independent of the batch, a CPU runs the
-experts one after the other instead: see `LEAST_ROWS`.
+Experts are computed as one grouped product over rows that are sorted by expert. This needs no loop
+and does not read the routing back from the device. If the digits of each row must not depend on the
+batch, a CPU computes the experts one after another instead. See `LEAST_ROWS`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from antiphon.errors import FailedPrecondition
 from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.products import Product
 
-# The CPU's library computes products of fewer rows by another path with different digits. From this
-# number on, each row's digits are independent of the batch, so every product of a batch-invariant
-# decoder has at least this many rows.
+# For products with fewer rows, the CPU's library uses a different algorithm, whose results have
+# different digits. With at least this many rows, the digits of each row do not depend on the batch.
+# Therefore every product of a batch-invariant decoder has at least this many rows.
 LEAST_ROWS = 4
 
 
 SILU_CLASSES = frozenset({"SiLU", "SiLUActivation"})
-"""torch's and transformers', by name: importing the latter is expensive, see `lm.modules`."""
+"""The classes of torch and of transformers, by name. Importing the latter is expensive, as
+described in `lm.modules`.
+"""
 
 
 class Dense:
-    """A gated MLP."""
+    """An MLP with a gate."""
 
     asks_device = False
 
@@ -39,7 +41,7 @@ class Dense:
         self._activate: Callable[[Tensor], Tensor] = module.act_fn.forward
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Map [n, hidden] to [n, hidden]."""
+        """Map rows [n, hidden] to outputs [n, hidden]."""
         return self._out(self._inner(rows))
 
     def plus(self, rows: Tensor, other: Tensor) -> Tensor:
@@ -47,7 +49,7 @@ class Dense:
         return self._out.plus(self._inner(rows), other)
 
     def fused(self, rows: Tensor, kernels: Kernels) -> Tensor:
-        """Map [n, hidden] to [n, hidden] with fused kernels."""
+        """Map rows [n, hidden] to outputs [n, hidden] with fused kernels."""
         return self._out(kernels.gate(self._in(rows)))
 
     def _inner(self, rows: Tensor) -> Tensor:
@@ -56,10 +58,11 @@ class Dense:
 
 
 class Sparse:
-    """A mixture of experts, with a shared expert for every row if the module has one.
+    """A mixture of experts. If the module has a shared expert, it is applied to every row.
 
-    With `by_loop`, digits are independent of the batch on a CPU, for at least `LEAST_ROWS` rows.
-    With `exact`, sums are ordered as Hugging Face's.
+    If `by_loop` is true, the digits do not depend on the batch on a CPU, provided that there are at
+    least `LEAST_ROWS` rows. If `exact` is true, sums are computed in the same order as Hugging
+    Face's.
     """
 
     def __init__(self, module: Any, *, by_loop: bool = False, exact: bool = False) -> None:
@@ -73,20 +76,21 @@ class Sparse:
         gates: Tensor = router.weight
         self._shared = Dense(module.shared_expert) if hasattr(module, "shared_expert") else None
         if self._shared is not None:
-            # One product for the router and the shared expert's gate.
+            # The router and the gate of the shared expert are computed as one product.
             gates = torch.cat((router.weight, module.shared_expert_gate.weight))
         self._gates = Product(gates)
-        # Ids of the experts.
+        # The IDs of the experts.
         self._numbers = torch.arange(self._count, device=self._in.device)
         self._exact = exact and self._in.device.type == "cpu"
         self._by_loop = by_loop and self._in.device.type == "cpu"
 
     @property
     def asks_device(self) -> bool:
-        """Whether a call waits for a device value, which a CUDA graph cannot do.
+        """Whether a call waits for a value from the device, which is not possible in a CUDA graph.
 
-        On a GPU, torch's grouped product does not if it has a kernel: `_grouped_mm_cuda` supports
-        bfloat16 on these capabilities. Otherwise it loops over the experts, as on a CPU.
+        On a GPU, torch's grouped product does not wait if it has a kernel. `_grouped_mm_cuda`
+        supports bfloat16 on these compute capabilities. Otherwise the product loops over the
+        experts, as it does on a CPU.
         """
         weight = self._in
         if weight.device.type == "cpu" or weight.dtype != torch.bfloat16:
@@ -94,7 +98,7 @@ class Sparse:
         return torch.cuda.get_device_capability(weight.device)[0] not in (9, 10)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Map [n, hidden] to [n, hidden]."""
+        """Map rows [n, hidden] to outputs [n, hidden]."""
         gates = self._gates(rows)
         shares, taken = self._choose(gates[:, : self._count])
         mixed = self._mix(rows, taken, shares.to(rows.dtype))
@@ -107,8 +111,9 @@ class Sparse:
         return other + self(rows)
 
     def fused(self, rows: Tensor, kernels: Kernels) -> Tensor:
-        """Map [n, hidden] to [n, hidden] with fused kernels, and a grouped product on any
-        device."""
+        """Map rows [n, hidden] to outputs [n, hidden] with fused kernels, and with a grouped
+        product on any device.
+        """
         gates = self._gates(rows)
         logits = gates[:, : self._count]
         if self._normalised:
@@ -129,22 +134,22 @@ class Sparse:
         return mixed
 
     def _choose(self, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """Return shares float32 [n, k] of experts [n, k]."""
+        """Return the shares (float32 [n, k]) and the indices [n, k] of the chosen experts."""
         if self._exact or not self._normalised:
             shares, taken = gates.softmax(-1, dtype=torch.float32).topk(self._taken)
             if self._normalised:
                 shares = shares / shares.sum(-1, keepdim=True)
             return shares, taken
-        # Normalized shares equal a softmax over the selected experts.
+        # Normalized shares are equal to a softmax over the selected experts.
         highest, taken = gates.topk(self._taken)
         return highest.softmax(-1, dtype=torch.float32), taken
 
     def _mix(self, rows: Tensor, taken: Tensor, shares: Tensor) -> Tensor:
-        """Return the outputs of experts `taken` [n, k], weighted by shares [n, k] and summed: [n,
-        hidden].
+        """Return the sums [n, hidden] of the outputs of experts `taken` [n, k], weighted by shares
+        [n, k].
 
-        Rows are sorted by expert. Outputs are put back where the k of each row are adjacent, so
-        that sums have a fixed order on a GPU, too.
+        The rows are sorted by expert. The outputs are then moved back, so that the k outputs of
+        each row are adjacent. The sums therefore have a fixed order on a GPU as well.
         """
         by_expert, order = taken.flatten().sort(stable=True)
         owners = order // self._taken
@@ -157,19 +162,20 @@ class Sparse:
         return by_row.view(len(rows), self._taken, -1).mul_(shares[:, :, None]).sum(1)
 
     def _grouped(self, given: Tensor, by_expert: Tensor) -> Tensor:
-        """Return the experts' outputs for rows sorted by expert."""
+        """Return the outputs of the experts for rows that are sorted by expert."""
         ends = torch.searchsorted(by_expert, self._numbers, right=True, out_int32=True)
         gate, up = grouped_mm(given, self._in.transpose(1, 2), offs=ends).chunk(2, dim=-1)
         return grouped_mm(self._activate(gate).mul_(up), self._out.transpose(1, 2), offs=ends)
 
     def _loop(self, given: Tensor, by_expert: Tensor) -> Tensor:
-        """Like `_grouped`, expert by expert."""
+        """Like `_grouped`, but compute one expert after another."""
         made = torch.empty_like(given)
         start = 0
         for index, count in enumerate(by_expert.bincount().tolist()):
             if count == 0:
                 continue
-            # Neighbouring rows pad to the least number; their outputs are dropped.
+            # Neighbouring rows serve as padding up to the minimum number of rows. Their outputs are
+            # dropped.
             first = min(start, max(len(given) - LEAST_ROWS, 0))
             stop = max(start + count, first + LEAST_ROWS)
             gate, up = linear(given[first:stop], self._in[index]).chunk(2, dim=-1)
@@ -180,7 +186,7 @@ class Sparse:
 
 
 def require_silu(activate: Any) -> None:
-    """Raise `FailedPrecondition` for an activation without a fused kernel."""
+    """Raise `FailedPrecondition` if there is no fused kernel for the activation function."""
     if type(activate).__name__ not in SILU_CLASSES:
         raise FailedPrecondition(
             f"fused: the MLP's hidden_act is a {type(activate).__name__}, and kernels compute "

@@ -1,4 +1,6 @@
-"""The decoder of an engine that draws codes: its cache, its slots and the rows of one forward."""
+"""The decoder of an engine that draws codes, with its cache, its slots and the rows of a forward
+pass.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True, slots=True)
 class Arranged(Generic[Text]):
-    """The rows of one forward: parts of prompts, then those of `draws`, in the order of `plan`.
+    """The rows of one forward pass, in the order of `plan`. Parts of prompts come first, followed
+    by the rows of `draws`.
 
-    `filled` repeats the last draw up to `LEAST_ROWS`, since products over the draws' rows need the
-    padding, too.
+    `filled` repeats the last draw so that there are at least `LEAST_ROWS` rows, because products
+    over the rows of the draws need the padding as well.
     """
 
     draws: list[FrameDraw[Text]]
@@ -32,15 +35,15 @@ class Arranged(Generic[Text]):
     plan: AttentionPlan
 
     def rows_of(self, draws: Sequence[FrameDraw[Text]]) -> list[int]:
-        """Return the index of each draw's row among the rows after the parts."""
+        """Return the index of the row of each draw, counted from the end of the parts."""
         row_of = {draw.slot: row for row, draw in enumerate(self.draws)}
         return [row_of[draw.slot] for draw in draws]
 
 
 class FrameDecoder:
-    """The computing part of a `FrameEngine`. Subclasses define rows and draws.
+    """The part of a `FrameEngine` that computes. Subclasses define the rows and the draws.
 
-    Raises `InvalidArgument` if memory is insufficient for `slots` segments of `context_limit`
+    Raises `InvalidArgument` if the memory is not sufficient for `slots` segments of `context_limit`
     positions.
     """
 
@@ -51,9 +54,11 @@ class FrameDecoder:
         self.kept = KeptParts()
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """Return a slot for a new segment of a session, if possible that of its last one.
+        """Return a slot for a new segment of a session. If possible, it is the slot of the previous
+        segment of this session.
 
-        `returns` means that a further segment is expected. Raises `ResourceExhausted`.
+        `returns` means that another segment is expected later. Raises `ResourceExhausted` if no
+        slot is free.
         """
         slot = self.kept.choose(session, self._slots.free_slots)
         if slot is None:
@@ -63,7 +68,9 @@ class FrameDecoder:
         return slot
 
     def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """Free the slot of an ended segment. `doubtful` positions may hold non-finite values."""
+        """Free the slot of a segment that has ended. The positions in `doubtful` may contain values
+        that are not finite.
+        """
         if doubtful:
             self.cache.clear(slot, doubtful.start, doubtful.stop)
             self.kept.drop(slot, doubtful.start)
@@ -74,7 +81,7 @@ class FrameDecoder:
         parts: Sequence[PromptPart[Any] | KnownPart[Any]],
         draws: Sequence[FrameDraw[Text]],
     ) -> Arranged[Text]:
-        """Arrange all of these in one forward."""
+        """Arrange all parts and draws in one forward pass."""
         ordered = sorted(draws, key=lambda draw: self._decoder.order(draw.span))
         spans = [*(each.span for each in parts), *(each.span for each in ordered)]
         plan = self._decoder.plan(self.cache, spans)

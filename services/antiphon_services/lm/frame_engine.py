@@ -1,30 +1,30 @@
-"""The engine loop of models that draw codes. Subclasses define a step; see `lm.frames` for
-segments.
+"""The loop of an engine for models that draw codes. Subclasses define a step. Segments are defined
+in `lm.frames`.
 
-Launch-ahead. A step ends with a draw that the host must read: to send the frame, and to know
-whether the segment continues. If the host launched the next step only after reading, the device
-would be idle for that round trip and for the host's own work, at every frame. With `launch_ahead`
-the order is:
+Launch-ahead. A step ends with a draw that the host must read, both to send the frame and to know
+whether the segment continues. If the host launched the next step only after reading the draw, the
+device would be idle during the round trip and during the work of the host, in every frame. With
+`launch_ahead`, the order is as follows:
 
     step n runs       host launches step n + 1, then reads the draws of step n
     step n + 1 runs   host sends the frames of step n, launches step n + 2, ...
 
-This is possible because step n + 1 needs nothing from the host that depends on step n. The drawn
-codes stay on the device, where the next row is built from them (`GroupedFrameDecoder`). The host
-contributes only text and positions, which it knows.
+This is possible because step n + 1 needs nothing from the host that depends on step n. The codes
+that were drawn stay on the device, where the next row is built from them (`GroupedFrameDecoder`).
+The host only provides text and positions, which it knows.
 
-What the host does not know is whether a segment ends with step n. It launches a row for it anyway.
-The draw of a segment that has ended is dropped (`PendingStep`), and the slot's doubtful positions
-are cleared. So a mistake costs one row, and never a wrong frame.
+The host does not know whether a segment ends with step n, but launches a row for the segment
+anyway. If the segment has ended, its draw is dropped (`PendingStep`) and the doubtful positions of
+the slot are cleared. A wrong guess therefore costs one row but never results in a wrong frame.
 
-Consequences:
+This has the following consequences:
 
-* New input, a text or a session, joins one step later.
-* A draw of a held segment waits in the segment and blocks no other one.
-* A step is read as soon as its own copy to the host is complete, while its successor still runs.
-  The copy uses another stream, so its source must not be overwritten (`lm.readback`).
-* Non-finite logits are detected one step late. Positions not yet known to be finite are cleared
-  when the slot is freed (`FrameSegment.doubtful`).
+* New input, such as text or a new session, joins one step later.
+* If a segment is held, its draw waits in the segment and does not block any other segment.
+* A step is read as soon as its copy to the host is complete, while the next step is still running.
+  The copy uses a different stream, so its source must not be overwritten (`lm.readback`).
+* Logits that are not finite are detected one step late. Positions that are not yet known to be
+  finite are cleared when the slot is freed (`FrameSegment.doubtful`).
 """
 
 from __future__ import annotations
@@ -56,31 +56,34 @@ Segment = TypeVar("Segment", bound=FrameSegment[Any])
 
 
 class FrameModel(Protocol):
-    """The computing part of an engine. It has a slot for each running segment."""
+    """The part of an engine that computes. It has a slot for each running segment."""
 
     @property
     def code_sizes(self) -> Sequence[int]:
-        """Upper bounds of the codes of each group that can be drawn."""
+        """The upper limits of the codes that can be drawn for each group."""
 
     kept: KeptParts
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """Return a slot for a new segment of a session. `returns` means that a further one is
-        expected.
+        """Return a slot for a new segment of a session. `returns` means that another segment is
+        expected later.
 
-        Raises `ResourceExhausted`.
+        Raises `ResourceExhausted` if no slot is free.
         """
 
     def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """Free the slot of an ended segment. `doubtful` positions may hold non-finite values."""
+        """Free the slot of a segment that has ended. The positions in `doubtful` may contain values
+        that are not finite.
+        """
 
 
 class FrameEngine(ABC, Generic[Segment]):
-    """Implements `antiphon.runtime.engine.Engine` for the stage `role` with the output edge `edge`.
+    """Implements `antiphon.runtime.engine.Engine` for the stage `role`, whose output edge is
+    `edge`.
 
-    `context_limit` bounds positions. `prefill_rows` bounds prompt rows per step; it is at least one
-    part of a prompt. With `launch_ahead` a step is launched before the draws of the previous one
-    are read.
+    `context_limit` is the maximum number of positions. `prefill_rows` is the maximum number of
+    prompt rows per step. It must be at least the size of one part of a prompt. With `launch_ahead`,
+    a step is launched before the draws of the previous step are read.
     """
 
     role: str
@@ -103,36 +106,40 @@ class FrameEngine(ABC, Generic[Segment]):
 
     @property
     def segments(self) -> Mapping[SegmentKey, Segment]:
-        """The segments that the engine has, by their keys."""
+        """All segments of the engine by key."""
         return self._segments
 
     @abstractmethod
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Segment:
-        """Return a segment without input. Raises `InvalidArgument` for its settings."""
+        """Return a segment that has no input yet. Raises `InvalidArgument` if its settings are not
+        supported.
+        """
 
     def wait_for_input(self, segments: Sequence[Segment]) -> None:
-        """Wait if none of these segments can continue before something prepared by the engine is
-        ready.
+        """Wait for something that the engine prepares, if none of these segments can continue
+        without it.
 
-        Called when no step is pending. The default prepares nothing.
+        This is called if no step is pending. The default implementation returns immediately.
         """
 
     @abstractmethod
     def launch(self, segments: Sequence[Segment], events: list[EngineEvent]) -> PendingStep | None:
-        """Start a step of the segments that can continue; None if it draws nothing.
+        """Start a step for the segments that can continue. Returns None if the step draws nothing.
 
-        Events that do not depend on its draws are added to `events`.
+        Events that do not depend on the draws are added to `events`.
         """
 
     @abstractmethod
     def take_drawn(self, segment: Segment, drawn: Any) -> Sequence[EngineEvent]:
-        """Return the events of the segment's next draw, in order. The segment may end with it."""
+        """Return the events for the next draw of the segment. Draws are passed in order. The
+        segment may end with this draw.
+        """
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Prefill a part, or make a draw, of every segment that can continue and is not `held`.
+        """Prefill a part or make a draw for every segment that can continue and is not in `held`.
 
-        With `launch_ahead`, a later call returns the draws that this one launches.
+        With `launch_ahead`, the draws that this call launches are returned by a later call.
         """
         free = self.going(held)
         if self._pending is None:
@@ -140,7 +147,7 @@ class FrameEngine(ABC, Generic[Segment]):
         events = self._end_silent(free)
         events += self._hand_on(free)
         pending, self._pending = self._pending, None
-        # Launching takes time: first read a step that is already complete.
+        # Launching takes time. If a step is already complete, it is read first.
         if pending is None or not pending.ready:
             self._pending = self.launch([each for each in free if not each.ended], events)
         if not self._launch_ahead:
@@ -151,8 +158,9 @@ class FrameEngine(ABC, Generic[Segment]):
         return events
 
     def _end_silent(self, segments: Sequence[Segment]) -> list[EngineEvent]:
-        """Return the last events of segments without anything to say. Input arrives between steps
-        only."""
+        """Return the last events of segments that have nothing to say. Input only arrives between
+        steps.
+        """
         events: list[EngineEvent] = []
         for segment in segments:
             if segment.prompt.silent:
@@ -160,7 +168,7 @@ class FrameEngine(ABC, Generic[Segment]):
         return events
 
     def _hand_on(self, segments: Sequence[Segment]) -> list[EngineEvent]:
-        """Return the events of draws that were read, for segments that are not held."""
+        """Return the events of draws that have been read, for segments that are not held."""
         events: list[EngineEvent] = []
         for segment in segments:
             if segment.waiting is not None and not segment.ended:
@@ -175,7 +183,9 @@ class FrameEngine(ABC, Generic[Segment]):
         return [Failed(segment.key, Internal(reason))]
 
     def take_frame(self, segment: Segment, drawn: Drawn, stop_code: int) -> Sequence[EngineEvent]:
-        """`take_drawn` for draws that are frames, except `stop_code` and the last one allowed."""
+        """Implement `take_drawn` for draws that are frames. `stop_code` and the last allowed draw
+        are not frames.
+        """
         step = segment.frames
         if not drawn.decided:
             return self.undecided(segment)
@@ -188,8 +198,11 @@ class FrameEngine(ABC, Generic[Segment]):
         return [Emitted(segment.key, self.edge, step, {self.edge: drawn.codes})]
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for settings that `new_segment` rejects, another output, or a
-        history of frames that cannot be drawn."""
+        """Register a segment.
+
+        Raises `InvalidArgument` if `new_segment` rejects the settings, if another output is
+        requested, or if the history contains frames that cannot be drawn.
+        """
         if settings.outputs != {self.edge}:
             raise InvalidArgument(
                 f"outputs: the {self.role} makes {self.edge!r}, not {sorted(settings.outputs)}",
@@ -198,14 +211,15 @@ class FrameEngine(ABC, Generic[Segment]):
         known = known_frames(settings.history, self._frame_model.code_sizes)
         segment = self._segments[key] = self.new_segment(key, settings)
         segment.known = known
-        # Most sessions have one segment, so no further one is expected after the first.
+        # Most sessions have only one segment, so no other segment is expected after the first one.
         segment.returns = key.segment > 0 or settings.live
 
     @torch.inference_mode()
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Pass the chunk to the segment's prompt. The first one takes a slot.
+        """Pass the chunk to the prompt of the segment. The first chunk takes a slot.
 
-        Raises `InvalidArgument` over the limit and `ResourceExhausted` without a slot.
+        Raises `InvalidArgument` if the input exceeds the limit, and `ResourceExhausted` if no slot
+        is free.
         """
         segment = self._segments[key]
         segment.prompt.accept(chunk)
@@ -225,13 +239,13 @@ class FrameEngine(ABC, Generic[Segment]):
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment and free its slot, whatever is in flight."""
+        """Forget the segment and free its slot, even if draws are in flight."""
         segment = self._segments.pop(key)
         if segment.slot is not None:
             self._frame_model.give_slot_back(segment.slot, segment.doubtful)
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the segment's counts so far."""
+        """Return the current counts of the segment."""
         return _cost(self._segments[key], FinishReason.CANCELLED)
 
     def going(self, held: Collection[SegmentKey]) -> list[Segment]:
@@ -241,7 +255,9 @@ class FrameEngine(ABC, Generic[Segment]):
     def take_known(
         self, segments: Collection[Segment], parts: Sequence[PromptPart[Any]]
     ) -> list[KnownPart[Any]]:
-        """Return the next rows of known frames, within what `parts` leave of the budget."""
+        """Return the next rows of known frames. Their number is limited by the part of the budget
+        that `parts` leave.
+        """
         budget = self.left_of_budget(parts)
         taken = []
         for segment in segments:
@@ -251,13 +267,13 @@ class FrameEngine(ABC, Generic[Segment]):
         return taken
 
     def left_of_budget(self, parts: Sequence[PromptPart[Any]]) -> int:
-        """Return how many more rows fit the step."""
+        """Return the number of rows that can still be added to the step."""
         return self._prefill_rows - sum(part.stop - part.start for part in parts)
 
     def tell_known(self, parts: Sequence[KnownPart[Any]]) -> list[EngineEvent]:
-        """Return events for the frames of prefilled rows, as if they had been drawn.
+        """Return events for the frames whose rows were prefilled, as if the frames had been drawn.
 
-        Their tensor has the edge's name.
+        Their tensor has the name of the edge.
         """
         return [Emitted(each.key, self.edge, each.step, {self.edge: each.frames}) for each in parts]
 
@@ -268,12 +284,12 @@ class FrameEngine(ABC, Generic[Segment]):
             segment.pass_kept(kept)
         parts = next_parts(segments, self._prefill_rows)
         for part in parts:
-            # Draws follow the last part, which has no name.
+            # The last part is followed by draws and has no name.
             kept.put(part.slot, part.start, part.stop, part.prompt.part_name(part.start, part.stop))
         return parts
 
     def finish(self, segment: Segment, reason: FinishReason) -> list[EngineEvent]:
-        """Return the segment's last events."""
+        """Return the last events of the segment."""
         segment.ended = True
         return [
             Emitted(segment.key, self.edge, segment.frames, finish_reason=reason),
@@ -290,12 +306,14 @@ def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
 
 
 def next_parts(segments: Collection[FrameSegment[Prompt]], budget: int) -> list[PromptPart[Prompt]]:
-    """Return the next parts of prompts within the budget of rows, shortest-served first.
+    """Return the next parts of prompts that are within the budget of rows. The shortest-served
+    prompts come first.
 
-    So a short prompt does not wait for a long one that arrived earlier, and a long one continues,
-    since those before it soon finish. A step with the first frame of a segment contains none: its
-    listener hears nothing yet, whereas later frames have some lead. Each segment has one such step,
-    so each new segment delays prompts by one step.
+    Therefore a short prompt does not wait for a long one that arrived earlier. A long prompt still
+    continues, because the prompts before it are soon finished. A step that contains the first frame
+    of a segment contains no parts, because the listener hears nothing before this frame, while
+    later frames are generated ahead of playback. Each segment has one such step, so each new
+    segment delays prompts by one step.
     """
     parts: list[PromptPart[Prompt]] = []
     if any(segment.can_draw and not segment.launched for segment in segments):

@@ -1,13 +1,14 @@
-"""Segments of an engine that draws codes after a prompt of rows.
+"""The segments of an engine that draws codes after a prompt of rows.
 
-A segment's prompt is prefilled in parts, in forwards shared with the parts and draws of other
-segments. After that, each step is one row and one draw. The prompt's last row is that of the first
-draw. Engines define the content of a row and the use of a draw.
+The prompt of a segment is prefilled in parts. A forward pass may contain parts and draws of several
+segments. After the prompt, each step consists of one row and one draw. The last row of the prompt
+is the row of the first draw. An engine defines the content of a row and what is done with a draw.
 
-A part waits until all of its rows can be computed, and its end depends only on the rows before it.
-So the partition of a prompt depends on the prompt alone, not on arrival times or other sessions,
-and so do the digits of its keys and values. Prompts with a common prefix are partitioned alike over
-it. What a slot still holds of its session's last prompt is not computed again: see
+A part waits until all of its rows can be computed. Its end depends only on the rows before it.
+Therefore the division of a prompt into parts depends only on the prompt, and not on arrival times
+or other sessions. The same is true for the digits of its keys and values. Prompts that have a
+common prefix are divided in the same way within this prefix. If a slot still contains parts of the
+previous prompt of the session, these parts are not computed again. See
 `antiphon_services.lm.kept_parts`.
 """
 
@@ -29,45 +30,53 @@ from antiphon_services.lm.kept_parts import KeptParts
 from antiphon_services.lm.known_frames import Frames, KnownPart, check_count, no_frames
 
 PART_ROWS = 128
-"""Most rows of a part."""
+"""The maximum number of rows in a part."""
 LEAST_PART_ROWS = 32
-"""Shortest part that ends at a cut of the prompt, since each part needs separate calls."""
+"""The minimum length of a part that ends at a cut of the prompt. Each part needs separate calls, so
+parts should not be shorter.
+"""
 
 
 class FramePrompt(Protocol):
-    """A segment's prompt and its text, as far as received.
+    """The prompt of a segment and the text that has been received so far.
 
-    A prompt may grow until its length is known.
+    The prompt may grow until its length is known.
     """
 
     @property
     def prompt_rows(self) -> int | None:
-        """Length of the prompt, including the first draw's row; None until known."""
+        """The length of the prompt including the row of the first draw, or None until it is
+        known.
+        """
 
     @property
     def ready_rows(self) -> int:
-        """How many of these rows, from the start, can be computed."""
+        """The number of these rows, counted from the start, that can already be computed."""
 
     @property
     def silent(self) -> bool:
-        """Whether there is certainly nothing to say."""
+        """Whether it is certain that there is nothing to say."""
 
     def accept(self, chunk: InputChunk) -> None:
-        """Add a chunk. Raises `AntiphonError`."""
+        """Add a chunk. Raises `AntiphonError` if it is invalid."""
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """Where pieces of the prompt end, such as turns, ascending: a part may end there.
+        """The positions where pieces of the prompt, such as turns, end. They are in ascending
+        order, and a part may end there.
 
-        Cuts are known when the rows before them are ready, and do not change.
+        Cuts are known when the rows before them are ready, and they do not change.
         """
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return a name of ready rows, equal for equal rows; None if no later prompt has them
-        there."""
+        """Return a name for rows that are ready, or None if no later prompt will have the same rows
+        there.
+
+        Equal rows have equal names.
+        """
 
     def pass_part(self, start: int, stop: int) -> None:
-        """Skip ready rows that the slot already holds."""
+        """Skip rows that are ready because the slot already contains them."""
 
 
 Prompt = TypeVar("Prompt", bound=FramePrompt)
@@ -76,7 +85,9 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True, slots=True)
 class PromptPart(Generic[Prompt]):
-    """Rows `start` to `stop` of the prompt of the segment in `slot`, all ready."""
+    """The rows from `start` to `stop` of the prompt of the segment in `slot`. All of them are
+    ready.
+    """
 
     slot: int
     start: int
@@ -92,7 +103,9 @@ class PromptPart(Generic[Prompt]):
 
 @dataclass(frozen=True, slots=True)
 class FrameDraw(Generic[Text]):
-    """Draw `step` of the segment in `slot`, after a row at `position` that contains `text`."""
+    """Draw number `step` of the segment in `slot`. It follows a row at `position` that contains
+    `text`.
+    """
 
     slot: int
     position: int
@@ -108,13 +121,15 @@ class FrameDraw(Generic[Text]):
 
 @dataclass(slots=True)
 class FrameSegment(ABC, Generic[Prompt]):
-    """State of one segment.
+    """The state of one segment.
 
-    `slot` is None until the first chunk. `prefilled` counts prompt rows in the slot; the first
-    `reused` of them were there before. `launched` counts draws requested from the device, `frames`
-    those sent. The first draws, whose frames are `known`, are not made. After `shown` draws, finite
-    logits have proved that everything in the slot up to then is finite. `returns` means that the
-    session is expected to have a further segment. `waiting` is a draw that was read and not sent.
+    `slot` is None until the first chunk arrives. `prefilled` is the number of prompt rows in the
+    slot, of which the first `reused` rows were already there. `launched` is the number of draws
+    that were requested from the device, and `frames` is the number of draws that were sent. The
+    first draws are not made because their frames are `known`. After `shown` draws, finite logits
+    have proved that everything in the slot up to that point is finite. `returns` means that the
+    session is expected to have another segment. `waiting` is a draw that has been read but not
+    sent.
     """
 
     key: SegmentKey
@@ -134,48 +149,52 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @abstractmethod
     def has_row(self, step: int) -> bool:
-        """Return whether all input of draw `step`'s row was received."""
+        """Return whether all input for the row of draw number `step` has been received."""
 
     @abstractmethod
     def take_text(self, step: int) -> Any:
-        """Return the text in that row. Called once per row, in order, after it was received."""
+        """Return the text in this row. It is called once for each row, in order, after the text has
+        been received.
+        """
 
     @property
     @abstractmethod
     def missing_edge(self) -> str:
-        """The edge whose input the next row, or part of the prompt, needs."""
+        """The edge from which the next row or part of the prompt needs input."""
 
     @property
     def in_flight(self) -> bool:
-        """Whether a draw was launched and not sent."""
+        """Whether a draw has been launched but not sent."""
         return self.launched > self.handed_on
 
     @property
     def handed_on(self) -> int:
-        """Number of draws sent, including known ones."""
+        """The number of draws that have been sent, including known ones."""
         return self.frames
 
     @property
     def doubtful(self) -> range:
-        """Positions of its slot that may hold non-finite values."""
+        """The positions of the slot that may contain values that are not finite."""
         first = self.prefilled + self.shown if self.shown else self.reused
         return range(first, self.prefilled + self.launched)
 
     @property
     def prompt_complete(self) -> bool:
-        """Whether the next row is that of a draw."""
+        """Whether the next row is the row of a draw."""
         total = self.prompt.prompt_rows
         return total is not None and self.prefilled == total - 1
 
     @property
     def can_draw(self) -> bool:
-        """Whether the next draw can be launched, as far as the host knows."""
+        """Whether the host knows of nothing that prevents the next draw from being launched."""
         within = self.launched < self.sampling.max_tokens and self.frames >= len(self.known)
         return within and self.prompt_complete and self.has_row(self.launched)
 
     @property
     def awaited_edge(self) -> str | None:
-        """The edge without which the segment cannot continue; None while a draw is in flight."""
+        """The edge whose input the segment needs to continue. It is None while a draw is in
+        flight.
+        """
         if self.ended or self.in_flight or self.prompt.silent:
             return None
         ready = self._has_next if self.prompt_complete else self.next_part_end
@@ -183,14 +202,18 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def _has_next(self) -> bool:
-        """Whether the next row after the prompt, or all of the next known part, was received."""
+        """Whether the next row after the prompt has been received, or all rows of the next known
+        part.
+        """
         if self.frames < len(self.known):
             return self.next_known_end is not None
         return self.has_row(self.launched)
 
     @property
     def next_part_end(self) -> int | None:
-        """End of the part that starts at `prefilled`; None if it is not ready or there is none."""
+        """The end of the part that starts at `prefilled`. It is None if the part is not ready or
+        does not exist.
+        """
         total, start = self.prompt.prompt_rows, self.prefilled
         if start + 1 == total:
             return None
@@ -201,8 +224,9 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def next_known_end(self) -> int | None:
-        """End of the next part of the known frames; None if a row of it is missing or there is
-        none."""
+        """The end of the next part of the known frames. It is None if one of its rows is missing or
+        there is no such part.
+        """
         if not self.prompt_complete or self.frames >= len(self.known):
             return None
         stop = min(self.frames - self.frames % PART_ROWS + PART_ROWS, len(self.known))
@@ -231,25 +255,27 @@ class FrameSegment(ABC, Generic[Prompt]):
         )
 
     def _part_end(self, start: int) -> int:
-        """Return the end of the part that starts at `start`, regardless of the prompt's end."""
+        """Return the end of the part that starts at `start` without regard to the end of the
+        prompt.
+        """
         cuts, stop = self.prompt.cuts, start + PART_ROWS
         at = int(np.searchsorted(cuts, start + self.least_part_rows(start)))
         return min(stop, int(cuts[at])) if at < len(cuts) else stop
 
     def least_part_rows(self, start: int) -> int:
-        """Return the shortest length of a part that ends at a cut of the prompt."""
+        """Return the minimum length of a part that ends at a cut of the prompt."""
         return LEAST_PART_ROWS
 
     def launch(self, text: Text) -> FrameDraw[Text]:
-        """Count the next draw as launched and return it. `text` is that of its row."""
+        """Count the next draw as launched and return it. `text` is the text in its row."""
         assert self.slot is not None
         step, self.launched = self.launched, self.launched + 1
         return FrameDraw(self.slot, self.prefilled + step, text, self.sampling, step)
 
     def change(self, row: int) -> None:
-        """Prefill again from `row` on: rows of the prompt were replaced.
+        """Prefill the prompt again from `row` onwards, because its rows were replaced.
 
-        Raises `DataLoss` if a draw depends on them.
+        Raises `DataLoss` if a draw depends on these rows.
         """
         if self.launched:
             raise DataLoss(f"row {row} of the prompt came again after the first draw")
@@ -260,7 +286,7 @@ class FrameSegment(ABC, Generic[Prompt]):
         self.reused = min(self.reused, self.prefilled)
 
     def pass_kept(self, kept: KeptParts) -> None:
-        """Skip the parts of the prompt that the slot already holds."""
+        """Skip the parts of the prompt that the slot already contains."""
         while self.slot is not None and kept.holds(self.slot, self.prefilled):
             start, stop = self.prefilled, self.next_part_end
             if stop is None:
@@ -273,9 +299,9 @@ class FrameSegment(ABC, Generic[Prompt]):
             self.prefilled = self.reused = stop
 
     def bound(self, context_limit: int) -> None:
-        """Limit the draws to the context; the prompt must be known.
+        """Limit the number of draws so that they fit into the context. The prompt must be known.
 
-        Raises `InvalidArgument` for known frames beyond it.
+        Raises `InvalidArgument` if there are known frames beyond the limit.
         """
         room = context_limit - (self.prompt.prompt_rows or 0) + 1
         if self.sampling.max_tokens > room:
@@ -285,5 +311,5 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def most_frames(self) -> int:
-        """Most frames of the segment: the last allowed draw is not a frame."""
+        """The maximum number of frames in the segment. The last allowed draw is not a frame."""
         return self.sampling.max_tokens - 1

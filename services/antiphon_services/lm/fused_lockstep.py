@@ -1,8 +1,9 @@
-"""The code predictor's stack of `lm.lockstep` with fused kernels, for CUDA graphs.
+"""The stack of the code predictor (`lm.lockstep`) with fused kernels, for use in CUDA graphs.
 
-A layer and position take nine kernels: four products, attention, and `antiphon_services.lm.kernels`
-in between. By layer, the cache is laid out by position, sequence and head. Queries, keys and values
-are adjacent, so that one kernel norms and rotates them while copying them from the product.
+A layer needs nine kernels per position: four products, attention, and the kernels of
+`antiphon_services.lm.kernels` between them. Within a layer, the cache is ordered by position,
+sequence and head. Queries, keys and values are adjacent, so that one kernel can normalize and
+rotate them while it copies them from the product.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from antiphon_services.lm.rotary import Rotation
 
 
 class FusedLockstep:
-    """`antiphon_services.lm.lockstep.Lockstep` with `kernels`."""
+    """Like `antiphon_services.lm.lockstep.Lockstep`, but with fused `kernels`."""
 
     reads_ahead = False
     output_scale: Tensor | None = None
@@ -38,21 +39,23 @@ class FusedLockstep:
         self._cache = torch.zeros(size, dtype=self.dtype, device=self.device)
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return states [n, width] of the second of the two positions that n sequences begin
-        with."""
+        """Start n sequences with two positions each. Returns the states [n, width] of the second
+        position.
+        """
         return self._through(torch.cat((first, second)), 0, len(first))[len(first) :]
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """Return states of the next position of all sequences, from `given` [n, width]."""
+        """Append `given` [n, width] as the next position of all sequences. Returns their states."""
         return self._through(given, position, len(given))
 
     def found_finite(self) -> None:
-        """Do nothing: no position is read before it is written."""
+        """Do nothing, because no position is read before it is written."""
 
     def _through(self, rows: Tensor, start: int, count: int) -> Tensor:
-        """Return the normed states of `rows`: `count` sequences at positions from `start` on.
+        """Return the normalized states of `rows`, which belong to `count` sequences and begin at
+        position `start`.
 
-        All sequences of one position precede those of the next.
+        The rows of all sequences at one position precede those at the next position.
         """
         stop = start + len(rows) // count
         normed = self._layers[0].norm(rows)
@@ -66,7 +69,7 @@ class FusedLockstep:
 
 
 class _FusedStep:
-    """One layer with Hugging Face's weights."""
+    """A single layer with Hugging Face's weights."""
 
     def __init__(self, module: Any, kernels: Kernels, rotation: Rotation) -> None:
         attention, mlp = module.self_attn, module.mlp
@@ -96,7 +99,9 @@ class _FusedStep:
         return weight * torch.nn.functional.rms_norm(rows, rows.shape[-1:], eps=epsilon)
 
     def attend(self, normed: Tensor, cache: Tensor, start: int, stop: int, count: int) -> Tensor:
-        """Return the attention output of positions `start` to `stop`: [n, heads * head_dim]."""
+        """Return the attention output of the positions from `start` to `stop`, with shape [n, heads
+        * head_dim].
+        """
         made = self._in(normed).view(stop - start, count, self.heads, self.head_dim)
         new = cache[start:stop, :count]
         turns = self._turns[start:stop, None]
@@ -106,19 +111,21 @@ class _FusedStep:
         mixed = self._mix(cache[:stop, :count], new[-1])
         if stop - start == 1:
             return mixed
-        # Position 0 sees only itself.
+        # Position 0 can only attend to itself.
         values = new[0, :, self._queries + self._key_heads :]
         share = self._queries // self._key_heads
         alone = values[:, :, None].expand(-1, -1, share, -1).reshape(count, -1)
         return torch.cat((alone, mixed))
 
     def leave(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows with attention's output added, and the MLP's output to add to them."""
+        """Return the rows plus the output of attention, and the output of the MLP, which must be
+        added to them.
+        """
         rows, normed = self._kernels.add_norm(rows, self._out(mixed), *self._second_norm)
         return rows, self._down(self._kernels.gate(self._up(normed)))
 
     def _mix(self, seen: Tensor, last: Tensor) -> Tensor:
-        """Return the attention output of each sequence's last position."""
+        """Return the attention output of the last position of each sequence."""
         count, first_key = len(last), self._queries
         asked = last[:, :first_key].view(count, self._key_heads, -1, self.head_dim)
         by_head = seen.permute(1, 2, 0, 3)

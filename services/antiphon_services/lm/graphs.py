@@ -1,14 +1,17 @@
-"""Runs a function of rows at a few fixed sizes, so that a GPU can replay it as a CUDA graph.
+"""Runs a function of rows with a few fixed sizes, so that a GPU can replay it as a CUDA graph.
 
-A CUDA graph repeats kernels at the same addresses and shapes. Inputs are copied into fixed buffers,
-rows are padded to the next bucket, and outputs are always in the same place. The function must not
-read a device value, branch on one, derive a shape from one, or copy from the host.
+A CUDA graph repeats kernels with the same addresses and shapes. Therefore inputs are copied into
+fixed buffers, rows are padded to the next bucket, and outputs are always at the same place. The
+function must not read a value from the device, branch on such a value, derive a shape from it, or
+copy from the host.
 
-Padding rows hold values of earlier calls, or zeros. So each output row may depend only on its own
-input row, and the function's memory must have a row for each of the largest bucket.
+Padding rows contain values of earlier calls, or zeros. Each row of the output must therefore depend
+only on the corresponding row of the input. The memory that the function uses must have a row for
+each row of the largest bucket.
 
-The graphs of a `GraphPool` share memory for intermediate values. They must be replayed in the order
-of capture. An output is valid until any of them is replayed in another round; copy it to keep it.
+The graphs of a `GraphPool` share the memory for intermediate values. They must be replayed in the
+order in which they were captured. An output is valid until one of the graphs is replayed in the
+next round. Copy it if it is needed for longer.
 """
 
 from __future__ import annotations
@@ -23,19 +26,22 @@ from torch import Tensor
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 
-# Maps tensors of n rows to tensors of n rows.
+# Maps tensors that have n rows to tensors that have n rows.
 RowFunction = Callable[..., tuple[Tensor, ...]]
 
-# Makes a function run in buckets, given full-size buffers with valid inputs and the least number of
-# rows.
+# Makes a function run in buckets. The arguments are the function, buffers of full size that contain
+# valid inputs, and the minimum number of rows.
 Bucketing = Callable[[RowFunction, Sequence[Tensor], int], RowFunction]
 
-# Libraries select kernels and allocate workspaces in the first runs, which a graph must not do.
+# During their first runs, libraries select kernels and allocate workspaces, which is not allowed in
+# a graph.
 RUNS_BEFORE_CAPTURE = 3
 
 
 def bucket_sizes(least: int, most: int) -> tuple[int, ...]:
-    """Return ascending bucket sizes: powers of two times `least` below `most`, then `most`."""
+    """Return the bucket sizes in ascending order: all products of `least` and a power of two that
+    are below `most`, followed by `most`.
+    """
     sizes = []
     while least < most:
         sizes.append(least)
@@ -44,10 +50,11 @@ def bucket_sizes(least: int, most: int) -> tuple[int, ...]:
 
 
 class Eager:
-    """Calls the function on padded buffers, like graphs do, on a device without graphs.
+    """Calls the function with padded buffers, in the same way as graphs do, on a device that does
+    not support graphs.
 
-    `buffers` [most, ...] become its inputs. Calls take at most `most` rows and return as many as
-    given.
+    `buffers` [most, ...] become the inputs of the function. A call accepts up to `most` rows and
+    returns as many rows as it was given.
     """
 
     def __init__(self, function: RowFunction, buffers: Sequence[Tensor], least: int) -> None:
@@ -55,7 +62,9 @@ class Eager:
         self.sizes = bucket_sizes(least, len(buffers[0]))
 
     def __call__(self, *rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the function's results for `rows`, each [n, ...] like its buffer."""
+        """Return the results of the function for `rows`. Each of them has the shape [n, ...] of its
+        buffer.
+        """
         count = len(rows[0])
         for buffer, given in zip(self._buffers, rows, strict=True):
             buffer[:count].copy_(given)
@@ -67,7 +76,9 @@ class Eager:
 
 
 class GraphPool:
-    """The graphs of one device, with their shared memory and capture stream."""
+    """The graphs of one device, with their shared memory and the stream on which they are
+    captured.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -76,7 +87,7 @@ class GraphPool:
             self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, function: RowFunction, buffers: Sequence[Tensor], least: int) -> RowFunction:
-        """Implements `Bucketing`. All buckets are captured when it returns."""
+        """Implements `Bucketing`. All buckets have been captured when this returns."""
         return CudaGraphs(function, buffers, least, self)
 
     @torch.inference_mode()
@@ -85,7 +96,7 @@ class GraphPool:
     ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
         """Return a graph of the call and its output tensors.
 
-        Raises `FailedPrecondition` if the call does what a graph cannot.
+        Raises `FailedPrecondition` if the call does something that is not allowed in a graph.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device):
@@ -108,20 +119,21 @@ class GraphPool:
                 raise FailedPrecondition(
                     f"graphs: capturing on {self._device} failed; set it to false: {error}"
                 ) from error
-            # The first replay is slower, since it uploads the graph.
+            # The first replay is slower because it uploads the graph.
             graph.replay()
         return graph, outputs
 
 
 class CudaGraphs(Eager):
-    """One CUDA graph per bucket, captured on construction."""
+    """One CUDA graph for each bucket. They are captured during construction."""
 
     def __init__(
         self, function: RowFunction, buffers: Sequence[Tensor], least: int, pool: GraphPool
     ) -> None:
         super().__init__(function, buffers, least)
         self._graphs = {}
-        # Largest first: the others' intermediates fit into its memory.
+        # The largest bucket comes first, because the intermediate values of all others fit into its
+        # memory.
         for size in reversed(self.sizes):
             self._graphs[size] = pool.capture(partial(super()._run, size))
 
@@ -132,7 +144,9 @@ class CudaGraphs(Eager):
 
 
 def graphs_of(config: StageConfig) -> Bucketing | None:
-    """Return CUDA graphs if available and configured. Fused kernels use buckets on a CPU, too."""
+    """Return CUDA graphs if they are available and configured. Fused kernels use buckets on a CPU
+    as well.
+    """
     device = torch.device(config.device)
     if device.type == "cuda":
         return GraphPool(device) if config.graphs else None

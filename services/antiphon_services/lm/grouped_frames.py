@@ -1,6 +1,6 @@
-"""The decoder of an engine whose frames have several codes, with its per-slot state.
+"""The decoder of an engine whose frames consist of several codes, with the state of each slot.
 
-The first code is drawn from a separate head, the others by a code predictor.
+The first code is drawn from a separate head, and all others are drawn by a code predictor.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from antiphon_services.lm.sampler import SamplingRows, choose_each, draw_numbers
 
 
 class GroupedFrameDecoder(FrameDecoder, ABC):
-    """Decoder for frames of several codes.
+    """A decoder for frames that consist of several codes.
 
-    `module` has the `model`, its `codec_head` and its `code_predictor`. `predictor` is the latter's
-    sampling unless first codes are greedy. `bucketing` runs parts as graphs, `kernels` fuses
-    operations. Raises as `FrameDecoder` does.
+    `module` has the attributes `model`, `codec_head` and `code_predictor`. `predictor` contains the
+    sampling settings of the code predictor, which apply unless the first codes are greedy.
+    `bucketing` runs parts of the computation as graphs, and `kernels` fuses operations. Raises the
+    same errors as `FrameDecoder`.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         kernels: Kernels | None = None,
     ) -> None:
         rows = max(slots, LEAST_ROWS)
-        # In the order of a frame: see `antiphon_services.lm.graphs`.
+        # This is the order in which a frame is computed. See `antiphon_services.lm.graphs`.
         decoder = Decoder(
             module.model,
             context_limit,
@@ -63,7 +64,8 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         self._head: Tensor = module.codec_head.weight
         self._device = self._head.device
         vocabulary, width = self._head.shape
-        # By slot: first codes drawn so far, and the codec part of the next row.
+        # For each slot, the first codes that have been drawn so far, and the codec part of the next
+        # row.
         self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
         self._pending = torch.zeros(slots, width, dtype=self._head.dtype, device=self._device)
 
@@ -72,19 +74,24 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         """Return the embeddings [n, hidden] of first codes."""
 
     def begin_speech(self, slot: int, side: Tensor) -> None:
-        """Reset the slot's draws. `side` [hidden] is the codec part of the first draw's row."""
+        """Reset the draws of the slot. `side` [hidden] is the codec part of the row of the first
+        draw.
+        """
         self._seen[slot] = False
         self._pending[slot] = side
 
     def next_sides(self, draws: Sequence[FrameDraw[Any]]) -> Tensor:
-        """Return the codec part [n, hidden] of each draw's row, derived from the previous frame."""
+        """Return the codec part [n, hidden] of the row of each draw. It is derived from the
+        previous frame.
+        """
         return self._pending[on_device([each.slot for each in draws], self._device)]
 
     def known_sides(self, part: KnownPart[Any], begin: Tensor) -> Tensor:
-        """Return what `next_sides` would have been [n, hidden] if the known frames had been drawn.
+        """Return the codec parts [n, hidden] that `next_sides` would have returned if the known
+        frames had been drawn.
 
-        Their first codes are recorded for the repetition penalty. `begin` [hidden] is the part of
-        the first draw.
+        The first codes of these frames are recorded for the repetition penalty. `begin` [hidden] is
+        the codec part for the first draw.
         """
         codes = on_device(np.concatenate((part.before, part.frames)).astype(np.int64), self._device)
         sides = self._predictor.embedded(codes, self.first_code_rows(codes[:, 0]))
@@ -97,11 +104,12 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
     def draw_frames(
         self, states: Tensor, draws: Sequence[FrameDraw[Any]], count: int, suppressed: Tensor
     ) -> Tensor:
-        """Return the frames of the first `count` draws, from the last states [n, hidden].
+        """Return the frames of the first `count` draws, given the last states [n, hidden].
 
-        int64 [count, G + 1]: codes, then whether the logits left something to choose from. First
-        codes that are `suppressed`, bool [V] or [n, V], are not drawn. Draws are recorded last, so
-        the call can be repeated after an error.
+        The result is int64 [count, G + 1]. A row contains the codes, followed by a value that
+        indicates whether the logits left something to choose from. The first codes in `suppressed`
+        (bool [V] or [n, V]) are not drawn. The draws are recorded at the end, so that the call can
+        be repeated after an error.
         """
         samplings = [each.sampling for each in draws]
         steps = [each.step for each in draws]
@@ -118,7 +126,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         embedding = self.first_code_rows(first)
         codes, rows, decided = self._predictor.frames(states, first, embedding, settings, numbers)
         decided = decided & likeliest.isfinite()
-        # A separate tensor: the next step's graph may overwrite `codes`.
+        # This is a separate tensor because the graph of the next step may overwrite `codes`.
         drawn = torch.cat((codes, decided[:, None]), dim=1)[:count]
         self._seen[slots[:count], first[:count]] = True
         self._pending[slots[:count]] = rows[:count]

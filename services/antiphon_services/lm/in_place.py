@@ -1,4 +1,4 @@
-"""Operations that write to existing memory, eager or compiled."""
+"""Operations that write to existing memory. They can be used in eager mode and in compiled code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def into(out: Tensor | None, operation: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-    """Return an operation's result, written to `out` if given.
+    """Return the result of an operation. If `out` is given, the result is written to it.
 
-    `torch.compile` does not support an `out` with gaps between rows, but fuses the operation with a
-    copy.
+    `torch.compile` does not support an `out` with gaps between its rows, but it can fuse the
+    operation with a copy.
     """
     if out is None or not torch.compiler.is_compiling():
         return operation(*operands, out=out)

@@ -1,12 +1,13 @@
-"""Parts of prompts that are still in the slots of ended segments.
+"""Keeps track of parts of prompts that are still in the slots of segments that have ended.
 
-Each turn's prompt contains the whole conversation before it. Since the partition of a prompt
-depends only on its prefix, a part that is present after the same parts is exactly what would be
-computed. A segment that gets the slot of its session's last segment skips the parts that they
-share.
+The prompt of each turn contains the whole preceding conversation. The division of a prompt into
+parts depends only on its prefix. Therefore, if a part is present after the same preceding parts, it
+is identical to what would be computed. If a segment gets the slot of the previous segment of its
+session, it skips the parts that they have in common.
 
-Slots with kept parts count as free and take no additional memory. A new session gets the lowest
-slot without an expected return, else the slot of the session that has been away longest.
+Slots that contain kept parts count as free and do not use additional memory. A new session gets the
+lowest slot to which no session is expected to return. If there is none, it gets the slot of the
+session that has not used its slot for the longest time.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ NO_CUTS = np.empty(0, np.intp)
 
 
 def part_name(start: int, positions: npt.NDArray[np.int64] | None, *rows: Tensor) -> bytes:
-    """Return a digest of rows, or of what they are derived from, at positions from `start` on.
+    """Return a digest of rows, or of the data that they are derived from, at the positions from
+    `start` onwards.
 
-    `positions` int64 [n, 3] are their rotary positions; None if these are the rows' places.
+    `positions` (int64 [n, 3]) are their rotary positions. It is None if these are equal to the
+    places of the rows.
     """
     name = hashlib.blake2b(digest_size=NAME_BYTES)
     if positions is not None:
@@ -40,8 +43,8 @@ def part_name(start: int, positions: npt.NDArray[np.int64] | None, *rows: Tensor
 
 
 class KeptParts:
-    """By slot, the contiguous parts that it holds from its start, and the session that used it
-    last.
+    """For each slot, the contiguous parts that it contains from its start, and the session that
+    used it last.
 
     Each part has a start, an end and a name.
     """
@@ -49,10 +52,11 @@ class KeptParts:
     def __init__(self) -> None:
         self._parts: dict[int, dict[int, tuple[int, bytes]]] = {}
         self._last: dict[int, str] = {}
-        self._returning: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        # Ordered from the least to the most recently used one.
+        self._returning: OrderedDict[int, None] = OrderedDict()
 
     def choose(self, session: str, free: Collection[int]) -> int | None:
-        """Return the free slot for a session; None if there is none."""
+        """Return the free slot that a session should use, or None if no slot is free."""
         own = next((at for at in free if self._last.get(at) == session), None)
         if own is not None:
             return own
@@ -62,7 +66,9 @@ class KeptParts:
         return next((at for at in self._returning if at in free), None)
 
     def own(self, slot: int, session: str, *, returns: bool) -> None:
-        """Assign the slot to the session. `returns` means that a further segment is expected."""
+        """Assign the slot to the session. `returns` means that another segment is expected
+        later.
+        """
         if self._last.get(slot) != session:
             self._parts.pop(slot, None)
             self._last[slot] = session
@@ -71,26 +77,29 @@ class KeptParts:
             self._returning[slot] = None
 
     def holds(self, slot: int, start: int) -> bool:
-        """Return whether the slot holds a part that starts at `start`."""
+        """Return whether the slot contains a part that starts at `start`."""
         return start in self._parts.get(slot, ())
 
     def matches(self, slot: int, start: int, stop: int, name: bytes) -> bool:
-        """Return whether the slot holds exactly this part."""
+        """Return whether the slot contains exactly this part."""
         return self._parts.get(slot, {}).get(start) == (stop, name)
 
     def put(self, slot: int, start: int, stop: int, name: bytes | None) -> None:
-        """Record a computed part, which replaces everything from `start` on. None names are not
-        kept."""
+        """Record a part that was computed. It replaces everything from `start` onwards. A part
+        whose name is None is not kept.
+        """
         self.drop(slot, start)
         if name is not None and start == self.rows(slot):
             self._parts.setdefault(slot, {})[start] = stop, name
 
     def drop(self, slot: int, start: int) -> None:
-        """Forget everything in the slot from `start` on."""
+        """Forget everything in the slot from `start` onwards."""
         parts = self._parts.get(slot, {})
         while self.rows(slot) > start:
             parts.popitem()
 
     def rows(self, slot: int) -> int:
-        """Return how many rows of the slot, from the first, its parts cover."""
+        """Return the number of rows of the slot, counted from the first one, that its parts
+        cover.
+        """
         return max((stop for stop, _ in self._parts.get(slot, {}).values()), default=0)

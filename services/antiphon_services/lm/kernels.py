@@ -1,13 +1,15 @@
-"""Fused kernels for CUDA graphs: each function below becomes one kernel instead of two to eight.
+"""Fused kernels for CUDA graphs. Each function below becomes a single kernel instead of two to
+eight.
 
-With few rows, a step's cost is its number of kernels. `torch.compile` makes one kernel of each
-function, and CUDA graphs replay these with everything else; see `antiphon_services.lm.graphs`.
-Matrix products, attention and sorts use their libraries' kernels. A draw is a Triton kernel, see
-`antiphon_services.lm.draw_kernel`, because a compiler does not fuse its sort with its sums.
+If there are only a few rows, the cost of a step is determined by the number of kernels.
+`torch.compile` turns each function into one kernel, and CUDA graphs replay these kernels together
+with everything else (`antiphon_services.lm.graphs`). Matrix products, attention and sorting use the
+kernels of their libraries. A draw is a Triton kernel (`antiphon_services.lm.draw_kernel`), because
+a compiler does not fuse its sort with its sums.
 
-The functions round where the operations that they replace round, also in bfloat16, so results
-differ only in the order of sums. The unfused operations remain the reference: without `fused`
-nothing in this module runs.
+The functions round at the same places as the operations that they replace, including in bfloat16.
+Results therefore differ only because of the order of sums. The unfused operations remain the
+reference. Without `fused`, nothing in this module runs.
 """
 
 from __future__ import annotations
@@ -24,19 +26,21 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon_services.lm.sampler import choose_each
 
-# Each function is compiled for each number of rows and each width.
+# Each function is compiled for each number of rows and for each width.
 MOST_SHAPES = 1024
 
 COMPILE_OPTIONS: dict[str, Any] = {
-    # Otherwise the compiler keeps float32 between operations, and bfloat16 digits differ.
+    # Otherwise the compiler would keep float32 between operations, and the digits in bfloat16 would
+    # differ.
     "emulate_precision_casts": True,
-    # Experts' shares are few numbers: each kernel recomputes their softmax instead of reading it.
+    # The shares of experts are only a few numbers. Each kernel computes their softmax again instead
+    # of reading it.
     "unroll_reductions_threshold": 17,
     "realize_reads_threshold": 1000,
     "realize_acc_reads_threshold": 1000,
     "realize_opcount_threshold": 10000,
 }
-"""Inductor settings of every function here."""
+"""The settings of Inductor for all functions in this module."""
 
 Choose = Callable[..., tuple[Tensor, Tensor]]
 
@@ -55,11 +59,12 @@ def turn_heads(
     is_turned: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Norm and rotate those of the heads [n, heads, head_dim] that `is_turned` [heads, 1].
+    """Normalize and rotate those heads [n, heads, head_dim] for which `is_turned` [heads, 1] is
+    true.
 
-    `weight` [heads, head_dim] is that of head norms, None without. `turns` [positions, 1, 2,
-    head_dim] are cosines and signed sines, see `antiphon_services.lm.rotary`; row n uses those at
-    `positions` int64 [n].
+    `weight` [heads, head_dim] contains the weights of the norms of heads, or is None if there are
+    no such norms. `turns` [positions, 1, 2, head_dim] contains cosines and signed sines
+    (`antiphon_services.lm.rotary`). Row n uses those at index n of `positions` (int64 [n]).
     """
     return turned(heads, weight, turns[positions], is_turned, epsilon)
 
@@ -72,19 +77,24 @@ def turn_heads_into(
     is_turned: Tensor,
     epsilon: float,
 ) -> None:
-    """`turn_heads` into a cache, with the rows' own `turns` [..., 1, 2, head_dim]."""
+    """Like `turn_heads`, but write the result to a cache and use the `turns` [..., 1, 2, head_dim]
+    of the rows.
+    """
     out.copy_(turned(heads, weight, turns, is_turned, epsilon))
 
 
 def gate(both: Tensor) -> Tensor:
-    """Return the inner rows [n, width] of a gated MLP, from gate and up [n, 2 * width]."""
+    """Return the inner rows [n, width] of an MLP with a gate, given the outputs for gate and up [n,
+    2 * width].
+    """
     gates, up = both.chunk(2, dim=-1)
     return silu(gates) * up
 
 
 def take_rows(rows: Tensor, order: Tensor, taken: int) -> Tensor:
-    """Return the row of each of `order` int64 [n * taken], which indexes `taken` choices of n
-    rows."""
+    """Return the row for each element of `order` (int64 [n * taken]), which is an index into
+    `taken` choices for each of n rows.
+    """
     return rows[order // taken]
 
 
@@ -95,10 +105,10 @@ def mix_experts(
     gates: Tensor | None,
     are_logits: bool,
 ) -> Tensor:
-    """Return the weighted sum [n, width] of expert outputs [n, k, width].
+    """Return the weighted sum [n, width] of the outputs of experts [n, k, width].
 
-    Weights are `shares` [n, k], or their softmax if they `are_logits`. A `shared` expert's output
-    [n, width] is added with the sigmoid of `gates` [n, 1].
+    The weights are `shares` [n, k]. If `are_logits` is true, they are the softmax of `shares`. The
+    output of a `shared` expert [n, width] is multiplied by the sigmoid of `gates` [n, 1] and added.
     """
     if are_logits:
         shares = shares.softmax(-1, dtype=torch.float32)
@@ -109,7 +119,7 @@ def mix_experts(
 def turned(
     heads: Tensor, weight: Tensor | None, turns: Tensor, is_turned: Tensor, epsilon: float
 ) -> Tensor:
-    """`turn_heads` with the heads' own `turns`."""
+    """Like `turn_heads`, but with separate `turns` for the heads."""
     normed = heads
     if weight is not None:
         normed = weight * rms_norm(heads, heads.shape[-1:], eps=epsilon)
@@ -120,7 +130,9 @@ def turned(
 
 
 class Kernels:
-    """The functions above, compiled, and `choose`, a draw like `lm.sampler.choose_each`."""
+    """The compiled versions of the functions above, and `choose`, which draws like
+    `lm.sampler.choose_each`.
+    """
 
     def __init__(self, choose: Choose = choose_each) -> None:
         self.add_norm = _compiled(add_norm)
@@ -132,7 +144,7 @@ class Kernels:
         self.choose = choose
 
     def check(self, device: torch.device) -> None:
-        """Raise `FailedPrecondition` if compiling fails for the device."""
+        """Raise `FailedPrecondition` if the functions cannot be compiled for the device."""
         try:
             self.gate(torch.ones(1, 8, device=device))
         except Exception as error:
@@ -149,7 +161,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    # torch's stubs lack two of these keywords.
+    # The stubs of torch do not contain two of these keywords.
     compile_: Any = torch.compile
     compiled: Callable[..., Any] = compile_(
         function, fullgraph=True, dynamic=False, options=COMPILE_OPTIONS, **_limits()
@@ -160,7 +172,8 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _limits() -> dict[str, Any]:
     """Return the keywords that allow `MOST_SHAPES` compilations of a function.
 
-    `torch.compile` of torch 2.11 lacks them; there, process-wide limits are raised.
+    `torch.compile` in torch 2.11 does not support them. In this case, the limits of the process are
+    raised.
     """
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
         return {"recompile_limit": MOST_SHAPES, "isolate_recompiles": True}
@@ -173,9 +186,10 @@ def _limits() -> dict[str, Any]:
 
 
 def kernels_of(config: StageConfig) -> Kernels | None:
-    """Return kernels if configured.
+    """Return the kernels if they are configured.
 
-    Raises `InvalidArgument` for incompatible settings, and `FailedPrecondition` if compiling fails.
+    Raises `InvalidArgument` if the settings are not compatible, and `FailedPrecondition` if
+    compilation fails.
     """
     if not config.fused:
         return None

@@ -1,7 +1,8 @@
-"""Frames that a segment does not draw because its client has them: see `antiphon.values.history`.
+"""Frames that a segment does not draw because its client already has them. See
+`antiphon.values.history`.
 
-Their rows are prefilled in parts after the prompt. The next draw is made as if they had been drawn
-one by one.
+Their rows are prefilled in parts after the prompt. The next draw is the same as if these frames had
+been drawn one by one.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.attention import Span
 
 Frames = npt.NDArray[Any]
-"""uint16 codes [n, groups], or float32 latents [n, width]."""
+"""Codes as uint16 [n, groups], or latents as float32 [n, width]."""
 Prompt = TypeVar("Prompt")
 
 ANEW = "leave the history out, and all is made anew"
 
 
 def no_frames() -> Frames:
-    """Return the known frames of a segment that draws everything."""
+    """Return the known frames of a segment that draws all of its frames, which are none."""
     return np.empty((0, 0), np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPart(Generic[Prompt]):
-    """Rows of the segment in `slot` from `position` on, with their frames [n, groups].
+    """Rows of the segment in `slot`, beginning at `position`, with their frames [n, groups].
 
-    The frames are those of its draws from `step` on. Row k contains the text `texts[k]` and the
-    frame before its own. `before` [0 or 1, groups] is that frame for the first row; draw 0 has
-    none.
+    The frames are those of its draws, beginning with number `step`. Row k contains the text
+    `texts[k]` and the frame that precedes its own frame. `before` [0 or 1, groups] is this
+    preceding frame for the first row. Draw 0 has none.
     """
 
     key: SegmentKey
@@ -57,9 +58,9 @@ class KnownPart(Generic[Prompt]):
 
 
 def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
-    """Return the frames of a history. Codes of group g are below `sizes[g]`.
+    """Return the frames of a history. The codes of group g must be below `sizes[g]`.
 
-    Raises `InvalidArgument` for frames that cannot be drawn.
+    Raises `InvalidArgument` if a frame cannot be drawn.
     """
     if history is None or not len(history.frames):
         return no_frames()
@@ -78,9 +79,9 @@ def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
 
 
 def known_latents(history: History | None, width: int) -> Frames:
-    """Return the latent frames of a history, with `width` values each.
+    """Return the latent frames of a history. Each of them has `width` values.
 
-    Raises `InvalidArgument` for frames that cannot be drawn.
+    Raises `InvalidArgument` if a frame cannot be drawn.
     """
     if history is None or not len(history.latents):
         return no_frames()
@@ -99,7 +100,7 @@ def known_latents(history: History | None, width: int) -> Frames:
 
 
 def check_count(frames: Frames, most: int) -> None:
-    """Raise `InvalidArgument` for more frames than a segment can have."""
+    """Raise `InvalidArgument` if there are more frames than a segment can have."""
     field = "history.latents" if frames.dtype.kind == "f" else "history.frames"
     if len(frames) > most:
         raise InvalidArgument(

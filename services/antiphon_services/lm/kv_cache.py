@@ -1,14 +1,18 @@
-"""Keys and values of many sequences: one slot each, with a common capacity.
+"""The keys and values of many sequences. Each sequence has a slot, and all slots have the same
+capacity.
 
-Layout per layer: [slots, capacity, 2 * key heads, head_dim]. New rows of a whole batch are written
-at once, and a sequence's positions are contiguous and read in place. There are no pages.
+The layout of each layer is [slots, capacity, 2 * key heads, head_dim]. The new rows of a whole
+batch are written at once. The positions of a sequence are contiguous and are read in place. There
+are no pages.
 
-A fixed cache allocates all of its memory on construction and never moves, so a slot always has
-room. A growing cache doubles all slots together: its size is its longest sequence times its slots,
-and reaches the limit only if a sequence does.
+A fixed cache allocates all of its memory during construction and never moves it, so a slot always
+has enough space. A growing cache doubles the capacity of all slots together. Its size is the length
+of its longest sequence multiplied by the number of slots, and it only reaches the limit if a
+sequence does.
 
-On a CPU the memory is a mapping that the system fills on write, so only positions that sequences
-have reached take memory. A fixed cache larger than the machine's memory is rejected.
+On a CPU, the memory is a mapping whose pages the system allocates when they are written. Therefore
+only positions that sequences have reached take memory. A fixed cache that is larger than the memory
+of the machine is rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ FIRST_CAPACITY = 256
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The shape of a stack of layers, for its cache."""
+    """The shape of a stack of layers, as needed for its cache."""
 
     layers: int
     key_heads: int
@@ -39,15 +43,16 @@ class CacheShape:
 
     @property
     def position_bytes(self) -> int:
-        """Bytes of one position of one slot in one layer."""
+        """The number of bytes for one position of one slot in one layer."""
         return 2 * self.key_heads * self.head_dim * self.dtype.itemsize
 
 
 class KVCache:
-    """Keys and values of at most `positions` for each of `slots` sequences.
+    """The keys and values of up to `positions` positions for each of `slots` sequences.
 
-    With `grows`, nothing is allocated before the first `reserve`; otherwise everything is allocated
-    now, or `InvalidArgument` is raised. Use it in inference mode.
+    If `grows` is true, nothing is allocated before the first `reserve`. Otherwise everything is
+    allocated immediately, and `InvalidArgument` is raised if this is not possible. Use the cache in
+    inference mode.
     """
 
     def __init__(
@@ -58,44 +63,46 @@ class KVCache:
         self.memory = SlotMemory(
             slots, positions, shape.layers * shape.position_bytes, shape.device
         )
-        """Of a cache that has all positions."""
+        """The memory of a cache that contains all positions."""
         self._layers: list[Tensor] = []
         if not grows:
             self.memory.require_room()
             self._allocate(positions)
 
     def reserve(self, positions: int) -> None:
-        """Grow every slot to at least `positions`."""
+        """Enlarge every slot to at least `positions` positions."""
         if positions > self.capacity:
             wanted = max(positions, 2 * self.capacity, FIRST_CAPACITY)
             self._allocate(max(positions, min(wanted, self.positions)))
 
     @property
     def bytes(self) -> int:
-        """Bytes allocated so far."""
+        """The number of bytes that have been allocated so far."""
         return self.capacity * self.slots * self.memory.position_bytes
 
     def layer(self, index: int) -> Tensor:
-        """Return one layer's [slots, capacity, 2 * key heads, head_dim]: keys, then values."""
+        """Return the memory of one layer [slots, capacity, 2 * key heads, head_dim], with keys
+        followed by values.
+        """
         return self._layers[index]
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Copy the first positions of one slot to another."""
+        """Copy the first `positions` positions of one slot to another slot."""
         for memory in self._layers:
             memory[target, :positions] = memory[source, :positions]
 
     def clear(self, slot: int, start: int = 0, stop: int | None = None) -> None:
-        """Zero positions of a slot that may not be finite.
+        """Set positions of a slot to zero because they may contain values that are not finite.
 
-        The next owner reads beyond its own end. Masked positions have weight zero, but zero times
-        NaN is NaN.
+        The next owner of the slot also reads positions after its own end. Masked positions have a
+        weight of zero, but zero multiplied by NaN is NaN.
         """
         for memory in self._layers:
             memory[slot, start:stop].zero_()
 
     def _allocate(self, capacity: int) -> None:
-        # Layer by layer, so that only one layer exists twice at a time. If memory runs out midway,
-        # some layers are larger than `capacity`, which is harmless.
+        # The layers are enlarged one at a time, so that only a single layer exists twice. If memory
+        # runs out in between, some layers are larger than `capacity`, which does no harm.
         for index in range(self.shape.layers):
             memory = self._zeros(capacity)
             if index < len(self._layers):
@@ -106,7 +113,7 @@ class KVCache:
         self.capacity = capacity
 
     def _zeros(self, capacity: int) -> Tensor:
-        """Return a layer's memory. Raises `FailedPrecondition`."""
+        """Return the memory for a layer. Raises `FailedPrecondition` if it cannot be allocated."""
         shape = self.shape
         size = (self.slots, capacity, 2 * shape.key_heads, shape.head_dim)
         if shape.device.type != "cpu":
@@ -116,7 +123,7 @@ class KVCache:
             memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise _no_room(f"{length / 1e9:.1f} GB a layer: {error}") from error
-        # Small pages; otherwise a short sequence would take a huge page in each layer.
+        # Small pages are used. Otherwise a short sequence would take a huge page in each layer.
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         return torch.frombuffer(memory, dtype=shape.dtype).view(size)

@@ -1,7 +1,7 @@
-"""The last layer for only those rows of a batch whose states are needed.
+"""Computes the last layer only for those rows of a batch whose states are needed.
 
-The next id is sampled from a prompt's last row. For its other rows, the last layer only needs to
-write keys and values; their attention and MLP output would be dropped.
+The next ID is sampled from the last row of a prompt. For all other rows, the last layer only has to
+write keys and values. Their attention and the output of their MLP would be dropped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from antiphon_services.lm.rotary import Rotation
 
 
 class LastRows:
-    """The last rows of some `spans` of a batch, which has all of their rows."""
+    """The last rows of some `spans` of a batch. The batch contains all rows of these spans."""
 
     def __init__(self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool]) -> None:
-        """The last row of each span with `asked` is included."""
+        """Create the plan. The last row of each span that is marked in `asked` is included."""
         ends = accumulate(each.count for each in spans)
         rows = [
             (Span(span.slot, span.end - 1), end - 1)
@@ -40,10 +40,11 @@ class LastRows:
     def through(
         self, number: int, layer: Layer, rows: Tensor, rotation: Rotation, batch: AttentionPlan
     ) -> Tensor:
-        """Return the outputs [k, hidden] of layer `number`, the last, in the order of the spans.
+        """Return the outputs [k, hidden] of layer `number`, which is the last one, in the order of
+        the spans.
 
-        `rows` [n, hidden] are all of the batch. `batch` is their plan, which writes their keys and
-        values.
+        `rows` [n, hidden] are all rows of the batch. `batch` is their plan, which writes their keys
+        and values.
         """
         queries, memory = layer.split(layer.enter(rows, rotation))
         batch.remember(number, memory)

@@ -1,12 +1,14 @@
-"""One decoder layer with the weights of a Hugging Face module.
+"""A decoder layer that uses the weights of a Hugging Face module.
 
-Pre-norm grouped-query attention with rotary positions and optional norms of queries and keys, then
-a pre-norm MLP, dense or of experts. With few rows, a layer's cost is its number of operations. So
-queries, keys and values are one product and are normed and rotated together, and gate and up of a
-dense MLP are one product. Arithmetic and rounding are those of Qwen's layers in transformers.
+It consists of pre-norm grouped-query attention with rotary positions and optional norms of queries
+and keys, followed by a pre-norm MLP, which is dense or consists of experts. If there are only a few
+rows, the cost of a layer is determined by the number of operations. Therefore queries, keys and
+values are computed in one product and are normalized and rotated together. The gate and up
+projections of a dense MLP are one product as well. Arithmetic and rounding are the same as in
+Qwen's layers in transformers.
 
-Rows of many sequences pass through together. `attend`, an argument, decides what a row sees of
-others; everything else is per row.
+Rows of many sequences are processed together. The argument `attend` determines which other rows a
+row can attend to. All other operations are applied to each row separately.
 """
 
 from __future__ import annotations
@@ -23,16 +25,17 @@ from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.products import Product
 from antiphon_services.lm.rotary import Rotation
 
-# Maps queries [n, heads, head_dim], and keys and values [n, 2 * key heads, head_dim] of new rows,
-# to the attention output [n, heads, head_dim].
+# Maps queries [n, heads, head_dim], and the keys and values [n, 2 * key heads, head_dim] of new
+# rows, to the attention output [n, heads, head_dim].
 Attend = Callable[[Tensor, Tensor], Tensor]
 
 
 class Norm:
-    """RMS norm like Qwen's: normed in float32, cast back, then weighted.
+    """An RMS norm like Qwen's. It normalizes in float32, converts the result back and then applies
+    the weight.
 
-    An `exact` one has Hugging Face's digits on a CPU. Others are close to them in float32, with
-    fewer operations.
+    If it is `exact`, its results have the same digits as Hugging Face's on a CPU. Otherwise it
+    needs fewer operations, and its results are close to them in float32.
     """
 
     def __init__(self, weight: Tensor, epsilon: float, *, exact: bool) -> None:
@@ -46,16 +49,17 @@ class Norm:
 
     @classmethod
     def of(cls, module: Any, *, exact: bool) -> Norm:
-        """Return the norm of a Hugging Face module."""
+        """Return the norm for a Hugging Face module."""
         return cls(module.weight, module.variance_epsilon, exact=exact)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Norm over the last dimension. Shape and dtype are preserved."""
+        """Normalize over the last dimension. The shape and the dtype do not change."""
         return self._norm(rows)
 
     def twice(self, rows: Tensor) -> Tensor:
-        """Return the outputs for [n, heads, width], each twice: [n, heads, 2, width],
-        contiguous."""
+        """Return the outputs for rows [n, heads, width], each of them twice, as a contiguous tensor
+        [n, heads, 2, width].
+        """
         normed = rms_norm(rows, rows.shape[-1:], eps=self.epsilon).unsqueeze(-2)
         both = rows.new_empty(*rows.shape[:-1], 2, rows.shape[-1])
         return torch.mul(self.weight.unsqueeze(-2), normed.expand_as(both), out=both)
@@ -69,17 +73,19 @@ class Norm:
         return rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
 
     def _quickly(self, rows: Tensor) -> Tensor:
-        """Norm few rows in half the time of `rms_norm`, which uses square, mean and more on a
-        CPU."""
+        """Normalize a small number of rows in half the time of `rms_norm`, which uses several
+        operations on a CPU.
+        """
         length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
         scale = torch.addcmul(self._added, length, length, value=self._share).rsqrt_()
         return (rows * scale).mul_(self.weight)
 
 
 class Layer:
-    """A decoder layer. `module` is Hugging Face's; its attention and dense MLP are not kept.
+    """A decoder layer. `module` is a Hugging Face module whose attention and dense MLP are not
+    kept.
 
-    For `batch_invariant` and `exact_norms` see `antiphon_services.lm.decoder.Decoder`.
+    `batch_invariant` and `exact_norms` are described at `antiphon_services.lm.decoder.Decoder`.
     """
 
     def __init__(self, module: Any, *, batch_invariant: bool, exact_norms: bool) -> None:
@@ -99,23 +105,24 @@ class Layer:
             if dense
             else Sparse(module.mlp, by_loop=batch_invariant, exact=exact_norms)
         )
-        # In bfloat16 Hugging Face's rounding is visible, too.
+        # In bfloat16, Hugging Face's rounding is visible as well.
         self._fused = not exact_norms and attention.q_proj.weight.dtype == torch.float32
-        # Saves operations, which dominate on a GPU; a CPU would write twice as much.
+        # This saves operations, whose number determines the cost on a GPU. A CPU would have to
+        # write twice as much.
         self._doubles = not self._fused and attention.q_proj.weight.device.type != "cpu"
         self.asks_device = self._mlp.asks_device
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Map n new rows [n, hidden] to the layer's output."""
+        """Map n new rows [n, hidden] to the output of the layer."""
         return self.leave(rows, attend(*self.split(self.enter(rows, rotation))))
 
     @property
     def turned_heads(self) -> int:
-        """Number of rotated heads."""
+        """The number of heads that are rotated."""
         return self.queries + self.key_heads
 
     def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
-        """Return queries, keys and values [n, queries + 2 * key heads, head_dim]."""
+        """Return queries, keys and values as one tensor [n, queries + 2 * key heads, head_dim]."""
         heads = self._in(self._first_norm(rows)).view(rows.shape[0], -1, self._head_dim)
         turned = heads[:, : self.turned_heads]
         if self._head_norm is not None and self._doubles:
@@ -130,7 +137,7 @@ class Layer:
         return heads[:, : self.queries], heads[:, self.queries :]
 
     def leave(self, rows: Tensor, mixed: Tensor) -> Tensor:
-        """Return the layer's output from the attention output [n, queries, head_dim]."""
+        """Return the output of the layer, given the attention output [n, queries, head_dim]."""
         mixed = mixed.reshape(rows.shape[0], -1)
         if self._fused:
             rows = self._out.plus(mixed, rows)
@@ -139,14 +146,16 @@ class Layer:
         return rows + self._mlp(self._second_norm(rows))
 
     def _make_head_norm(self, attention: Any, exact: bool) -> Norm:
-        """Return one norm for queries and keys, with their separate weights."""
+        """Return a single norm for queries and keys that applies their separate weights."""
         q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
         per_head = (q_weight.expand(self.queries, -1), k_weight.expand(self.key_heads, -1))
         return Norm(torch.cat(per_head), attention.q_norm.variance_epsilon, exact=exact)
 
 
 class FusedLayer(Layer):
-    """A layer with fused `kernels` for rows in graphs; other rows use `Layer`'s operations."""
+    """A layer that uses fused `kernels` for rows in graphs. Other rows use the operations of
+    `Layer`.
+    """
 
     def __init__(
         self, module: Any, kernels: Kernels, *, batch_invariant: bool, exact_norms: bool
@@ -173,7 +182,9 @@ class FusedLayer(Layer):
     def enter_fused(
         self, rows: Tensor, delta: Tensor | None, rotation: Rotation, positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return `rows` plus the previous layer's `delta`, and `enter` of the sum."""
+        """Return `rows` plus the `delta` of the previous layer, and the result of `enter` for this
+        sum.
+        """
         if delta is None:
             normed = self._first_norm(rows)
         else:
@@ -189,16 +200,19 @@ class FusedLayer(Layer):
         )
 
     def leave_fused(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `rows` plus attention's output, and the MLP's output: `leave` is their sum."""
+        """Return `rows` plus the output of attention, and the output of the MLP. Their sum is the
+        result of `leave`.
+        """
         delta = self._out(mixed.reshape(rows.shape[0], -1))
         rows, normed = self._kernels.add_norm(rows, delta, *self._norm_weights[1])
         return rows, self._mlp.fused(normed, self._kernels)
 
 
 def head_weight(attention: Any, queries: int, key_heads: int) -> Tensor | None:
-    """Return the weights of the norms of queries and keys, and ones for values: [heads, head_dim].
+    """Return the weights [heads, head_dim] of the norms of queries and keys. The weights for values
+    are ones.
 
-    None if heads are not normed.
+    The result is None if heads are not normalized.
     """
     if not hasattr(attention, "q_norm"):
         return None

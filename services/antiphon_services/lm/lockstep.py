@@ -1,18 +1,21 @@
-"""A decoder stack for sequences that always have the same length: the code predictor's.
+"""A decoder stack for sequences that always have the same length, as those of the code predictor
+do.
 
-All sequences of a call begin together with one or two positions and advance by one position each,
-up to a known length. So all addresses are known in advance: a product writes queries, keys and
-values to where attention reads them, and views are created once for each number of sequences.
-Nothing is read from the device.
+All sequences of a call begin together with one or two positions. They advance by one position at a
+time, up to a length that is known. Therefore all addresses are known in advance. A product writes
+queries, keys and values to the place from which attention reads them, and views are created once
+for each number of sequences. Nothing is read from the device.
 
-By layer, position, sequence and group of query heads that share a key head, the memory holds these
-heads, their key and their value. So sequences and groups form one dimension.
+The memory is ordered by layer, position, sequence and group of query heads that share a key head.
+For each of these, it contains the heads, their key and their value. Sequences and groups therefore
+form a single dimension.
 
-On a CPU in float32, the cost of few rows is the number of operations. A norm takes two: the length
-of a row with one additional number, which stands for epsilon, and a division. Weights of norms are
-folded into the following products, and those of head norms into the rotary tables. Attention reads
-whole vectors of positions with a mask, since a softmax over 12 numbers takes six times as long as
-one over 16. Masked positions have no weight but must be finite.
+On a CPU in float32, the cost of a small number of rows is determined by the number of operations. A
+norm needs two of them: the length of a row to which a number for epsilon has been appended, and a
+division. The weights of norms are folded into the products that follow, and the weights of the
+norms of heads are folded into the rotary tables. Attention reads whole vectors of positions with a
+mask, because a softmax over 12 numbers takes six times as long as one over 16. Masked positions
+have no weight, but their values must be finite.
 """
 
 from __future__ import annotations
@@ -30,26 +33,29 @@ from antiphon_services.lm.in_place import into
 from antiphon_services.lm.products import Product
 from antiphon_services.lm.rotary import Rotation
 
-# On a CPU, only the first of the numbers after each row is not zero.
+# On a CPU, only the first of the numbers that follow each row is not zero.
 PADDING = 16
-# Floats in the widest vector of a CPU.
+# The number of floats in the widest vector of a CPU.
 VECTOR = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _PositionViews:
-    """Views of memory for one layer's new positions, and for what they see.
+    """Views of the memory for the new positions of one layer, and for the positions that they can
+    attend to.
 
-    A product writes `made`; `turned` [..., share + 1, head_dim] are its queries and keys, `single`
-    the same as [..., share + 1, 1, head_dim] and `heads` expanded to [..., share + 1, 2, head_dim].
-    For rotation, each head is written twice to `both` and read through `windows`: as it is, and
-    starting at its second half. The products with `tables` are `parts`, `straight` and `crossed`,
-    whose sum goes to `turned`.
+    A product writes `made`. `turned` [..., share + 1, head_dim] contains its queries and keys,
+    `single` is the same memory with the shape [..., share + 1, 1, head_dim], and `heads` is
+    expanded to [..., share + 1, 2, head_dim]. For the rotation, each head is written twice to
+    `both` and read through `windows`: once unchanged, and once starting at its second half. The
+    products with `tables` are `parts`, which consist of `straight` and `crossed`. Their sum is
+    written to `turned`.
 
-    `queries` [n, share, head_dim], `keys` [n, head_dim, read] and `values` [n, read, head_dim] are
-    those of the last position, with n counting sequences times key heads. `mask` [1, 1, read] hides
-    positions that are read before they are written; None if there are none. The MLP's first product
-    goes to `gated`, with views `gate` and `up`.
+    `queries` [n, share, head_dim], `keys` [n, head_dim, read] and `values` [n, read, head_dim]
+    belong to the last position. n is the number of sequences multiplied by the number of key heads.
+    `mask` [1, 1, read] hides positions that are read before they are written. It is None if there
+    are none. The first product of the MLP is written to `gated`, which has the views `gate` and
+    `up`.
     """
 
     made: Tensor
@@ -72,10 +78,11 @@ class _PositionViews:
 
 
 class Lockstep:
-    """The layers and final norm of `model` for `sequences` of at most `positions`.
+    """The layers and the final norm of `model`, for `sequences` sequences of up to `positions`
+    positions.
 
-    Sequences begin with one or two positions. `model` is as for
-    `antiphon_services.lm.decoder.Decoder`, with dense layers.
+    Sequences begin with one or two positions. `model` has the same attributes as for
+    `antiphon_services.lm.decoder.Decoder`. Its layers must be dense.
     """
 
     def __init__(self, model: Any, sequences: int, positions: int, *, begin_with: int = 2) -> None:
@@ -88,7 +95,9 @@ class Lockstep:
         self._layers = tuple(_Layer(each, rotation, folds=self._folds) for each in model.layers)
         self._norm = _RowNorm(model.norm, folds=self._folds)
         self.output_scale = self._norm.scale
-        """Outputs lack it, by which whoever takes them in multiplies his weights; None: nothing."""
+        """A factor that the outputs do not include. The consumer must multiply its own weights by
+        it. It is None if there is no such factor.
+        """
         attention = model.layers[0].self_attn
         self._key_heads = attention.k_proj.out_features // attention.head_dim
         self._heads = attention.q_proj.out_features // attention.head_dim + 2 * self._key_heads
@@ -97,7 +106,7 @@ class Lockstep:
         size = len(self._layers) * self._room_for * sequences * self._heads * self._head_dim
         self._memory = torch.zeros(size, dtype=self.dtype, device=self.device)
         self._finite = True
-        # Only folded norms read ahead, on a CPU.
+        # Only folded norms read ahead, and only on a CPU.
         self._masks = _masks(positions, self._room_for, self.dtype) if self._folds else ()
         padding = PADDING if self._folds else 0
         size = 2 * sequences, self.width + padding
@@ -112,8 +121,9 @@ class Lockstep:
         self._places: dict[int, Sequence[Sequence[_PositionViews]]] = {}
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return states [n, width] of the second of the two positions that n sequences begin
-        with."""
+        """Start n sequences with two positions each. Returns the states [n, width] of the second
+        position.
+        """
         self._begin()
         count = len(first)
         stream = self._stream[: 2 * count]
@@ -123,25 +133,27 @@ class Lockstep:
         for layer, places in zip(self._layers, self._of(count), strict=True):
             place = places[0]
             layer.enter(rows, stream, place)
-            # Position 0 sees itself alone.
+            # Position 0 can only attend to itself.
             alone = place.values[:, :1].expand_as(place.queries)
             layer.leave(rows, stream, torch.cat((alone, layer.mix(place))), place)
         return self._norm(rows[count:], stream[count:])
 
     def begin_one(self, first: Tensor) -> Tensor:
-        """Return states [n, width] of the one position that n sequences begin with."""
+        """Start n sequences with one position each. Returns the states [n, width] of this
+        position.
+        """
         self._begin()
         return self.go_on(0, first)
 
     def _begin(self) -> None:
-        """Clear memory that is read ahead, unless it is known to be finite."""
+        """Clear the memory that is read ahead, unless it is known to be finite."""
         if self.reads_ahead:
             if not self._finite:
                 self._memory.zero_()
             self._finite = False
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """Return states of the next position of all sequences, from `given` [n, width]."""
+        """Append `given` [n, width] as the next position of all sequences. Returns their states."""
         count = given.shape[0]
         stream = self._stream[:count]
         rows = stream[:, : self.width]
@@ -154,16 +166,17 @@ class Lockstep:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether positions are read before they are written: see `found_finite`."""
+        """Whether positions are read before they are written. See `found_finite`."""
         return self._folds
 
     def found_finite(self) -> None:
-        """Declare all states since `begin` finite, so that memory need not be cleared before the
-        next."""
+        """Declare that all states since `begin` are finite, so that the memory need not be cleared
+        before the next call.
+        """
         self._finite = True
 
     def _of(self, count: int) -> Sequence[Sequence[_PositionViews]]:
-        """Return, by layer, the views of the first positions and of each later one."""
+        """Return, for each layer, the views of the first positions and of each later one."""
         if count not in self._places:
             self._places[count] = [self._make(layer, count) for layer in range(len(self._layers))]
         return self._places[count]
@@ -220,7 +233,9 @@ def _masks(positions: int, room: int, dtype: torch.dtype) -> Sequence[Tensor]:
 
 
 class _RowNorm:
-    """RMS norm of rows. With `folds`, outputs lack `scale`, and rows come with a padded stream."""
+    """The RMS norm of rows. If `folds` is true, the outputs do not include `scale`, and the rows
+    are passed together with a padded stream.
+    """
 
     def __init__(self, module: Any, *, folds: bool) -> None:
         self.epsilon: float = module.variance_epsilon
@@ -229,18 +244,18 @@ class _RowNorm:
         self.scale = self._weight * math.sqrt(len(self._weight)) if folds else None
 
     def __call__(self, rows: Tensor, stream: Tensor) -> Tensor:
-        """Norm rows [n, width]; `stream` are the same rows with padding."""
+        """Normalize rows [n, width]. `stream` contains the same rows with padding."""
         if self.scale is not None:
             length: Tensor = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
             return rows / length
         if self._weight.dtype == torch.float32:
             return rms_norm(rows, self._shape, self._weight, self.epsilon)
-        # Round before weighting, like Hugging Face.
+        # Like Hugging Face's code, this rounds before the weight is applied.
         return self._weight * rms_norm(rows, self._shape, None, self.epsilon)
 
 
 class _Layer:
-    """One layer with Hugging Face's weights."""
+    """A single layer with Hugging Face's weights."""
 
     def __init__(self, module: Any, rotation: Rotation, *, folds: bool) -> None:
         attention = module.self_attn
@@ -258,7 +273,8 @@ class _Layer:
         self._epsilon: float | None = None
         if hasattr(attention, "q_norm"):
             self._epsilon = attention.q_norm.variance_epsilon
-            # Length that stands for epsilon: hypot with a head's length gives the norm's divisor.
+            # The length that represents epsilon. The hypotenuse of it and the length of a head is
+            # the divisor of the norm.
             shortest = math.sqrt(self._epsilon * self._head_dim)
             self._shortest = torch.tensor(shortest, device=rotation.turns.device)
         # Separate norms round like Hugging Face's.
@@ -266,7 +282,7 @@ class _Layer:
         self.tables = self._make_tables(attention, rotation)
 
     def enter(self, rows: Tensor, stream: Tensor, place: _PositionViews) -> None:
-        """Write queries, keys and values of new rows to their place."""
+        """Write the queries, keys and values of new rows to their places."""
         self._in.put(self._first_norm(rows, stream), place.made)
         if self._epsilon is None:
             place.both.copy_(place.heads)
@@ -281,7 +297,7 @@ class _Layer:
         into(place.turned, torch.add, place.straight, place.crossed)
 
     def mix(self, place: _PositionViews) -> Tensor:
-        """Return the attention output of the last position: [n, share, head_dim]."""
+        """Return the attention output of the last position, with shape [n, share, head_dim]."""
         if place.mask is not None:
             likeness = torch.baddbmm(place.mask, place.queries, place.keys)
             return torch.bmm(likeness.softmax(-1), place.values)
@@ -291,7 +307,7 @@ class _Layer:
         )[0]
 
     def leave(self, rows: Tensor, stream: Tensor, mixed: Tensor, place: _PositionViews) -> None:
-        """Complete the layer after attention; `rows` then hold its outputs."""
+        """Complete the layer after attention. `rows` then contains its output."""
         self._out.add_to(rows, mixed.reshape(rows.shape[0], -1))
         normed = self._second_norm(rows, stream)
         if self._up.packed:
@@ -302,7 +318,9 @@ class _Layer:
         self._down.add_to(rows, self._activate(gate).mul_(up))
 
     def _interleaved(self, attention: Any, scale: Tensor | None) -> Product:
-        """Return one product with outputs by key head: its queries, its key, its values."""
+        """Return one product whose outputs are ordered by key head: its queries, its key and its
+        values.
+        """
         linears = attention.q_proj, attention.k_proj, attention.v_proj
         key_heads = attention.k_proj.out_features // self._head_dim
 
@@ -318,7 +336,7 @@ class _Layer:
     def _make_tables(self, attention: Any, rotation: Rotation) -> Tensor:
         """Return cosines and sines [positions, 1, share + 1 or 1, 2, head_dim].
 
-        With `folds` they include the head norms' weights and attention's scale.
+        With `folds`, they include the weights of the norms of heads and the scale of attention.
         """
         both = rotation.turns[:, None]
         share = attention.q_proj.out_features // attention.k_proj.out_features
@@ -330,7 +348,7 @@ class _Layer:
             self._weights = weights
             return both
         if self._epsilon is not None:
-            # Norms divide by a length instead of a mean.
+            # The norms divide by a length instead of a mean.
             weights *= math.sqrt(self._head_dim)
         weights[:share] *= attention.scaling
         return both * torch.cat((weights, weights.roll(self._head_dim // 2, -1)), dim=-2)

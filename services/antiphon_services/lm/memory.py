@@ -1,9 +1,11 @@
-"""A stage's device memory: checked before allocation, logged when the stage is ready.
+"""The device memory of a stage. It is checked before allocation, and logged when the stage is
+ready.
 
-Most memory left by the weights goes to the slots, each of which may hold the longest segment. On a
-GPU everything is allocated at the start or rejected: a cache that outgrew the device would fail in
-mid-answer. On a CPU memory is taken on write, so only impossible sizes are rejected, and the size
-of a cache that allocates everything.
+Most of the memory that the weights leave is used for the slots, each of which may contain the
+longest possible segment. On a GPU, all memory is allocated at startup or the configuration is
+rejected, because a cache that exceeds the memory of the device would fail in the middle of an
+answer. On a CPU, memory is allocated when it is written. Therefore only sizes that are impossible
+are rejected, and the size of a cache that allocates everything.
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ import torch
 from antiphon.errors import InvalidArgument
 
 WORKING_BYTES = 1 << 30
-"""Estimate of GPU memory for a step's intermediates and for graphs; left free."""
+"""The estimated amount of GPU memory for the intermediate values of a step and for graphs. It is
+left free.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotMemory:
-    """Memory of `slots` sequences of at most `positions`, with `position_bytes` each."""
+    """The memory of `slots` sequences with up to `positions` positions of `position_bytes` bytes
+    each.
+    """
 
     slots: int
     positions: int
@@ -34,13 +40,14 @@ class SlotMemory:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all slots at full length."""
+        """The size of all slots at full length in bytes."""
         return self.slots * self.positions * self.position_bytes
 
     def require_room(self, *, grows: bool = False) -> None:
-        """Raise `InvalidArgument`, with numbers that fit, if the device has too little memory.
+        """Raise `InvalidArgument` if the device does not have enough memory. The error contains
+        numbers that would fit.
 
-        A cache that `grows` is checked on a GPU only.
+        If the cache `grows`, this is only checked on a GPU.
         """
         if grows and self.device.type == "cpu":
             return
@@ -59,22 +66,25 @@ class SlotMemory:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return a GPU's free memory, including what torch has reserved without using it."""
+    """Return the amount of free memory of a GPU. It includes memory that torch has reserved but
+    does not use.
+    """
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free: int = torch.cuda.mem_get_info(device)[0]
     return free + unused
 
 
 def module_bytes(module: torch.nn.Module) -> int:
-    """Return the bytes of a module's weights and buffers."""
+    """Return the size of a module's weights and buffers in bytes."""
     return sum(each.nbytes for each in (*module.parameters(), *module.buffers()))
 
 
 def say_memory(role: str, slots: SlotMemory, parts: Mapping[str, int], *, there: int) -> None:
-    """Log the stage's memory by part: keys and values at full length, and `parts`.
+    """Log how the memory of the stage is used. The parts are the keys and values at full length,
+    and `parts`.
 
-    On a GPU, the rest of torch's memory belongs to tables, graphs and intermediates. `there` bytes
-    of keys and values are allocated.
+    On a GPU, the remaining memory of torch is used for tables, graphs and intermediate values.
+    `there` is the size of the keys and values that have been allocated, in bytes.
     """
     device = slots.device
     told = {**parts, "keys and values": slots.bytes}
@@ -96,7 +106,7 @@ def say_memory(role: str, slots: SlotMemory, parts: Mapping[str, int], *, there:
 
 
 def _all_of_host() -> int:
-    """Return the machine's total memory."""
+    """Return the total memory of the machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

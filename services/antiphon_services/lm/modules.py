@@ -1,11 +1,12 @@
-"""The modules that hold a decoder stack's weights, under the names that checkpoints give them.
+"""The modules that contain the weights of a decoder stack, with the names that checkpoints use.
 
-`antiphon_services.lm.decoder` computes with these weights, so the modules have no `forward` except
-where one is used. Shapes and names are those of Qwen's models in transformers. transformers' own
-modelling files are not imported by a stage: each brings `torch._dynamo` and `sympy`, 90 MB and two
-seconds of CPU, for code that no stage runs.
+`antiphon_services.lm.decoder` computes with these weights. Therefore the modules only have a
+`forward` if it is used. Their shapes and names are those of Qwen's models in transformers. Stages
+do not import the modelling files of transformers, because each of them imports `torch._dynamo` and
+`sympy`. This would cost 90 MB and two seconds of CPU time for code that no stage runs.
 
-A `config` is the part of `config.json` that describes the stack, with transformers' field names.
+`config` is the part of `config.json` that describes the stack. Its fields have the same names as in
+transformers.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "s
 
 
 def activation(name: str) -> nn.Module:
-    """The activation that `hidden_act` names, as transformers computes it.
+    """Return the activation function that `hidden_act` names. It computes the same values as in
+    transformers.
 
-    Raises `KeyError` for a name that transformers does not know either.
+    Raises `KeyError` if transformers does not know the name either.
     """
     if name in _ACTIVATIONS:
         return _ACTIVATIONS[name]()
-    # Loads transformers' modelling code; no released checkpoint needs it.
+    # This import loads the modelling code of transformers. No released checkpoint needs it.
     from transformers.activations import ACT2FN
 
     made: nn.Module = ACT2FN[name]
@@ -33,7 +35,9 @@ def activation(name: str) -> nn.Module:
 
 
 class RMSNorm(nn.Module):
-    """Normalizes in float32 over the last dimension, casts back, then applies the weight."""
+    """Normalizes in float32 over the last dimension, converts the result back and then applies the
+    weight.
+    """
 
     def __init__(self, width: int, epsilon: float) -> None:
         super().__init__()
@@ -41,16 +45,18 @@ class RMSNorm(nn.Module):
         self.variance_epsilon = epsilon
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Norm [..., width]. Shape and dtype are preserved."""
+        """Normalize rows [..., width]. The shape and the dtype do not change."""
         wide = rows.to(torch.float32)
         variance = wide.pow(2).mean(-1, keepdim=True)
         return self.weight * (wide * torch.rsqrt(variance + self.variance_epsilon)).to(rows.dtype)
 
 
 class Attention(nn.Module):
-    """Projections of grouped-query attention; queries and keys are normalized if `head_norms`.
+    """The projections of grouped-query attention. Queries and keys are normalized if `head_norms`
+    is true.
 
-    `bias` is that of queries, keys and values, `out_bias` that of the last projection.
+    `bias` applies to the projections of queries, keys and values, and `out_bias` applies to the
+    last projection.
     """
 
     def __init__(self, config: Any, *, bias: bool, out_bias: bool, head_norms: bool) -> None:
@@ -69,7 +75,9 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """A dense MLP with a gate, of the stack's width and `inner`."""
+    """A dense MLP with a gate. Its input has the width of the stack, and its inner width is
+    `inner`.
+    """
 
     def __init__(self, config: Any, inner: int) -> None:
         super().__init__()
@@ -90,7 +98,9 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """All experts in one tensor each: [experts, out, in]; `gate_up_proj` holds gate above up."""
+    """All experts, with one tensor [experts, out, in] for each weight. In `gate_up_proj`, the rows
+    of gate precede the rows of up.
+    """
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -102,7 +112,9 @@ class Experts(nn.Module):
 
 
 class SparseMLP(nn.Module):
-    """Experts and their router, with a shared expert of `shared` inner numbers if that is not 0."""
+    """The experts and their router. If `shared` is not 0, there is also a shared expert with this
+    inner width.
+    """
 
     def __init__(self, config: Any, *, shared: int = 0) -> None:
         super().__init__()
@@ -114,7 +126,7 @@ class SparseMLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and MLP, each after a norm."""
+    """Attention and an MLP, each preceded by a norm."""
 
     def __init__(self, config: Any, attention: Attention, mlp: nn.Module) -> None:
         super().__init__()
@@ -125,8 +137,9 @@ class DecoderLayer(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Cosines and sines of positions, for any `rope_type` whose frequencies are independent of
-    length."""
+    """The cosines and sines of positions. All values of `rope_type` whose frequencies do not depend
+    on the length are supported.
+    """
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -147,20 +160,24 @@ class RotaryEmbedding(nn.Module):
 
     @torch.no_grad()
     def forward(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [..., n, head_dim] of positions [..., n], in the dtype of `like`."""
+        """Return the cosines and sines [..., n, head_dim] of positions [..., n], in the dtype of
+        `like`.
+        """
         angles = self.angles(like, positions)
         whole = torch.cat((angles, angles), dim=-1)
         scale = self.attention_scaling
         return (whole.cos() * scale).to(like.dtype), (whole.sin() * scale).to(like.dtype)
 
     def angles(self, like: Tensor, positions: Tensor) -> Tensor:
-        """[..., n, head_dim / 2] in float32."""
+        """Return the angles [..., n, head_dim / 2] in float32."""
         frequencies = self.inv_freq.to(device=like.device, dtype=torch.float)
         return positions[..., None].float() * frequencies
 
 
 class AxialRotaryEmbedding(RotaryEmbedding):
-    """Positions have three axes (time, height, width), whose frequencies are interleaved."""
+    """A rotary embedding for positions that have three axes (time, height and width), whose
+    frequencies are interleaved.
+    """
 
     DEFAULT_SECTIONS = (24, 20, 20)
 
@@ -170,7 +187,7 @@ class AxialRotaryEmbedding(RotaryEmbedding):
         self.mrope_section = list(rope.get("mrope_section", self.DEFAULT_SECTIONS))
 
     def angles(self, like: Tensor, positions: Tensor) -> Tensor:
-        """[batch, n, head_dim / 2] of positions [3, batch, n]."""
+        """Return the angles [batch, n, head_dim / 2] of positions [3, batch, n]."""
         of_axes = super().angles(like, positions.expand(3, -1, -1))
         mixed = of_axes[0].clone()
         for axis in (1, 2):

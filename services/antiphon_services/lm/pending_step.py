@@ -1,9 +1,9 @@
-"""A step that was launched and not read yet.
+"""A step that has been launched but not read yet.
 
-Draws belong to segments, not to slots. A segment may have ended or left in the meantime: its draw
-is dropped, and its slot may have another owner. A segment may have become held: its draw waits in
-it and delays no other segment. An engine launches no step for a segment with a draw that waits, so
-there is never a second one.
+Draws belong to segments, not to slots. A segment may have ended or been released in the meantime.
+In this case, its draw is dropped, and its slot may already have another owner. A segment may also
+have become held. Its draw then waits in the segment and does not delay any other segment. While a
+draw waits, the engine launches no further step for its segment, so there is never a second one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from antiphon_services.lm.frames import FrameSegment
 
 
 class DrawInFlight(Protocol):
-    """One segment's draw; it is complete when `mark` is reached, or at once if that is None."""
+    """The draw of one segment. It is complete when `mark` is reached, or immediately if `mark` is
+    None.
+    """
 
     @property
     def mark(self) -> Mark | None:
-        """When the draw is complete."""
+        """The mark that is reached when the draw is complete."""
 
     def read(self) -> Any:
-        """The draw; its mark has been reached."""
+        """Return the draw. Its mark must have been reached."""
 
 
 class PendingStep:
@@ -31,16 +33,20 @@ class PendingStep:
 
     def __init__(self, draws: Sequence[tuple[FrameSegment[Any], DrawInFlight]]) -> None:
         self._draws = draws
-        # Draws of one call have one mark; each is asked once.
+        # All draws of one call have the same mark. Each mark is queried once.
         self._marks = {draw.mark for _, draw in draws}
 
     @property
     def ready(self) -> bool:
-        """Whether the device reports all draws as complete. Without marks it reports nothing."""
+        """Whether the device reports that all draws are complete. If there are no marks, it does
+        not report anything.
+        """
         return all(mark is not None and mark.query() for mark in self._marks)
 
     def collect(self) -> None:
-        """Give each segment its draw. Waits for the copies of this step and for no later step."""
+        """Pass each draw to its segment. This waits for the copies of this step, but not for any
+        later step.
+        """
         for mark in self._marks:
             if mark is not None:
                 mark.synchronize()

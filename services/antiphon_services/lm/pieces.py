@@ -1,8 +1,9 @@
-"""A decoder's forward of few rows, with everything but attention in buckets.
+"""The forward pass of a decoder for a small number of rows. Everything except attention runs in
+buckets.
 
-How many positions a row sees, and which rows share a call, changes from step to step and is known
-on the host, so attention is not bucketed. What lies between the attention of two layers depends
-only on the number of rows and is one piece.
+The number of positions that a row can attend to, and the rows that share a call, change from step
+to step and are known on the host. Therefore attention does not run in buckets. Everything between
+the attention of two layers depends only on the number of rows and forms one piece.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from antiphon_services.lm.kv_cache import CacheShape
 from antiphon_services.lm.layer import FusedLayer, Layer, Norm
 from antiphon_services.lm.rotary import Rotation
 
-# `Attend` with the layer's number as first argument.
+# Like `Attend`, with the number of the layer as the first argument.
 AttendInLayer = Callable[[int, Tensor, Tensor], Tensor]
 
 
 class Pieces:
-    """The pieces of a `lm.decoder.Decoder`, for `least` to `most` rows of `width`."""
+    """The pieces of a `lm.decoder.Decoder`, for between `least` and `most` rows of width
+    `width`.
+    """
 
     def __init__(
         self,
@@ -42,10 +45,11 @@ class Pieces:
         self.most = most
         self._layers, self._norm, self._rotation = layers, norm, rotation
         new = partial(torch.zeros, dtype=shape.dtype, device=shape.device)
-        # All pieces share these buffers: each consumes its input before the next writes.
+        # All pieces share these buffers, because each piece consumes its input before the next one
+        # writes.
         rows, mixed = new(most, width), new(most, layers[0].queries, shape.head_dim)
         positions = new(most, dtype=torch.int64)
-        # In the order of a forward, as required for graphs that share memory.
+        # This is the order of a forward pass, which is required for graphs that share memory.
         self._first = bucketing(self._enter, (rows, positions), least)
         self._between = [
             bucketing(partial(self._go_on, at), (rows, mixed, positions), least)
@@ -56,9 +60,9 @@ class Pieces:
     def forward(
         self, rows: Tensor, positions: Tensor, attend: AttendInLayer, tapped_layer: int
     ) -> tuple[Tensor, Tensor]:
-        """`Decoder.append` of rows [n, hidden] at `positions` int64 [n].
+        """Implement `Decoder.append` for rows [n, hidden] at `positions` (int64 [n]).
 
-        States are valid until the next forward.
+        The states are valid until the next forward pass.
         """
         tapped = rows
         (heads,) = self._first(rows, positions)
@@ -85,7 +89,7 @@ class Pieces:
 
 
 class FusedPieces(Pieces):
-    """Pieces with fused kernels, whose norms include the preceding addition."""
+    """Pieces with fused kernels, in which a norm includes the addition that precedes it."""
 
     def __init__(
         self, layers: Sequence[FusedLayer], norm: Norm, kernels: Kernels, *args: Any, **kwargs: Any

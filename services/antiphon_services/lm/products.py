@@ -1,10 +1,10 @@
-"""Products of rows with a linear layer's weight, in a layout packed once.
+"""Products of rows with the weight of a linear layer, whose layout is packed once.
 
-With plain weights, each call repacks them, which costs more than the arithmetic for few rows. On a
-CPU in float32, large weights are therefore packed for oneDNN. Small ones use the CPU's library,
-which finishes before oneDNN has started (measured: up to 128 Ki numbers). The choice depends only
-on the weight, and with both a row's digits are independent of the batch, from
-`antiphon_services.lm.experts.LEAST_ROWS` rows on.
+With a plain weight, each call packs it again, which costs more than the arithmetic if there are
+only a few rows. On a CPU in float32, large weights are therefore packed for oneDNN. Small weights
+use the CPU's library, which needs less time than oneDNN needs to start (measured for up to 128 Ki
+numbers). The choice depends only on the weight. With both libraries, the digits of a row do not
+depend on the batch if there are at least `antiphon_services.lm.experts.LEAST_ROWS` rows.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from torch import Tensor
 
 PACKED_FROM = 128 << 10
 
-# The layout is chosen for this many rows. Any number works, but the layout for one row may have
-# other digits.
+# The layout is chosen for this number of rows. Any number works, but the layout for a single row
+# may result in different digits.
 PACKED_FOR_ROWS = 16
 
 
 class Product:
-    """`rows` times the transposed `weight` [outputs, inputs], plus `bias` [outputs]."""
+    """The product of `rows` and the transposed `weight` [outputs, inputs], plus `bias`
+    [outputs].
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = bias
-        # In bfloat16 the product must be rounded before an addition, as elsewhere.
+        # In bfloat16, the product must be rounded before an addition, as it is elsewhere.
         self._adds_alone = bias is not None or weight.dtype != torch.float32
         self._onednn = onednn_for(weight) if weight.numel() >= PACKED_FROM else None
         if self._onednn is None:
@@ -43,7 +45,9 @@ class Product:
 
     @classmethod
     def of(cls, *linears: Any, scale: Tensor | None = None) -> Product:
-        """Return the concatenated outputs of these layers, for inputs times `scale`."""
+        """Return the concatenated outputs of these layers for inputs that are multiplied by
+        `scale`.
+        """
         bias = None
         if any(each.bias is not None for each in linears):
             bias = torch.cat([each.bias for each in linears if each.bias is not None])
@@ -94,7 +98,8 @@ class Product:
 
 
 def _share(linears: Sequence[Any], joint: Tensor) -> None:
-    """Make the layers' weights views of `joint`, so that a loading model does not hold them twice.
+    """Make the weights of the layers views of `joint`, so that they do not exist twice while a
+    model is being loaded.
 
     Weights that require gradients are left unchanged.
     """
@@ -105,7 +110,9 @@ def _share(linears: Sequence[Any], joint: Tensor) -> None:
 
 
 def onednn_for(weight: Tensor) -> Any:
-    """Return the operators over packed weights, as TorchInductor uses them; None if unavailable."""
+    """Return the operators for packed weights that TorchInductor uses, or None if they are not
+    available.
+    """
     usable = (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32

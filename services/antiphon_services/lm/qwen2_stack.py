@@ -1,4 +1,4 @@
-"""The decoder layers of Qwen2 without the surrounding model, as modules that hold weights."""
+"""The decoder layers of Qwen2 without the surrounding model, as modules that contain weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from transformers.models.qwen2.modeling_qwen2 import (
 
 
 class Qwen2Stack(nn.Module):
-    """Layers, final norm and rotary embedding, named as in transformers' `Qwen2Model`.
+    """The layers, the final norm and the rotary embedding, with the same names as in transformers'
+    `Qwen2Model`.
 
-    `lm.decoder.Decoder` computes with it. `words` adds the embedding table.
+    `lm.decoder.Decoder` computes with this stack. If `words` is true, it includes the embedding
+    table.
     """
 
     def __init__(self, config: Qwen2Config, *, words: bool) -> None:

@@ -1,9 +1,9 @@
-"""Draws of one step on their way to the host.
+"""The draws of one step while they are being copied to the host.
 
 With launch-ahead (`lm.frame_engine`), step n + 1 is launched before the draws of step n are read.
-One stream runs both steps in order, so step n + 1 overwrites the model's memory, including graphs'
-outputs, after step n has read it. The copy to the host runs on another stream, so its source must
-be a tensor that nothing else writes to.
+Both steps run in order on the same stream. Therefore step n + 1 overwrites the memory of the model,
+including the outputs of graphs, after step n has read it. The copy to the host runs on a different
+stream, so its source must be a tensor to which nothing else writes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from antiphon.transport.device_edge import Mark, ToHost
 
 
 class Drawn(NamedTuple):
-    """One draw: ids int64 [G], and whether the logits left something to choose from.
+    """A single draw, with IDs int64 [G] and a flag that is true if the logits left something to
+    choose from.
 
-    The first id may be one without a frame, such as the stop code.
+    The first ID may be one that has no frame, such as the stop code.
     """
 
     ids: npt.NDArray[np.int64]
@@ -31,46 +32,48 @@ class Drawn(NamedTuple):
 
     @property
     def codes(self) -> npt.NDArray[np.uint16]:
-        """The frame as sent: uint16 [1, G]."""
+        """The frame in the form in which it is sent, uint16 [1, G]."""
         return self.ids[None].astype(np.uint16)
 
 
 class PendingDraw(NamedTuple):
-    """A row int64 [G + 1] of a step's draws: ids, then `decided`.
+    """A row int64 [G + 1] of the draws of a step. It contains the IDs, followed by `decided`.
 
-    The row is valid when `mark` is reached; None means now.
+    The row is valid when `mark` is reached, or immediately if `mark` is None.
     """
 
     row: npt.NDArray[np.int64]
     mark: Mark | None
 
     def read(self) -> Drawn:
-        """The draw, whose ids view the row; its mark has been reached."""
+        """Return the draw, whose IDs are a view of the row. Its mark must have been reached."""
         return Drawn(self.row[:-1], bool(self.row[-1]))
 
 
 class Readback:
-    """Copies the draws of a step to the host. Without `to_host`, copies are synchronous."""
+    """Copies the draws of a step to the host. Without `to_host`, the copies are synchronous."""
 
     def __init__(self, to_host: ToHost | None) -> None:
         self._to_host = to_host or ToHost.direct()
 
     @classmethod
     def of(cls, config: StageConfig) -> Readback:
-        """Return the read-back of a stage: asynchronous with launch-ahead."""
+        """Return the read-back for a stage. It is asynchronous if launch-ahead is enabled."""
         return cls(ToHost.of(config) if config.launch_ahead else None)
 
     def begin(self, rows: torch.Tensor, order: Sequence[int]) -> list[PendingDraw]:
-        """Start copying `rows`, int64 [n, G + 1], which nothing else writes to.
+        """Start to copy `rows` (int64 [n, G + 1]). Nothing else may write to this tensor.
 
-        `order` has the row of each draw.
+        `order` contains the row of each draw.
         """
         copied, mark = self._to_host.copy(rows), self._to_host.mark()
         return [PendingDraw(copied[row], mark) for row in order]
 
 
 def check_launch_ahead(config: StageConfig) -> None:
-    """Raise `InvalidArgument` for a read-back that would make each step wait for the host."""
+    """Raise `InvalidArgument` if the configured read-back would make each step wait for the
+    host.
+    """
     if config.launch_ahead and config.device.startswith("cuda") and not config.async_to_host:
         raise InvalidArgument(
             "launch_ahead: frames must come to the host beside the next step; "

@@ -1,8 +1,9 @@
-"""Repetition-aware sampling: an id drawn too often recently is excluded and drawn again.
+"""Repetition-aware sampling. An ID that was drawn too often recently is excluded, and another one
+is drawn.
 
-Mirrors `ras_sampling` of CosyVoice. An id is drawn from the most likely ones: those that reach
-`top_p` of the probability, at most `top_k`. If it is among the last ids too often, it is excluded,
-and another is drawn from the whole distribution.
+This mirrors `ras_sampling` of CosyVoice. First, an ID is drawn from the most likely ones, which
+together have the probability `top_p` and of which there are at most `top_k`. If this ID occurs too
+often among the last IDs, it is excluded and another ID is drawn from the whole distribution.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from torch import Tensor
 from antiphon_services.lm.sampler import SamplingRows
 
 NUMBERS = 2
-"""Uniform numbers per row; the second is for the second draw."""
+"""The number of uniform random numbers per row. The second one is for the second draw."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepetitionRule:
-    """An id that occurs `repeats` times among the last `window` ids is drawn again."""
+    """If an ID occurs `repeats` times among the last `window` IDs, another one is drawn."""
 
     window: int
     repeats: float
@@ -30,11 +31,13 @@ class RepetitionRule:
 def choose_aware(
     logits: Tensor, settings: SamplingRows, numbers: Tensor, recent: Tensor, rule: RepetitionRule
 ) -> tuple[Tensor, Tensor]:
-    """Return an id for each row of `logits` [n, V], int64 [n], and the rows' highest logits [n].
+    """Return an ID for each row of `logits` [n, V] as int64 [n], and the highest logit of each row
+    [n].
 
-    `numbers` float64 [n, NUMBERS] are in [0, 1). `recent` int64 [n, window] are the last ids, -1 if
-    missing. A greedy row takes the most likely id, or the most likely other one. If the highest
-    logit is not finite, the id is arbitrary but valid.
+    `numbers` (float64 [n, NUMBERS]) are in [0, 1). `recent` (int64 [n, window]) contains the last
+    IDs, or -1 where an ID is missing. For a greedy row, the most likely ID is chosen. If it is
+    excluded, the next most likely one is chosen. If the highest logit is not finite, the ID is
+    arbitrary but valid.
     """
     scores = logits.to(torch.float32)
     highest = scores.max(-1, keepdim=True).values
@@ -57,13 +60,15 @@ def choose_aware(
 
 
 def _likeliest(scores: Tensor, count: int) -> Tensor:
-    """Return the ids of the highest scores float32 [n, V], with ties in order: [n, count].
+    """Return the IDs [n, count] of the highest scores (float32 [n, V]). IDs with equal scores are
+    in ascending order.
 
-    `topk` does not order ties, which are common in bfloat16. So its keys are a score's bits
-    followed by the id. The bits sort as integers once those of negative numbers are flipped.
+    `topk` does not order IDs with equal scores, which are common in bfloat16. Therefore its keys
+    consist of the bits of a score followed by the ID. The bits can be sorted as integers after
+    those of negative numbers have been flipped.
     """
     size = scores.shape[-1]
-    # -0.0 becomes 0.0.
+    # This converts -0.0 to 0.0.
     bits = (scores + 0.0).view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFF_FFFF)
     places = torch.arange(size - 1, -1, -1, device=scores.device)
@@ -72,7 +77,7 @@ def _likeliest(scores: Tensor, count: int) -> Tensor:
 
 
 def _drawn(weights: Tensor, numbers: Tensor) -> Tensor:
-    """Return where numbers [n, 1] fall among the weights [n, V]: [n, 1]."""
+    """Return the indices [n, 1] where the numbers [n, 1] fall among the weights [n, V]."""
     sums = weights.cumsum(-1)
     places = torch.searchsorted(sums, numbers * sums[:, -1:], right=True)
     return places.clamp_(max=weights.shape[-1] - 1)

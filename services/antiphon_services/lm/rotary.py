@@ -10,20 +10,20 @@ from torch import Tensor
 
 from antiphon_services.lm.in_place import into
 
-# For narrower heads, a CPU uses a copy of cosines and sines per head. Broadcast over heads, an
-# operation becomes a loop over single heads, which took four times as long (measured at width 16).
-# For fewer rows the copy costs more than it saves.
+# For narrower heads, a CPU uses a copy of the cosines and sines for each head. If they were
+# broadcast over the heads, an operation would become a loop over single heads, which took four
+# times as long (measured at width 16). If there are fewer rows, the copy costs more than it saves.
 SHARED_FROM_WIDTH = 64
 SPREAD_FROM_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines, then signed sines, of n rows' positions: `turns` [n, 1, 2, head_dim].
+    """The cosines and the signed sines for the positions of n rows, as `turns` [n, 1, 2, head_dim].
 
-    After `spread`, there is one per head. In a table of plain positions, `axes` int64 [head_dim]
-    selects which of a row's three positions (time, height, width) rotates each dimension; None for
-    one axis.
+    After `spread`, there is one copy for each head. If a table of plain positions is used for
+    positions with three axes, `axes` (int64 [head_dim]) selects the axis (time, height or width)
+    that rotates each dimension. It is None if there is only one axis.
     """
 
     turns: Tensor
@@ -31,17 +31,17 @@ class Rotation:
 
     @property
     def cosines(self) -> Tensor:
-        """Cosines [n, 1, head_dim]."""
+        """The cosines [n, 1, head_dim]."""
         return self.turns[..., 0, :]
 
     @property
     def sines(self) -> Tensor:
-        """Sines [n, 1, head_dim], negated in the first half."""
+        """The sines [n, 1, head_dim]. Those in the first half are negated."""
         return self.turns[..., 1, :]
 
     @classmethod
     def of(cls, rotary: Any, positions: int, like: Tensor) -> Rotation:
-        """Return the table of positions 0, 1, ...; `rotary` is the model's module."""
+        """Return the table for positions 0, 1 and so on. `rotary` is the module of the model."""
         index = torch.arange(positions, device=like.device)[None]
         axes = None
         if hasattr(rotary, "mrope_section"):
@@ -52,20 +52,22 @@ class Rotation:
 
     @classmethod
     def of_rows(cls, cosines: Tensor, sines: Tensor) -> Rotation:
-        """Return the rotation of rows [..., head_dim] computed by the model's module."""
+        """Return the rotation for rows [..., head_dim] that the module of the model has
+        computed.
+        """
         low, high = sines.chunk(2, dim=-1)
         turns = torch.stack((cosines, torch.cat((-low, high), dim=-1)), dim=-2)
         return cls(turns.unsqueeze(-3))
 
     def at(self, positions: Tensor) -> Rotation:
-        """Return the rotation at positions int64 [n], or [n, 3] where a row's axes differ."""
+        """Return the rotation at positions int64 [n], or [n, 3] if the axes of a row differ."""
         if positions.ndim == 1:
             return Rotation(self.turns[positions])
         index = positions[:, None, None, self.axes].expand(-1, -1, 2, -1)
         return Rotation(self.turns.gather(0, index))
 
     def spread(self, heads: int) -> Rotation:
-        """Return a copy per head where a CPU is faster with it."""
+        """Return a version with one copy for each head if this is faster on a CPU."""
         count, _, two, width = self.turns.shape
         pays = width < SHARED_FROM_WIDTH and count >= SPREAD_FROM_ROWS
         if self.turns.device.type != "cpu" or not pays:
@@ -74,9 +76,10 @@ class Rotation:
         return Rotation(turns.permute(1, 2, 0, 3))
 
     def apply(self, heads: Tensor, out: Tensor | None = None, *, fused: bool = False) -> Tensor:
-        """Hugging Face's `apply_rotary_pos_emb` of [n, heads, head_dim].
+        """Apply the rotation to heads [n, heads, head_dim], like Hugging Face's
+        `apply_rotary_pos_emb`.
 
-        `fused` needs fewer operations and has other digits.
+        `fused` needs fewer operations, but the digits of its results differ.
         """
         if fused:
             turned = heads.roll(heads.shape[-1] // 2, -1)
@@ -88,10 +91,11 @@ class Rotation:
         return self.apply_to_both(both, out)
 
     def apply_to_both(self, both: Tensor, out: Tensor | None = None) -> Tensor:
-        """`apply` to heads that are stored twice, [n, heads, 2, head_dim], contiguous.
+        """Like `apply`, but for heads that are stored twice in a contiguous tensor [n, heads, 2,
+        head_dim].
 
-        Read from the middle of the first copy on, they are the first's second half and the second's
-        first half. So no copy swaps the halves.
+        If the two copies of a head are read from the middle of the first one, this yields its
+        second half followed by its first half. Therefore no copy is needed to swap the halves.
         """
         strides = (*both.stride()[:-2], both.shape[-1] // 2, 1)
         parts = both.as_strided(both.shape, strides) * self.turns
@@ -99,7 +103,9 @@ class Rotation:
 
 
 def _axes(rotary: Any, device: torch.device) -> Tensor:
-    """Return the axis of each dimension: the one along which a step of 1 changes the angle."""
+    """Return the axis of each dimension, which is the one along which a step of 1 changes the
+    angle.
+    """
     like = torch.empty(0, device=device)
     steps = torch.eye(3, device=device)[:, None]
     _, sines = rotary(like, steps)

@@ -1,17 +1,18 @@
-"""Chooses one id from each row of logits, for every autoregressive part of every stage.
+"""Chooses one ID from each row of logits. All autoregressive parts of all stages use this module.
 
-Candidates and probabilities equal the logits processors of `transformers` 5.19 `generate`, in its
-order: float32, repetition penalty, suppressed ids, temperature, top_k, top_p, softmax.
+The candidates and their probabilities are equal to those of the logits processors of `generate` in
+`transformers` 5.19. The operations are applied in the same order: conversion to float32, repetition
+penalty, suppressed IDs, temperature, top_k, top_p and softmax.
 
-A draw is an inverse CDF over a hash of (seed, step, group), with the key of the stage's draws for
-this answer as seed (`antiphon.values.sampling.stream_key`). There is no generator and no state: a
-segment's ids do not depend on the batch, the process or earlier draws, and a restored segment
-continues with the same ids.
+A draw uses the inverse of the cumulative distribution and a hash of (seed, step, group). The seed
+is the key for the draws of the stage in this answer (`antiphon.values.sampling.stream_key`). There
+is no generator and no state. Therefore the IDs of a segment do not depend on the batch, the process
+or earlier draws, and a segment that was restored continues with the same IDs.
 
-`choose` takes one row of any vocabulary and continues with what top_k leaves of it. `choose_each`
-takes many rows and keeps them whole, so that it never reads from the device. Both return the same
-id: weights are exponentials in float64, and sums run in the order of ids, where removed ids add
-exact zeros.
+`choose` processes one row of any vocabulary, and after top_k it only processes the remaining IDs.
+`choose_each` processes many rows and keeps them whole, so that it never reads from the device. Both
+return the same ID, because weights are exponentials in float64 and sums are computed in the order
+of IDs, in which removed IDs add exact zeros.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ _FRACTION_BITS = 52
 _WORD_BYTES = 8
 _INPUT_BYTES = KEY_BITS // 8 + 8
 _UNLIMITED = 1 << 31
-# So that the most likely id is always kept.
+# This ensures that the most likely ID is always kept.
 _LARGEST_TAIL = math.nextafter(1.0, 0.0)
-# A CPU extracts the most likely ids first if they are at most one in this many.
+# A CPU extracts the most likely IDs first if their share is at most one in this many.
 FEW = 4
-# From this vocabulary size on, top_p considers only what top_k leaves, if every row has a top_k. It
-# takes twice the operations but no sort of the whole vocabulary.
+# For vocabularies of at least this size, top_p only considers the IDs that top_k leaves, provided
+# that every row has a top_k. This takes twice as many operations, but the whole vocabulary need not
+# be sorted.
 WIDE = 1 << 14
 
 
@@ -47,8 +49,9 @@ WIDE = 1 << 14
 class SamplingRows:
     """The settings of several rows as columns [n, 1] on one device.
 
-    `temperature` and `penalty` float32, `top_k` int64 (never 0), `tail` float64 (the probability
-    that top_p removes, below 1), `greedy` bool. Summaries over all rows save work and device reads.
+    `temperature` and `penalty` are float32, `top_k` is int64 and never 0, `tail` is float64 and
+    contains the probability that top_p removes (below 1), and `greedy` is bool. Summaries of all
+    rows save work and avoid reads from the device.
     """
 
     temperature: Tensor
@@ -67,11 +70,11 @@ class SamplingRows:
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], device: torch.device) -> SamplingRows:
-        """Return one row for each of the settings. Greedy rows get temperature 1."""
+        """Return one row for each of the settings. The temperature of greedy rows is set to 1."""
         greedy = [each.greedy for each in samplings]
         top_k = [each.top_k or _UNLIMITED for each in samplings]
 
-        # Integers are exact in float64.
+        # Integers can be represented exactly in float64.
         table = [
             [each.temperature or 1.0 for each in samplings],
             [each.repetition_penalty for each in samplings],
@@ -100,9 +103,9 @@ class SamplingRows:
     def with_greedy(
         self, greedy: Tensor, *, any_greedy: bool = True, all_greedy: bool = False
     ) -> SamplingRows:
-        """Return the first n rows, made greedy where `greedy` bool [n, 1].
+        """Return the first n rows. A row is made greedy if `greedy` (bool [n, 1]) is true for it.
 
-        The defaults of the summaries are valid for any rows.
+        The defaults of the summaries are valid for all rows.
         """
         count = len(greedy)
         return replace(
@@ -126,12 +129,12 @@ def choose(
     history: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> int:
-    """Return the next id for `logits` [V] of any floating dtype.
+    """Return the next ID for `logits` [V], which may have any floating-point dtype.
 
-    `step` counts the choices of a segment; `group` distinguishes choices within one step. The
-    repetition penalty applies to `history` (int64 [n]); ids outside the vocabulary are ignored.
-    `suppressed` (int64 [m]) ids are never chosen. Raises `Internal` if the logits are NaN or leave
-    nothing to choose from.
+    `step` is the number of the choice within a segment, and `group` distinguishes the choices
+    within one step. The repetition penalty applies to the IDs in `history` (int64 [n]). IDs outside
+    the vocabulary are ignored. The IDs in `suppressed` (int64 [m]) are never chosen. Raises
+    `Internal` if the logits are NaN or leave nothing to choose from.
     """
     scores = penalise(logits, sampling, history=history, suppressed=suppressed)
     if not math.isfinite(scores.max().item()):
@@ -152,12 +155,13 @@ def choose_each(
     seen: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return `choose` for each row of `logits` [n, V]: ids int64 [n] and the highest scores float32
-    [n].
+    """Choose an ID for each row of `logits` [n, V]. Returns the IDs (int64 [n]) and the highest
+    scores (float32 [n]).
 
-    Scores are those of greedy decoding. `numbers` float64 [n, 1] are the rows' `uniform`. The
-    repetition penalty applies to ids in `seen` bool [n, V]; ids in `suppressed` bool [V] are never
-    chosen. Where `choose` would raise, the score is not finite and the id arbitrary but valid.
+    The scores are those of greedy decoding. `numbers` (float64 [n, 1]) contains the result of
+    `uniform` for each row. The repetition penalty applies to the IDs in `seen` (bool [n, V]), and
+    the IDs in `suppressed` (bool [V]) are never chosen. If `choose` would raise an error for a row,
+    its score is not finite and its ID is arbitrary but valid.
     """
     scores = logits.to(torch.float32)
     if seen is not None and settings.any_penalty:
@@ -186,9 +190,10 @@ def choose_each(
 def penalise(
     logits: Tensor, sampling: Sampling, *, history: Tensor | None, suppressed: Tensor | None
 ) -> Tensor:
-    """Return float32 [V] after repetition penalty and suppression; greedy takes its argmax.
+    """Return the scores (float32 [V]) after repetition penalty and suppression. Greedy decoding
+    chooses the highest one.
 
-    Mirrors `RepetitionPenaltyLogitsProcessor` and `SuppressTokensLogitsProcessor`.
+    This mirrors `RepetitionPenaltyLogitsProcessor` and `SuppressTokensLogitsProcessor`.
     """
     scores = logits.to(torch.float32)
     penalty = sampling.repetition_penalty
@@ -203,11 +208,12 @@ def penalise(
 
 
 def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Return the ids that may be drawn (int64 [k], ascending) and their scores after temperature.
+    """Return the IDs that may be drawn (int64 [k], in ascending order), and their scores after
+    temperature.
 
-    Mirrors `TemperatureLogitsWarper`, `TopKLogitsWarper` (ties with the last kept id are kept) and
-    `TopPLogitsWarper`, whose sort here covers only what top_k left: removed ids have probability
-    zero.
+    This mirrors `TemperatureLogitsWarper`, `TopKLogitsWarper`, which keeps IDs whose score is equal
+    to that of the last one, and `TopPLogitsWarper`. The sort of the latter only covers the IDs that
+    top_k leaves here, because removed IDs have a probability of zero.
     """
     scores = scores / sampling.temperature
     if 0 < sampling.top_k < len(scores):
@@ -226,10 +232,11 @@ def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
 
 
 def uniform(seed: int, step: int, group: int) -> float:
-    """Return a number in [0, 1) of 52 bits, so that its product with any sum is below the sum.
+    """Return a number in [0, 1) with 52 bits. Its product with any sum is therefore less than the
+    sum.
 
-    It is word `group` of the SHAKE128 output for `seed`, of 128 bits, and `step`, of 64. Draws that
-    differ in any of the three are independent.
+    The number is word `group` of the SHAKE128 output for `seed` (128 bits) and `step` (64 bits).
+    Draws that differ in any of these three values are independent.
     """
     return float(uniform_each([seed], [step], group + 1)[0, group])
 
@@ -237,7 +244,9 @@ def uniform(seed: int, step: int, group: int) -> float:
 def draw_numbers(
     samplings: Sequence[Sampling], steps: Sequence[int], groups: int
 ) -> npt.NDArray[np.float64]:
-    """Return `uniform_each` [n, groups] for rows with these settings; 0 for greedy rows."""
+    """Return `uniform_each` [n, groups] for rows with these settings. The numbers of greedy rows
+    are 0.
+    """
     drawn = [at for at, each in enumerate(samplings) if not each.greedy]
     seeds = [samplings[at].seed for at in drawn]
     if len(drawn) == len(samplings):
@@ -251,7 +260,7 @@ def draw_numbers(
 def uniform_each(
     seeds: Sequence[int], steps: Sequence[int], groups: int
 ) -> npt.NDArray[np.float64]:
-    """Return `uniform` [n, groups] of each seed with its step, for groups 0, 1, ..."""
+    """Return `uniform` [n, groups] for each seed and its step, and for groups 0, 1 and so on."""
     size = _WORD_BYTES * groups
     hashed = b"".join(
         [
@@ -267,16 +276,16 @@ def _lowered(scores: Tensor, settings: SamplingRows) -> Tensor:
     """Apply the repetition penalty to scores [n, V]."""
     multiplied, divided = scores * settings.penalty, scores / settings.penalty
     if settings.smallest_penalty >= 1.0:
-        # Equivalent, in less than half the time on a CPU.
+        # This is equivalent and takes less than half the time on a CPU.
         return torch.minimum(multiplied, divided)
     return torch.where(scores < 0, multiplied, divided)
 
 
 def _few_likeliest(scores: Tensor, settings: SamplingRows) -> tuple[Tensor, Tensor] | None:
-    """Return the scores [n, k] that top_k leaves of [n, V], in the order of ids, and their ids.
+    """Return the scores [n, k] that top_k leaves of [n, V], in the order of IDs, and the IDs.
 
-    None if too many are left, or if ids tie with the last kept one. The latter reads the scores, so
-    the result is None on a GPU, too.
+    The result is None if too many scores are left, or if other IDs have the same score as the last
+    one. The latter condition requires reading the scores, so the result is also None on a GPU.
     """
     count = settings.largest_top_k
     if scores.device.type != "cpu" or count * FEW > scores.shape[-1]:
@@ -290,24 +299,27 @@ def _few_likeliest(scores: Tensor, settings: SamplingRows) -> tuple[Tensor, Tens
 
 
 def _weights(scores: Tensor, largest: Tensor) -> Tensor:
-    """Return float64 weights proportional to the softmax over the last dimension; the largest
-    is 1."""
+    """Return float64 weights that are proportional to the softmax over the last dimension. The
+    largest weight is 1.
+    """
     if scores.device.type == "cpu":
         return (scores - largest).double().exp_()
-    # One operation less. The subtraction is in float32; only the result is float64.
+    # This saves an operation. The subtraction is computed in float32, and only the result is
+    # float64.
     wide = torch.empty(scores.shape, dtype=torch.float64, device=scores.device)
     return torch.sub(scores, largest, out=wide).exp_()
 
 
 def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
-    """`_kept_weights` if every row has a top_k, without sorting all ids.
+    """Implement `_kept_weights` for the case that every row has a top_k, without sorting all IDs.
 
-    top_k keeps at most k - 1 ids above its last one, and all ties with that one. Of the ties only
-    the number matters: top_p removes them first, in the order of ids, with equal weights.
+    top_k keeps at most k - 1 IDs with a higher score than its last one, and all IDs whose score is
+    equal to that of the last one. Only the number of the latter matters. top_p removes them first,
+    in the order of IDs, and their weights are equal.
     """
     ranked, ids = scores.topk(settings.largest_top_k)
     last = ranked.gather(1, settings.top_k - 1)
-    # Above the last, in top_p's order: by score, then by id.
+    # The IDs above the last one, in the order of top_p: by score, and then by ID.
     ids, order = ids.sort()
     ranked, order = ranked.gather(1, order).sort(stable=True)
     ids = ids.gather(1, order)
@@ -319,12 +331,14 @@ def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> 
     removed = settings.tail * mass[:, -1:]
     above.mul_(mass > removed)
     weights = torch.where(equal & (rank * weight > removed), weight, 0.0)
-    # Ids here that are not above the last keep their weight.
+    # IDs that are not above the last one keep their weight.
     return weights.scatter_add_(1, ids, above)
 
 
 def _kept_weights(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
-    """Return `_weights` of scores [n, V] after temperature, zero where top_k or top_p removes."""
+    """Return the `_weights` of scores [n, V] after temperature. They are zero for IDs that top_k or
+    top_p removes.
+    """
     size, top_k = scores.shape[-1], settings.top_k
     limited = settings.smallest_top_k < size
     if settings.largest_top_k > size:

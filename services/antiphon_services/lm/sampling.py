@@ -1,4 +1,4 @@
-"""Chooses the next id of every segment of a batch, and computes log probabilities."""
+"""Chooses the next ID for every segment of a batch, and computes log probabilities."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from antiphon.values.sampling import Sampling
 from antiphon_services.lm.sampler import SamplingRows, choose, choose_each, draw_numbers
 
 Score = tuple[list[int], list[float]]
-"""Ids and their log probabilities."""
+"""IDs and their log probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class PenaltyWindow:
-    """A repetition penalty for the last `size` ids, besides that for all."""
+    """A repetition penalty for the last `size` IDs, in addition to the one for all IDs."""
 
     size: int
     penalty: float
 
     def of(self, ids: Sequence[int]) -> PenalisedIds:
-        """Return the ids with the penalty."""
+        """Return the IDs to which the penalty applies."""
         return PenalisedIds(ids, self.penalty)
 
 
 @dataclass(frozen=True, slots=True)
 class PenalisedIds:
-    """Ids of the vocabulary, at least one, and the penalty of each of them."""
+    """At least one ID of the vocabulary, and the penalty for each of them."""
 
     ids: Sequence[int]
     penalty: float
@@ -39,10 +39,10 @@ class PenalisedIds:
 
 @dataclass(frozen=True, slots=True)
 class LogitsRow:
-    """Logits [V] for choice number `step` of a segment.
+    """The logits [V] for choice number `step` of a segment.
 
-    The repetition penalty applies to ids in `seen` bool [V]; None if there is none. The `latest`
-    ids may have another one.
+    The repetition penalty applies to the IDs in `seen` (bool [V]). `seen` is None if there is no
+    penalty. A different penalty may apply to the `latest` IDs.
     """
 
     logits: Tensor
@@ -54,7 +54,9 @@ class LogitsRow:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """An id chosen from `logits` [V], and how many of the most likely ids are requested."""
+    """An ID that was chosen from `logits` [V], and the number of most likely IDs that are
+    requested.
+    """
 
     logits: Tensor
     id_: int
@@ -62,9 +64,10 @@ class Sampled:
 
 
 def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
-    """Return the ids of all rows; None for undecided ones, to be passed to `sample_alone`.
+    """Return the IDs for all rows. If an ID is None, the row is undecided and must be passed to
+    `sample_alone`.
 
-    Reads from the device once, for any number of rows.
+    This reads from the device only once, no matter how many rows there are.
     """
     if not rows:
         return []
@@ -74,16 +77,18 @@ def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
 
 
 def sample_alone(row: LogitsRow) -> int:
-    """Return one id. Raises `Internal` if the logits leave nothing to choose from."""
+    """Return a single ID. Raises `Internal` if the logits leave nothing to choose from."""
     history = None if row.seen is None else row.seen.nonzero()[:, 0]
     (logits,) = _lower_latest(row.logits[None], [row])
     return choose(logits, row.sampling, step=row.step, history=history)
 
 
 def score_together(sampled: Sequence[Sampled]) -> list[Score]:
-    """Return each id and the 1 + `top` most likely ones, with the model's log probabilities.
+    """Return each ID and the 1 + `top` most likely IDs, with the log probabilities according to the
+    model.
 
-    These are the log-softmax of the logits in float32, as in `transformers` and vLLM.
+    The log probabilities are the log-softmax of the logits in float32, as in `transformers` and
+    vLLM.
     """
     logits = torch.stack([each.logits for each in sampled])
     logprobs = logits.log_softmax(-1, dtype=torch.float32)
@@ -91,7 +96,7 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
     likeliest = logprobs.topk(min(max(each.top for each in sampled), logits.shape[-1]))
     ids = torch.cat([chosen, likeliest.indices], dim=1)
     values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1)
-    # One read from the device; both are exact in float64.
+    # This is a single read from the device. Both can be represented exactly in float64.
     told = torch.stack((ids.to(torch.float64), values.to(torch.float64)), dim=1).tolist()
     widths = [1 + each.top for each in sampled]
     return [
@@ -101,7 +106,9 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
 
 
 def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
-    """Return ids [n] and their rows' highest scores, not finite where none can be chosen."""
+    """Return the IDs [n], and the highest score of each row. The score is not finite if no ID can
+    be chosen.
+    """
     logits = _lower_latest(torch.stack([each.logits for each in rows]), rows)
     samplings = [each.sampling for each in rows]
     numbers = draw_numbers(samplings, [each.step for each in rows], 1)
@@ -114,12 +121,14 @@ def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
 
 
 def _lower_latest(logits: Tensor, rows: Sequence[LogitsRow]) -> Tensor:
-    """Return logits [n, V] with the penalties of the rows' latest ids."""
+    """Return logits [n, V] to which the penalties for the latest IDs of the rows have been
+    applied.
+    """
     given = [each.latest for each in rows]
     size = max((len(each.ids) for each in given if each is not None), default=0)
     if not size:
         return logits
-    # Repeated ids get equal values. Without a penalty an id keeps its own.
+    # Repeated IDs have equal values. An ID without a penalty keeps its own value.
     ids = [
         [0] * size if each is None else [*each.ids, *[each.ids[0]] * size][:size] for each in given
     ]
@@ -132,7 +141,7 @@ def _lower_latest(logits: Tensor, rows: Sequence[LogitsRow]) -> Tensor:
 
 
 def _seen_each(rows: Sequence[LogitsRow]) -> Tensor | None:
-    """Return `seen` of all rows, bool [n, V]; None if no row has it."""
+    """Return `seen` for all rows as bool [n, V], or None if no row has it."""
     given = [each.seen for each in rows if each.seen is not None]
     if not given:
         return None

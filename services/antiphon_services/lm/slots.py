@@ -1,19 +1,21 @@
-"""Assigns slots to sequences, and finds reusable content of ended sequences.
+"""Assigns slots to sequences, and finds content of ended sequences that can be reused.
 
-A slot is free, taken by a running segment, or kept: its segment has ended, and its keys and values
-remain for a prompt with the same beginning until the slot is needed. The content of a position is a
-number: the id, or a digest for other content (audio), so that equal ids over different media are
-different content.
+A slot is free, in use by a running segment, or kept. A slot is kept if its segment has ended and
+its keys and values remain for a prompt with the same beginning, until the slot is needed. The
+content of a position is represented by a number. It is the ID, or a digest of other content
+(audio). Therefore equal IDs for different media count as different content.
 
-Engines without reuse, or with their own (`antiphon_services.lm.kept_parts`), only take and free.
-Otherwise:
+Engines that do not reuse content, or that have their own implementation
+(`antiphon_services.lm.kept_parts`), only take and free slots. For all other engines, the following
+rules apply:
 
-- A prompt that continues a kept sequence takes the slot over: one conversation, one slot. The
-  prompt must share all of the kept prompt; of the kept reply, the part with equal ids is reused.
-- A prompt that shares a shorter beginning copies it and leaves the kept sequence to its own
-  conversation, if another slot is available.
-- The least recently used kept sequence is evicted first.
-- The last position of a prompt is never reused, since its logits are needed.
+- If a prompt continues a kept sequence, it takes over the slot, so that a conversation uses one
+  slot. The prompt must contain the whole kept prompt. Of the kept reply, the part with equal IDs is
+  reused.
+- If a prompt shares only a shorter beginning, this beginning is copied, provided that another slot
+  is available. The kept sequence remains available for its own conversation.
+- The kept sequence that was used least recently is evicted first.
+- The last position of a prompt is never reused, because its logits are needed.
 """
 
 from __future__ import annotations
@@ -25,14 +27,18 @@ import numpy as np
 import numpy.typing as npt
 
 MIN_REUSED = 16
-"""Shortest prefix worth a copy. Every prompt shares the first ids of its template."""
+"""The minimum length of a prefix that is worth copying. Every prompt shares the first IDs of its
+template.
+"""
 
 Content = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An ended sequence: the content of its positions, and how many of them are prompt."""
+    """A sequence that has ended, with the content of its positions and the number of positions that
+    belong to the prompt.
+    """
 
     content: Content
     prompt_length: int
@@ -42,7 +48,8 @@ class Kept:
 class Claim:
     """A slot for a prompt.
 
-    Its first `reused` positions are present, after copying them from slot `source` if that is set.
+    Its first `reused` positions are already present. If `source` is set, they must be copied from
+    that slot first.
     """
 
     slot: int
@@ -54,13 +61,14 @@ class Slots:
     """The slots of one engine."""
 
     def __init__(self, count: int) -> None:
-        self._free = list(range(count))  # a heap
-        self._kept: dict[int, Kept] = {}  # least recently used first
+        self._free = list(range(count))  # This list is a heap.
+        self._kept: dict[int, Kept] = {}  # Ordered from the least to the most recently used one.
 
     def take(self, spared: int | None = None) -> int | None:
-        """Return the lowest free slot, since adjacent slots are read in place.
+        """Return the lowest free slot, because adjacent slots can be read in place.
 
-        Otherwise the least recently used kept one except `spared`; None if all are taken.
+        If no slot is free, the least recently used kept slot is returned, but never `spared`. The
+        result is None if all slots are in use.
         """
         if self._free:
             return heapq.heappop(self._free)
@@ -71,16 +79,16 @@ class Slots:
 
     @property
     def free_slots(self) -> frozenset[int]:
-        """The free slots."""
+        """The slots that are free."""
         return frozenset(self._free)
 
     def take_this(self, slot: int) -> None:
-        """Take a free slot."""
+        """Take a specific free slot."""
         self._free.remove(slot)
         heapq.heapify(self._free)
 
     def claim(self, content: Content) -> Claim | None:
-        """Return a slot for a prompt of at least one position; None if all are taken."""
+        """Return a slot for a prompt of at least one position, or None if all slots are in use."""
         shared = {slot: shared_length(content, kept.content) for slot, kept in self._kept.items()}
         best = max(shared, key=lambda slot: shared[slot], default=None)
         reused = min(shared[best], len(content) - 1) if best is not None else 0
@@ -92,22 +100,23 @@ class Slots:
         kept = self._kept.pop(best)
         if slot is None:
             return Claim(best, reused)
-        self._kept[best] = kept  # the most recently used from now on
+        self._kept[best] = kept  # This makes it the most recently used one.
         return Claim(slot, reused, best)
 
     def keep(self, slot: int, kept: Kept) -> None:
-        """Keep the content of an ended segment for reuse."""
+        """Keep the content of a segment that has ended, so that it can be reused."""
         self._kept[slot] = kept
 
     def free(self, slot: int) -> None:
-        """Free the slot of an ended segment whose content is not reusable.
+        """Free the slot of a segment that has ended and whose content cannot be reused.
 
-        It may be taken at once: device work already submitted for it precedes later work.
+        The slot may be taken immediately, because device work that was already submitted for it
+        runs before later work.
         """
         heapq.heappush(self._free, slot)
 
     def forget(self) -> None:
-        """Free every kept slot."""
+        """Free all kept slots."""
         for slot in self._kept:
             self.free(slot)
         self._kept.clear()

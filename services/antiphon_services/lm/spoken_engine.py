@@ -1,4 +1,4 @@
-"""An engine of segments that speak a text, with prompts prepared on other threads."""
+"""An engine for segments that speak a text. Their prompts are prepared on separate threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Speaker = TypeVar("Speaker", bound=SpokenTextSegment[Any])
 
 
 class SpokenTextEngine(FrameEngine[Speaker]):
-    """Implements `antiphon.runtime.engine.PreparingEngine`; see `FrameEngine`."""
+    """Implements `antiphon.runtime.engine.PreparingEngine`. See `FrameEngine`."""
 
     def __init__(
         self,
@@ -37,35 +37,37 @@ class SpokenTextEngine(FrameEngine[Speaker]):
 
     @abstractmethod
     def begin(self, segment: Speaker, prompt: Any) -> Sequence[EngineEvent]:
-        """Start the segment with its prepared prompt. Return the events to send at once."""
+        """Start the segment with its prepared prompt. Returns the events to send immediately."""
 
     @abstractmethod
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """See `launch`. Prepared prompts have been started."""
+        """Implement `launch`. Segments whose prompts are prepared have already been started."""
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store the message, and start preparing the prompt when it is complete.
+        """Store the message, and start to prepare the prompt when the message is complete.
 
-        Raises `InvalidArgument` for one that cannot fit, `ResourceExhausted` without a slot.
+        Raises `InvalidArgument` if the message cannot fit, and `ResourceExhausted` if no slot is
+        free.
         """
         super().accept(key, chunk)
         self.prepare(self._segments[key])
 
     def prepare(self, segment: Speaker) -> None:
-        """Start preparing the segment's prompt if its input is complete and it is not being
-        prepared."""
+        """Start to prepare the prompt of the segment if its input is complete and the preparation
+        has not started yet.
+        """
         if segment.preparation is None:
             segment.preparation = segment.prompt.begin(segment.key, self._preparations)
             if segment.preparation is not None:
                 segment.preparation.add_done_callback(lambda _: self._wake())
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Return whether the segment's prompt is being prepared."""
+        """Return whether the prompt of the segment is being prepared."""
         preparation = self._segments[key].preparation
         return preparation is not None and not preparation.done()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a prompt is prepared."""
+        """Call `wake` whenever a prompt has been prepared."""
         self._wake = wake
 
     def close(self) -> None:
@@ -83,7 +85,9 @@ class SpokenTextEngine(FrameEngine[Speaker]):
             wait_for_one([each.preparation for each in segments if each.preparation is not None])
 
     def launch(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """Start the prepared prompts, then run one forward for all segments."""
+        """Start the segments whose prompts are prepared, and then run one forward pass for all
+        segments.
+        """
         for segment in segments:
             if (made := segment.preparation) is not None and made.done():
                 segment.preparation = None
@@ -95,18 +99,18 @@ class SpokenTextEngine(FrameEngine[Speaker]):
 
 
 class JointModel(FrameModel, Protocol):
-    """A model whose step is one call for the prompt parts and draws of all segments."""
+    """A model whose step is a single call for the prompt parts and draws of all segments."""
 
     def step(
         self, parts: Sequence[PromptPart[Any]], draws: Sequence[FrameDraw[Any]]
     ) -> Sequence[DrawInFlight]:
-        """Append the rows of all, then draw for each of `draws`, in order."""
+        """Append the rows of all parts and draws. Then draw for each of `draws`, in order."""
 
 
 class JointSpokenEngine(SpokenTextEngine[Speaker]):
-    """A `SpokenTextEngine` with a `JointModel`.
+    """A `SpokenTextEngine` that uses a `JointModel`.
 
-    A step's row depends on the previous draw, so no step is launched ahead.
+    The row of a step depends on the previous draw, so no step is launched ahead.
     """
 
     def __init__(
@@ -121,7 +125,7 @@ class JointSpokenEngine(SpokenTextEngine[Speaker]):
         self._joint = model
 
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """Run one call for all parts and draws; None if it draws nothing."""
+        """Run one call for all parts and draws. Returns None if it draws nothing."""
         parts = self.take_parts(segments)
         drawing = [each for each in segments if each.can_draw]
         if not parts and not drawing:

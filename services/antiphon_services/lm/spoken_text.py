@@ -1,7 +1,7 @@
-"""A segment that speaks a text that is complete before its prompt is prepared.
+"""A segment that speaks a text. The text must be complete before its prompt is prepared.
 
-The prompt is prepared on another thread than the engine's, since tokenizing a long text and
-encoding a reference recording are slow. See `antiphon_services.lm.spoken_engine`.
+The prompt is prepared on a different thread than the engine's, because it takes long to tokenize a
+long text and to encode a reference recording. See `antiphon_services.lm.spoken_engine`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from antiphon_services.lm.kept_parts import NO_CUTS
 from antiphon_services.stage.preparation import Preparations
 
 ENCODING_WEIGHT = 4
-"""Cost of encoding a recording relative to features; from 11 s on it is queued as large work."""
+"""The cost of encoding a recording relative to computing features. A recording of 11 s or more is
+queued as large work.
+"""
 
 Made = TypeVar("Made")
 
 
 class SpokenText(ABC, Generic[Made]):
-    """The text received on `edge` in one chunk, and the prompt that `make` prepares from it.
+    """The text that arrives on `edge` in one chunk, and the prompt that `make` prepares from it.
 
-    `check_size` raises `InvalidArgument` for more bytes of text than can fit. `make` may be slow,
-    and raises the errors of the text. `recording_bytes` is the size of its reference recording.
+    `check_size` raises `InvalidArgument` if the text has more bytes than can fit. `make` may be
+    slow. It raises an error if the text is invalid. `recording_bytes` is the size of the reference
+    recording.
     """
 
     def __init__(
@@ -54,44 +57,46 @@ class SpokenText(ABC, Generic[Made]):
 
     @property
     def held(self) -> Made:
-        """The prepared prompt."""
+        """The prompt after it has been prepared."""
         assert self._held is not None
         return self._held
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """Length of the prepared prompt, including the first draw's row."""
+        """The length of the prepared prompt including the row of the first draw."""
 
     @property
     def prompt_rows(self) -> int | None:
-        """The prompt's `rows`; None until it is prepared."""
+        """The number of `rows` of the prompt, or None until it is prepared."""
         return None if self._held is None else self.rows
 
     @property
     def ready_rows(self) -> int:
-        """All rows of a prepared prompt can be computed."""
+        """The number of rows that can be computed. Once the prompt is prepared, these are
+        all rows.
+        """
         return self.prompt_rows or 0
 
     @property
     def silent(self) -> bool:
-        """Always False: an empty text is rejected."""
+        """Always False, because an empty text is rejected."""
         return False
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """None: nothing follows the text."""
+        """Always empty, because nothing follows the text."""
         return NO_CUTS
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return None: the next text shares no rows worth keeping."""
+        """Return None, because the next text does not share enough rows to keep them."""
         return None
 
     def pass_part(self, start: int, stop: int) -> None:
-        """Never called: no part has a name."""
+        """This is never called, because no part has a name."""
 
     def accept(self, chunk: InputChunk) -> None:
-        """Store the text. Raises `InvalidArgument`."""
+        """Store the text. Raises `InvalidArgument` if it is invalid."""
         if chunk.edge != self.edge:
             raise InvalidArgument(f"the stage has no input edge {chunk.edge!r}", edge=chunk.edge)
         if chunk.tensors and self._tensors:
@@ -102,7 +107,9 @@ class SpokenText(ABC, Generic[Made]):
         self._finished = chunk.segment_finished
 
     def begin(self, key: SegmentKey, preparations: Preparations[Made]) -> Future[Made] | None:
-        """Start preparing the prompt if the text is complete. Text and `make` are released then."""
+        """Start to prepare the prompt if the text is complete. The text and `make` are then
+        released.
+        """
         if not self._finished or self._make is None:
             return None
         tensors, self._tensors = self._tensors, {}
@@ -115,7 +122,7 @@ class SpokenText(ABC, Generic[Made]):
         )
 
     def hold(self, prompt: Made) -> None:
-        """Store the prepared prompt."""
+        """Store the prompt that has been prepared."""
         self._held = prompt
 
 
@@ -124,27 +131,27 @@ Spoken = TypeVar("Spoken", bound=SpokenText[Any])
 
 @dataclass(slots=True)
 class SpokenTextSegment(FrameSegment[Spoken]):
-    """A segment with its prompt's `preparation` while that is in progress."""
+    """A segment. While its prompt is being prepared, it also contains the `preparation`."""
 
     preparation: Future[Any] | None = None
 
     def has_row(self, step: int) -> bool:
-        """Return True: rows need no later input."""
+        """Return True, because rows need no further input."""
         return True
 
     @property
     def missing_edge(self) -> str:
-        """The prompt's edge: no other input is needed."""
+        """The edge of the prompt, because no other input is needed."""
         return self.prompt.edge
 
     @property
     def in_flight(self) -> bool:
-        """Whether the prompt is being prepared, or a draw was launched and not sent."""
+        """Whether the prompt is being prepared, or a draw has been launched but not sent."""
         return self.preparation is not None or self.launched > self.handed_on
 
     @abstractmethod
     def next_draw(self) -> FrameDraw[Any]:
-        """Return the next row and draw, and count it as launched."""
+        """Return the next row and its draw, and count the draw as launched."""
 
     def end(self) -> None:
         """Mark the segment as ended."""

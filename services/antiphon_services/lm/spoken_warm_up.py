@@ -1,4 +1,4 @@
-"""The input of a warm-up for models that speak a text."""
+"""The input for warming up models that speak a text."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def speak_text(
     room: int,
     options: Mapping[str, OptionValue] = NO_OPTIONS,
 ) -> None:
-    """`speak` a conversation on `text_edge` with one message of the user.
+    """Call `speak` with a conversation on `text_edge` that consists of one user message.
 
-    There is `room` for positions of text. Raises `Internal` if the model yields no output.
+    There is space for `room` positions of text. Raises `Internal` if the model generates no output.
     """
     speak(
         engine,
@@ -42,17 +42,19 @@ def speak_text(
 
 
 def words_in(room: int) -> int:
-    """Return how many words fit in `room` positions: an id stands for at least one character."""
+    """Return the number of words that fit into `room` positions, given that an ID stands for at
+    least one character.
+    """
     return room // len(WORD)
 
 
 def text_chunk(edge: str, text: str) -> InputChunk:
-    """Return a complete input: a conversation with one message of the user."""
+    """Return a complete input, which is a conversation with one user message."""
     message = ConversationMessage("user", (TextPart(text),))
     return InputChunk(edge, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
 
 
 def reference_options(sample_rate_hz: int) -> dict[str, OptionValue]:
-    """Return the options of a cloned voice: a short silence and its text."""
+    """Return the options for a cloned voice, which are a short period of silence and its text."""
     sound = np.zeros(round(SOUND_S * sample_rate_hz), np.float32)
     return {"reference_audio": sound, "reference_text": WORD}

@@ -1,8 +1,9 @@
-"""Runs segments through an engine before its stage is ready, so that no request pays for warm-up.
+"""Runs segments through an engine before its stage is ready, so that no request has to wait for the
+warm-up.
 
-Libraries initialize a kind of product at its first use: a part of a prompt, few rows, as many rows
-as slots, a draw and a greedy choice. Graphs are captured when a model is constructed, see
-`antiphon_services.lm.graphs`.
+Libraries initialize each kind of product when it is used for the first time. The kinds are a part
+of a prompt, a small number of rows, as many rows as there are slots, a draw and a greedy choice.
+Graphs are captured when a model is constructed (`antiphon_services.lm.graphs`).
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ def speak(
     make_input: Callable[[int], Iterable[InputChunk]],
     options: Mapping[str, OptionValue] = NO_OPTIONS,
 ) -> None:
-    """Draw a few frames: one segment, then one in every slot, with output on `edges`.
+    """Draw a few frames for one segment, and then for one segment in every slot. The output edges
+    are `edges`.
 
-    `make_input` returns a whole input of a given number of rows. There is `room` for rows including
-    draws. `options` are passed with it. Raises `Internal` if the model yields no output.
+    `make_input` returns a complete input with the given number of rows. There is space for `room`
+    rows including draws. `options` are passed with the input. Raises `Internal` if the model
+    generates no output.
     """
     room -= FRAMES
     if room < 1:
@@ -53,7 +56,7 @@ def speak(
 
 
 def run_segment(engine: Engine, settings: SegmentSettings, *chunks: InputChunk) -> None:
-    """Run one segment whose whole input is `chunks`. Raises `Internal` if it fails."""
+    """Run one segment whose complete input is `chunks`. Raises `Internal` if it fails."""
     key = SegmentKey("warm-up", 0)
     engine.admit(key, settings)
     for chunk in chunks:
@@ -62,16 +65,16 @@ def run_segment(engine: Engine, settings: SegmentSettings, *chunks: InputChunk) 
 
 
 def complete(engine: Engine, keys: Collection[SegmentKey]) -> None:
-    """Step until these segments, whose input is complete, have ended, and release them.
+    """Step until these segments have ended, and release them. Their input must be complete.
 
-    Raises `Internal` if one fails.
+    Raises `Internal` if one of them fails.
     """
     for failed in run_to_the_end(engine, keys):
         raise Internal(f"warm-up: {failed.error}")
 
 
 def run_to_the_end(engine: Engine, keys: Collection[SegmentKey]) -> list[Failed]:
-    """Step until these segments, whose input is complete, have ended, and release them.
+    """Step until these segments have ended, and release them. Their input must be complete.
 
     Returns the failures.
     """

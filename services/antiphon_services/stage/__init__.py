@@ -1,1 +1,1 @@
-"""Components of every stage: loading, precision, memory, threads and voices."""
+"""Components that every stage uses: loading, precision, memory, threads and voices."""

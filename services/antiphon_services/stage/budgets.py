@@ -1,9 +1,10 @@
-"""How many prompt rows a step may contain, by device.
+"""The maximum number of prompt rows in a step, by device.
 
-Segments that decode in the same step wait for these rows. A CPU computes them one after the other.
-A GPU computes a few hundred in the time that it takes to launch the step, so there many
-simultaneous prompts share a step, which then takes some tens of milliseconds. The numbers for GPUs
-are derived from arithmetic and bandwidth at released widths, not measured.
+Segments that decode in the same step have to wait for these rows. A CPU computes them sequentially.
+A GPU computes a few hundred of them in the time that it takes to launch the step. Therefore many
+simultaneous prompts share a step on a GPU, which then takes some tens of milliseconds. The numbers
+for GPUs were not measured. They are derived from the arithmetic and the bandwidth for the widths of
+released models.
 """
 
 from __future__ import annotations
@@ -11,23 +12,30 @@ from __future__ import annotations
 from antiphon.deployment.schema import StageConfig
 
 PREFILL_ROWS = 256
-"""Most prompt rows of a step on a CPU."""
+"""The maximum number of prompt rows in a step on a CPU."""
 
 GPU_TEXT_ROWS, GPU_FRAME_ROWS = 2048, 4096
-"""Most prompt rows of a step on a GPU, for text and for codec frames.
+"""The maximum number of prompt rows in a step on a GPU, for text and for codec frames.
 
-A row of codec frames takes a tenth of the arithmetic."""
+A row of codec frames needs a tenth of the arithmetic.
+"""
 
 ENCODED_AT_LEAST = 256
-"""Least prompt rows that a call of an audio or vision tower counts for.
+"""The minimum number of prompt rows that a call of an audio or vision tower counts as.
 
-On a GPU the shortest recording takes some milliseconds. On a CPU a step has one such call."""
+On a GPU, even the shortest recording takes some milliseconds. On a CPU, a step contains only one
+such call.
+"""
 
 GPU_PREPARED_AT_ONCE = 8
-"""Most prompts prepared by a GPU engine's thread between two steps: at most 3 ms."""
+"""The maximum number of prompts that a GPU engine's thread prepares between two steps. This takes 3
+ms at most.
+"""
 
 GPU_SMALL_THREADS = 4
-"""Threads for small prompts with a GPU, which leaves the host's cores free."""
+"""The number of threads for small prompts if a GPU is used, because the CPU cores are free in this
+case.
+"""
 
 
 def on_gpu(config: StageConfig) -> bool:
@@ -36,10 +44,12 @@ def on_gpu(config: StageConfig) -> bool:
 
 
 def text_rows(config: StageConfig) -> int:
-    """Return the most prompt rows in a text step: the setting, or the device's default."""
+    """Return the maximum number of prompt rows in a text step. It is the setting or the default for
+    the device.
+    """
     return config.prefill_rows or (GPU_TEXT_ROWS if on_gpu(config) else PREFILL_ROWS)
 
 
 def frame_rows(config: StageConfig) -> int:
-    """Return the most prompt rows in a step that draws codec frames."""
+    """Return the maximum number of prompt rows in a step that draws codec frames."""
     return config.prefill_rows or (GPU_FRAME_ROWS if on_gpu(config) else PREFILL_ROWS)

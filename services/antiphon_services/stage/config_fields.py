@@ -1,10 +1,10 @@
-"""Declares how a stage treats each field of a checkpoint's `config.json`; unsupported ones are
+"""Declares how a stage treats each field of a checkpoint's `config.json`. Unsupported values are
 rejected.
 
-A loader declares the fields of every object that it reads: those that it supports with any value,
-those that it supports with some values only, and those without influence on inference. transformers
-ignores fields that its classes do not declare, and so does a loader, which logs their names.
-`docs/checkpoint-fields.md` lists the declarations.
+For every object that it reads, a loader declares three groups of fields: fields that it supports
+with any value, fields that it supports with certain values only, and fields that do not affect
+inference. transformers ignores fields that its classes do not declare. A loader ignores them as
+well and logs their names. `docs/checkpoint-fields.md` lists all declarations.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Values = tuple[object, ...]
 
 
 def names(text: str) -> frozenset[str]:
-    """Return the field names in a text, separated by white space."""
+    """Return the field names in a text in which they are separated by white space."""
     return frozenset(text.split())
 
 
-# What transformers 4.57 and 5.19 write into every object, and training settings.
+# Fields that transformers 4.57 and 5.19 write into every object, and settings for training.
 ALWAYS_IDLE = names(
     "_attn_implementation_autoset _name_or_path add_cross_attention architectures "
     "attention_dropout auto_map bad_words_ids begin_suppress_tokens bos_token_id "
@@ -47,7 +47,7 @@ ALWAYS_IDLE = names(
     "use_cache "
 )
 
-# Quantization is detected from tensors: `antiphon.runtime.checkpoint.quantization`.
+# Quantization is detected from the tensors (`antiphon.runtime.checkpoint.quantization`).
 TOLD_BY_TENSORS = names("quantization_config quantization")
 
 OFF: Values = (None, False)
@@ -55,12 +55,13 @@ NONE_LISTED: Values = (None, [])
 NO_WINDOW: Values = (None, "full_attention")
 FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
 
-# Frequencies that are independent of the sequence's length, so that one table has all positions.
+# Types of rotary embedding whose frequencies do not depend on the length of the sequence, so that a
+# single table contains all positions.
 STATIC_ROPES: Values = ("default", "linear", "llama3", "yarn")
 PLAIN_ROPE: Values = ("default",)
 
-# Not declared by every class, and supported by no stage. A checkpoint that enables one was made for
-# other code.
+# Fields that not every class declares and that no stage supports. If a checkpoint enables one of
+# them, it was made for different code.
 FOREIGN: Mapping[str, Values] = {
     "attention_bias": OFF,
     "attn_logit_softcapping": OFF,
@@ -75,12 +76,15 @@ FOREIGN: Mapping[str, Values] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigPart:
-    """The fields of one object at `path` ("code_config.text_config", "" for the whole file).
+    """The fields of the object at `path`, such as "code_config.text_config". The path of the whole
+    file is "".
 
-    `computed` are supported with any value. `only` are restricted to the listed values. `idle` have
-    no influence on this stage. `ropes` are the supported rotary embedding types, if the object
-    describes one. A part whose attention may have a `window` is checked by `check_window`. A part
-    whose module is Hugging Face's `own` supports all fields of that class.
+    The fields in `computed` are supported with any value. Those in `only` are restricted to the
+    listed values. Those in `idle` have no effect on this stage. If the object describes a rotary
+    embedding, `ropes` are its supported types. If `window` is true, the attention of the part may
+    be limited to a window, which `check_window` validates. If the part is implemented by Hugging
+    Face's own module, `own` is the class of its configuration, and all fields of that class are
+    supported.
     """
 
     path: str
@@ -93,13 +97,13 @@ class ConfigPart:
 
     @property
     def stated(self) -> frozenset[str]:
-        """All fields with a declaration, except `ALWAYS_IDLE`."""
+        """All fields that have a declaration, except for those in `ALWAYS_IDLE`."""
         known = self.computed | self.only.keys() | self.idle
         return known | self.rope_fields | self.window_fields | self.own_fields
 
     @property
     def own_fields(self) -> frozenset[str]:
-        """The fields declared by the class of Hugging Face's own module."""
+        """The fields that the class of Hugging Face's own module declares."""
         return declared_fields(self.own) if self.own else frozenset()
 
     @property
@@ -110,28 +114,29 @@ class ConfigPart:
 
     @property
     def window_fields(self) -> frozenset[str]:
-        """The fields that select the layers with a window, and its width."""
+        """The fields that determine which layers have a window, and its width."""
         names = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")
         return frozenset(names) if self.window else frozenset()
 
     @property
     def required(self) -> Mapping[str, Values]:
-        """The values that fields must have."""
+        """The values that fields are required to have."""
         foreign = {name: each for name, each in FOREIGN.items() if name not in self.stated}
         return {**foreign, **self.only}
 
 
 def declared_fields(config_class: type[PreTrainedConfig]) -> frozenset[str]:
-    """Return the fields of a transformers class, except those in `ALWAYS_IDLE`."""
+    """Return the fields of a transformers class, except for those in `ALWAYS_IDLE`."""
     made = config_class().to_dict().keys()  # type: ignore[no-untyped-call, unused-ignore]
     return frozenset(made) - ALWAYS_IDLE - {"_output_attentions"}
 
 
 def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPart]) -> None:
-    """Raise `FailedPrecondition` with field, value and remedy for unsupported values.
+    """Raise `FailedPrecondition` if a value is not supported. The error names the field, the value
+    and a remedy.
 
-    `config` is the content of `file`. Missing objects are skipped; the code that needs one reports
-    it.
+    `config` is the content of `file`. Missing objects are skipped, because the code that needs an
+    object reports that it is missing.
     """
     for part in parts:
         given = _at(config, part.path)
@@ -150,10 +155,10 @@ def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPa
 
 
 def check_window(file: Path, path: str, config: Any, positions: int, *, limited: str) -> None:
-    """Raise `FailedPrecondition` unless every layer sees all of `positions` positions.
+    """Raise `FailedPrecondition` unless every layer can attend to all of `positions` positions.
 
-    `config` is the object as parsed by transformers. A window of at least `positions`, the
-    `context_limit` of the stage `limited`, hides nothing.
+    `config` is the object after transformers has parsed it. `positions` is the `context_limit` of
+    the stage `limited`. A window that is at least this long has no effect.
     """
     kinds = set(config.layer_types)
     if foreign := kinds - {FULL_ATTENTION, SLIDING_ATTENTION}:
@@ -174,7 +179,7 @@ def _check_rope(file: Path, part: ConfigPart, given: Mapping[str, Any]) -> None:
         if not part.ropes or not isinstance(rope, Mapping):
             continue
         kind = rope.get("rope_type", rope.get("type", "default"))
-        # The former name of three-axis positions.
+        # The former name for positions with three axes.
         if kind not in (*part.ropes, "mrope"):
             raise _refused(file, part.path, f"{name}.rope_type", kind, part.ropes)
         factor = rope.get("partial_rotary_factor", 1)
@@ -183,7 +188,7 @@ def _check_rope(file: Path, part: ConfigPart, given: Mapping[str, Any]) -> None:
 
 
 def _at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
-    """Return the object at the path; None if there is none."""
+    """Return the object at the path, or None if there is none."""
     found: Any = config
     for name in path.split(".") if path else ():
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -191,14 +196,14 @@ def _at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
 
 
 def _allowed(value: object, values: Values) -> bool:
-    """Return whether the value, or each value of a list, is one of the values."""
+    """Return whether the value is allowed. If it is a list, all of its elements must be allowed."""
     if isinstance(value, list) and value:
         return all(_allowed(each, values) for each in value)
     return any(_same(value, each) for each in values)
 
 
 def _same(value: object, other: object) -> bool:
-    """Compare values, with true and 1 different."""
+    """Compare two values. In contrast to Python's comparison, true and 1 are different."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 

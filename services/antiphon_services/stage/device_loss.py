@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import torch
 
-# Driver errors, which lack an exception type in some versions. A rejected launch or allocation
-# leaves the device usable.
+# Driver errors, which have no exception type of their own in some versions. If a launch or an
+# allocation is rejected, the device can still be used.
 _LOST = ("CUDA error", "device-side assert", "CUDNN_STATUS_EXECUTION_FAILED")
 _HARMLESS = ("out of memory", "invalid configuration argument")
 
 
 def device_is_lost(error: Exception) -> bool:
-    """Return whether every later call on the device will fail, such as after an illegal access."""
+    """Return whether every later call on the device will fail, for example after an illegal memory
+    access.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         return False
     text = str(error)

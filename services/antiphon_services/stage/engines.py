@@ -1,4 +1,4 @@
-"""Selects a stage's engine from its configuration and the installed packages."""
+"""Selects the engine of a stage according to its configuration and the installed packages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ FITS = "fits"
 
 
 def require_torch(role: str, config: StageConfig) -> None:
-    """Raise `InvalidArgument` unless the configuration selects the torch engine without
-    arguments."""
+    """Raise `InvalidArgument` unless the configuration selects the torch engine and contains no
+    arguments for it.
+    """
     if config.engine not in (AUTO, TORCH):
         raise InvalidArgument(
             f"{role}: no engine {config.engine!r}; it has {TORCH!r}", field="engine"
@@ -26,7 +27,7 @@ def require_torch(role: str, config: StageConfig) -> None:
 
 
 def refuse_fused(role: str, config: StageConfig) -> None:
-    """Raise `InvalidArgument` for fused kernels in a stage without any."""
+    """Raise `InvalidArgument` if fused kernels are configured for a stage that has none."""
     if config.fused:
         raise InvalidArgument(
             f"fused: the {role} has no fused kernels; set fused to false",
@@ -35,10 +36,10 @@ def refuse_fused(role: str, config: StageConfig) -> None:
 
 
 def check_device(config: StageConfig) -> None:
-    """Raise unless torch supports the configured device.
+    """Raise an error if torch does not support the configured device.
 
-    `InvalidArgument` for an invalid name, `FailedPrecondition` for a device that this machine or
-    this build of torch lacks.
+    The error is `InvalidArgument` if the name is invalid. It is `FailedPrecondition` if this
+    machine does not have the device or this build of torch does not support it.
     """
     import torch
 
@@ -66,15 +67,17 @@ def check_device(config: StageConfig) -> None:
 
 
 def require_plain_torch(role: str, config: StageConfig) -> None:
-    """Raise as `require_torch`, `refuse_fused` and `check_device` do: for a stage that runs on
-    torch only, without fused kernels."""
+    """Validate the configuration of a stage that only runs on torch and has no fused kernels.
+
+    Raises the same errors as `require_torch`, `refuse_fused` and `check_device`.
+    """
     require_torch(role, config)
     refuse_fused(role, config)
     check_device(config)
 
 
 def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], bool]) -> str:
-    """Return `torch` or `vllm`; `auto` selects vllm on a CUDA device if `vllm_runs`.
+    """Return `torch` or `vllm`. `auto` selects vllm on a CUDA device if `vllm_runs` returns true.
 
     Raises `InvalidArgument` for any other name, and for arguments that torch does not accept.
     """
@@ -91,10 +94,12 @@ def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], boo
 
 
 def context_limit(role: str, config: StageConfig, most: int) -> int:
-    """Return the positions of a segment: the setting, or the checkpoint's `most`.
+    """Return the maximum number of positions in a segment. It is the setting or `most`, which is
+    the limit of the checkpoint.
 
-    `fits` means `most` if positions take no memory; otherwise see
-    `antiphon_services.stage.memory_plan`. Raises `InvalidArgument` for a setting above `most`.
+    If positions take no memory, `fits` means `most`. Otherwise see
+    `antiphon_services.stage.memory_plan`. Raises `InvalidArgument` if the setting is greater than
+    `most`.
     """
     if not isinstance(config.context_limit, int):
         return most

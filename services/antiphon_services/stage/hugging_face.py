@@ -1,7 +1,7 @@
-"""Reads a checkpoint directory with transformers, with errors that name file and remedy.
+"""Reads a checkpoint directory with transformers. Error messages name the file and a remedy.
 
-transformers itself reports a missing file as a hub problem, fails on invalid values with unrelated
-errors, and fills in parts that `config.json` lacks.
+transformers itself reports a missing file as a problem with the hub. It fails with unrelated errors
+if values are invalid, and it fills in parts that are missing in `config.json`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 
 
 def load_config(config_class: type[PreTrainedConfig], model_dir: Path, *parts: str) -> Any:
-    """Return the checkpoint's configuration. Each of `parts` must be present as an object.
+    """Return the configuration of the checkpoint. Each of `parts` must be an object in it.
 
-    Raises `FailedPrecondition` if one is missing or a value is invalid.
+    Raises `FailedPrecondition` if a part is missing or a value is invalid.
     """
     path = model_dir / CONFIG_FILE
     content = read_config(model_dir)

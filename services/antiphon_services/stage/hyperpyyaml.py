@@ -1,11 +1,12 @@
 """Reads HyperPyYAML files as data.
 
-HyperPyYAML's own loader imports modules and calls functions that the file names. This one
-constructs nothing: a tagged mapping becomes a dictionary with the name under the key `!new`,
-`!name` or `!apply`, so that callers can compare it.
+The loader of HyperPyYAML imports modules and calls functions that the file names. This module
+constructs nothing. A tagged mapping becomes a dictionary that contains the name under the key
+`!new`, `!name` or `!apply`, so that callers can compare it.
 
-Supported: `!new:`, `!name:` and `!apply:` on mappings, sequences and empty values, `!ref <key>` to
-a plain value at the top level, and products of references and numbers.
+The tags `!new:`, `!name:` and `!apply:` are supported on mappings, sequences and empty values.
+`!ref <key>` is supported if the key is a plain value at the top level. Products of references and
+numbers are supported as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import yaml
 from antiphon.pipelines.files import reading, require_file
 
 ARGUMENTS = "!arguments"
-"""Key for the values of a tagged sequence."""
+"""The key for the values of a tagged sequence."""
 
 MAX_BYTES = 1 << 20
 
@@ -29,11 +30,11 @@ _Plain = str | int | float | bool | None
 
 
 class _Reference(str):
-    """The text after `!ref`."""
+    """The text that follows `!ref`."""
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with HyperPyYAML's tags as data."""
+    """PyYAML's safe loader, which represents HyperPyYAML's tags as data."""
 
 
 def _tagged(kind: str) -> Any:
@@ -58,10 +59,10 @@ _Loader.add_constructor(
 
 
 def read_hyperpyyaml(path: Path) -> dict[str, Any]:
-    """Return the file's top-level mapping with references resolved.
+    """Return the top-level mapping of the file. References are resolved.
 
-    A reference to an object, such as another module, stays the text after `!ref`. Raises
-    `FailedPrecondition` for a file that is missing, too large or of another form.
+    A reference to an object, such as another module, remains the text after `!ref`. Raises
+    `FailedPrecondition` if the file is missing, too large or has an unsupported form.
     """
     require_file(path)
     with reading(path):

@@ -1,4 +1,4 @@
-"""Isolates the faults of segments that share calls."""
+"""Limits the effect of a failure to the segment that causes it, although segments share calls."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -> Iterator[None]:
-    """A context whose exceptions fail only this segment; `end` frees its resources.
+    """A context manager in which an exception only fails this segment. `end` frees the segment's
+    resources.
 
-    A lost device affects all segments, so its error is raised.
+    If the device is lost, all segments are affected, so the error is raised.
     """
     with apart((key,), events, end):
         yield
@@ -33,12 +34,12 @@ def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -
 def apart(
     keys: Collection[SegmentKey], events: list[EngineEvent], end: Callable[[], None]
 ) -> Iterator[None]:
-    """Like `alone`, for segments that share a call which cannot be repeated."""
+    """Like `alone`, but for segments that share a call which cannot be repeated."""
     try:
         yield
         return
     except AntiphonError as error:
-        # Drop the traceback, whose frames hold `events` and the input.
+        # The traceback is dropped because its frames refer to `events` and to the input.
         fault = error.with_traceback(None)
     except Exception as error:
         if device_is_lost(error):
@@ -53,11 +54,11 @@ def apart(
 def together(
     run: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item]
 ) -> list[Callable[[], Result]]:
-    """Run all items in one call. Return functions that return each item's result or raise its
-    fault.
+    """Process all items in one call. Returns one function per item, which returns the result of the
+    item or raises its error.
 
-    If the call fails, each item runs separately when its result is requested, so `run` must be
-    repeatable. A lost device's error is raised.
+    If the call fails, each item is processed separately when its result is requested. Therefore it
+    must be possible to repeat `run`. If the device is lost, the error is raised immediately.
     """
     try:
         return [partial(_result, result) for result in run(items)]

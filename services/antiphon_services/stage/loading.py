@@ -1,7 +1,8 @@
-"""Finds a stage's code: the function `load` in the module `load` of the family's package for the
-role.
+"""Finds the code of a stage, which is the function `load` in the module `load` of the family's
+package for the role.
 
-The import, which includes torch, happens on the first load, after the port is bound.
+The module is imported when a stage is loaded for the first time, after the port has been bound. The
+import includes torch.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from antiphon.runtime.engine import LoadedStage
 def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the model of one stage.
 
-    Raises `NotFound` if the family has no code for it, and `InvalidArgument` for an unsupported
-    dtype.
+    Raises `NotFound` if the family has no code for this stage, and `InvalidArgument` if the dtype
+    is not supported.
     """
     only = pipeline.stage(role).dtype
     if only and config.dtype not in (None, only):
@@ -43,9 +44,9 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
 
 
 def _prepare_torch(config: StageConfig) -> None:
-    """Apply process-wide settings, before the first model.
+    """Apply settings for the whole process before the first model is loaded.
 
-    Threads are bounded so that stages on one host share its cores.
+    The number of threads is limited so that the stages on one host can share its cores.
     """
     import torch
     from transformers.utils import logging

@@ -1,8 +1,8 @@
-"""Plans a stage's GPU memory before anything is loaded.
+"""Plans the GPU memory of a stage before anything is loaded.
 
-The weights' size is read from file headers, that of keys and values from the configuration. Memory
-left after weights and working memory goes to the slots; `context_limit: fits` makes them as long as
-that allows.
+The size of the weights is read from the headers of the files, and the size of the keys and values
+is computed from the configuration. The memory that remains after the weights and the working memory
+is used for the slots. With `context_limit: fits`, the slots are as long as this memory permits.
 """
 
 from __future__ import annotations
@@ -23,26 +23,33 @@ from antiphon_services.stage.engines import FITS, TORCH, VLLM, context_limit
 from antiphon_services.stage.precision import BFLOAT16, FLOAT32, dtype_name
 
 VLLM_WORKING_BYTES = 3 << 30
-"""Estimate of the working memory that vLLM measures at startup, within its share."""
+"""The estimated size of the working memory that vLLM measures at startup, within its share of the
+memory.
+"""
 VLLM_SHARE = 0.92
-"""Default of `gpu_memory_utilization`."""
+"""The default of `gpu_memory_utilization`."""
 FP8_SHARE = 1.1
-"""Estimate of bytes per weight if vLLM quantizes on load, including unquantized parts."""
+"""The estimated number of bytes per weight if vLLM quantizes while loading. It includes the parts
+that are not quantized.
+"""
 UNPLANNED = frozenset({"cpu_offload_gb", "num_gpu_blocks_override", "pipeline_parallel_size"})
-"""vLLM arguments that move memory elsewhere; with these the plan rejects nothing."""
+"""Arguments of vLLM that move memory to other places. If one of them is set, the plan rejects
+nothing.
+"""
 LEAST_POSITIONS = 512
-"""Least context of a stage. Shorter segments hold no conversation."""
+"""The minimum context of a stage. Shorter segments are too short for a conversation."""
 STEP = 64
-"""Planned contexts are multiples of this."""
+"""The lengths of planned contexts are multiples of this."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """Memory of each position of a segment, in numbers.
+    """The memory that each position of a segment needs, as a count of numbers.
 
-    `layers` with `key_heads` of `head_dim` numbers, and a row of `row` numbers for a later stage.
+    It consists of `layers` layers with `key_heads` heads of size `head_dim`, and of a row of `row`
+    numbers for a later stage.
     """
 
     layers: int
@@ -52,7 +59,9 @@ class Cached:
 
     @classmethod
     def of(cls, text: Any, *, row: int = 0) -> Cached:
-        """Return that of a decoder's configuration, from transformers or as a mapping."""
+        """Return the memory for the configuration of a decoder. `text` comes from transformers or
+        is a mapping.
+        """
         told = text if isinstance(text, dict) else text.to_dict()
         heads = told["num_attention_heads"]
         return cls(
@@ -64,18 +73,18 @@ class Cached:
 
     @property
     def numbers(self) -> int:
-        """Numbers in keys and values of all layers, and the row."""
+        """The number of elements in the keys and values of all layers and in the row."""
         return 2 * self.layers * self.key_heads * self.head_dim + self.row
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Memory of a stage on its device, in bytes.
+    """The memory of a stage on its device, in bytes.
 
-    Of its `room`, `weights` and `working` memory come first. The rest holds `slots` segments with
-    `position_bytes` per position. An engine with paged memory counts as one slot, for its longest
-    segment. If the plan is not `exact`, `working` is an estimate of what the engine measures
-    itself.
+    `room` is the available memory. `weights` and `working` memory are subtracted first. The
+    remaining memory contains `slots` segments, which need `position_bytes` bytes for each position.
+    An engine that uses paged memory counts as a single slot, for its longest segment. If the plan
+    is not `exact`, `working` is an estimate of a value that the engine measures itself.
     """
 
     room: int
@@ -87,29 +96,31 @@ class MemoryPlan:
 
     @property
     def for_slots(self) -> int:
-        """Bytes left for keys and values."""
+        """The number of bytes that remain for keys and values."""
         return max(self.room - self.weights - self.working, 0)
 
     @property
     def positions(self) -> int:
-        """Longest length of all slots at once, a multiple of `STEP`."""
+        """The maximum length that all slots can have at the same time. It is a multiple of
+        `STEP`.
+        """
         return self.for_slots // (self.slots * self.position_bytes) // STEP * STEP
 
     def cache(self, limit: int) -> int:
-        """Return the bytes of keys and values of all slots at full length."""
+        """Return the size of the keys and values in bytes if all slots have their full length."""
         return self.slots * limit * self.position_bytes
 
     def fits(self, limit: int) -> bool:
-        """Return whether all slots fit at full length."""
+        """Return whether the memory is sufficient for all slots at their full length."""
         return self.cache(limit) <= self.for_slots
 
     def refuses(self, limit: int) -> bool:
-        """Return whether the stage certainly cannot start, judging before it is loaded."""
+        """Return whether it is certain, before the stage is loaded, that it cannot start."""
         spare = 0 if self.exact else self.working
         return self.cache(limit) > self.room - self.weights - self.working + spare
 
     def describe(self, limit: int) -> str:
-        """Return one line: memory by part, and what would fit."""
+        """Return a line that describes how the memory is used and what limit would fit."""
         taken = (
             f"weights {_gb(self.weights)} GB, keys and values {_gb(self.cache(limit))} GB "
             f"({self.slots} slots of {limit} positions), working memory {_gb(self.working)} GB, "
@@ -129,19 +140,20 @@ def plan_stage(
     total: int,
     engine: str = TORCH,
 ) -> MemoryPlan:
-    """Return the plan of a decoder with `numbers` weights in `stored` bytes.
+    """Return the plan for a decoder that has `numbers` weights in `stored` bytes.
 
-    The GPU has `total` bytes, of which `free` are free.
+    The GPU has `total` bytes of memory, of which `free` are available.
     """
     size = 4 if dtype_name(engine, config, on_gpu=BFLOAT16) == FLOAT32 else 2
     position_bytes = cached.numbers * size
     if engine != VLLM:
         return MemoryPlan(free, numbers * size, WORKING_BYTES, position_bytes, config.slots)
     arguments = config.engine_args
-    # Quantized weights keep their stored size, and several GPUs share everything.
+    # Quantized weights keep the size in which they are stored. Several GPUs share everything.
     ranks = int(arguments.get("tensor_parallel_size", 1))
     if arguments.get("quantization") == "fp8":
-        # One byte each during loading; embeddings, head, norms and towers stay unquantized.
+        # Each weight needs one byte during loading. Embeddings, head, norms and towers are not
+        # quantized.
         stored = min(stored, int(FP8_SHARE * numbers))
     weights = stored // ranks
     if str(arguments.get("kv_cache_dtype", "")).startswith("fp8"):
@@ -165,8 +177,9 @@ def limit_with_rows(
     engine: str = TORCH,
     skip: str = "",
 ) -> int:
-    """`planned_limit` of a decoder with configuration `text` that keeps a row per position for a
-    later stage."""
+    """Return the `planned_limit` of a decoder with configuration `text` that also keeps a row per
+    position for a later stage.
+    """
     return planned_limit(
         role,
         config,
@@ -192,12 +205,14 @@ def planned_limit(
     skip: str = "",
     file: str = "",
 ) -> int:
-    """Return the positions of a segment: `engines.context_limit`, or what fits.
+    """Return the maximum number of positions in a segment. It is `engines.context_limit`, or the
+    number that fits.
 
-    The latter if configured, which is the default on a GPU. Logs the plan of a stage on a GPU. The
-    stage loads the tensors of `model_dir`, or of its `file`, that begin with `prefix`, except those
-    that begin with `skip`, and creates `tables` numbers from them. Raises `InvalidArgument` if
-    fewer than `LEAST_POSITIONS`, or than the setting, fit.
+    The latter is used if it is configured, which is the default on a GPU. On a GPU, the plan of the
+    stage is logged. The stage loads the tensors of `model_dir` whose names begin with `prefix`,
+    except for those that begin with `skip`. If `file` is set, only tensors in this file are loaded.
+    The stage also creates tables with `tables` numbers from them. Raises `InvalidArgument` if the
+    number that fits is less than `LEAST_POSITIONS` or less than the setting.
     """
     if not config.device.startswith("cuda"):
         return context_limit(role, config, most)
@@ -234,10 +249,10 @@ def planned_limit(
 def check_room(
     role: str, config: StageConfig, parts: Sequence[tuple[Weights, str]], *, streams: int = 0
 ) -> None:
-    """Log the memory plan of a stage on a GPU without keys and values per segment.
+    """Log the memory plan of a stage on a GPU that has no keys and values per segment.
 
-    It loads the tensors of each part whose names begin with the prefix, and has a cache of
-    `streams` bytes. Raises `InvalidArgument` if weights and cache do not fit.
+    For each part, the stage loads the tensors whose names begin with the prefix. It also has a
+    cache of `streams` bytes. Raises `InvalidArgument` if the weights and the cache do not fit.
     """
     if not config.device.startswith("cuda"):
         return
@@ -260,7 +275,7 @@ def check_room(
 
 
 def _remedy(plan: MemoryPlan, most: int) -> str:
-    """Return what to set if the setting does not fit."""
+    """Return what the user can set if the current setting does not fit."""
     freeing = "lower slots, or free the GPU's memory"
     if plan.positions < min(LEAST_POSITIONS, most):
         return freeing
@@ -268,16 +283,17 @@ def _remedy(plan: MemoryPlan, most: int) -> str:
 
 
 def _memory(device: str) -> tuple[int, int]:
-    """Return free and total bytes of a GPU."""
+    """Return the number of free bytes and of all bytes of a GPU."""
     free, total = torch.cuda.mem_get_info(torch.device(device))
     return free, total
 
 
 def _vllm_memory() -> tuple[int, int]:
-    """Return free and total bytes of the first GPU visible to vLLM, assuming all of it free.
+    """Return the number of free bytes and of all bytes of the first GPU that is visible to vLLM.
+    All of it is assumed to be free.
 
-    CUDA is not initialized in this process: a context would take memory, and vLLM computes in its
-    own processes. By now the first visible GPU is the configured one.
+    CUDA is not initialized in this process, because a context would need memory and vLLM computes
+    in separate processes. At this point, the first visible GPU is the configured one.
     """
     from vllm.platforms import current_platform
 

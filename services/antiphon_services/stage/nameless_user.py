@@ -1,7 +1,8 @@
-"""Supports users without an entry in /etc/passwd, as clusters assign them (OpenShift).
+"""Supports users that have no entry in /etc/passwd. Some clusters, such as OpenShift, assign such
+users.
 
-Libraries look up the user's name, and a home directory for compiled code. Python raises if there is
-none.
+Some libraries look up the name of the user, or a home directory for compiled code. Python raises an
+error if there is none.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import stat
 import tempfile
 from pathlib import Path
 
-# Variables that `getpass.getuser` reads before it asks the system.
+# Environment variables that `getpass.getuser` reads before it asks the system.
 _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
 
 def settle_user() -> None:
     """Set a user name and a writable home directory in the environment if they are missing.
 
-    Call it before importing libraries that need them.
+    Call this before libraries that need them are imported.
     """
     if not any(os.environ.get(name) for name in _NAMES) and not _is_known():
         os.environ["USER"] = f"uid_{os.getuid()}"
@@ -37,9 +38,11 @@ def _is_known() -> bool:
 
 
 def _own_directory() -> Path:
-    """Return a directory of this user below the temporary one, stable across restarts.
+    """Return a directory of this user inside the temporary directory. It remains the same after a
+    restart.
 
-    Its content is executed, so a directory that others created or may write to is not used.
+    Its content is executed. Therefore a directory that other users have created or can write to is
+    not used.
     """
     made = Path(tempfile.gettempdir()) / f"antiphon-home-{os.getuid()}"
     made.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The dtype of a stage, and float32 rounding on a GPU."""
+"""The dtype of a stage, and the rounding of float32 on a GPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 def dtype_name(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> str:
-    """Return the configured dtype; the default is `on_gpu` on a GPU, float32 on a CPU.
+    """Return the configured dtype. The default is `on_gpu` on a GPU, and float32 on a CPU.
 
-    A decoder in float32 on a GPU is slow: torch has no grouped product for it, so experts run one
-    after the other, and the host waits for the device in each layer.
+    A decoder in float32 is slow on a GPU. torch has no grouped product for float32, so the experts
+    run one after another and the host waits for the device in each layer.
     """
     if not config.device.startswith("cuda"):
         return config.dtype or FLOAT32
@@ -37,7 +37,7 @@ def dtype_name(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> str:
 
 
 def compute_dtype(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> torch.dtype:
-    """Return `dtype_name` for torch, and make float32 exact; see `keep_float32_exact`."""
+    """Return `dtype_name` as a torch dtype, and call `keep_float32_exact`."""
     import torch
 
     keep_float32_exact()
@@ -46,10 +46,10 @@ def compute_dtype(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> t
 
 
 def keep_float32_exact() -> None:
-    """Disable TF32 rounding in products and convolutions of this process.
+    """Disable TF32 rounding in matrix products and convolutions of this process.
 
-    torch enables it in convolutions by default. It keeps 10 of 23 bits, whereas float32 is meant to
-    have the reference's digits.
+    torch enables it for convolutions by default. TF32 keeps only 10 of the 23 bits of the mantissa,
+    but float32 results should have the same digits as those of the reference.
     """
     import torch
 

@@ -1,16 +1,18 @@
-"""Prepares prompts on other threads than the engine's, which would otherwise delay every reply.
+"""Prepares prompts on separate threads. On the engine's thread, this would delay every reply.
 
-Tokenizing a long text takes seconds, and so do the mel features of a long recording. `text_ids`
-(`services/antiphon_services/text/literal.py`) and torch release the GIL.
+It takes seconds to tokenize a long text or to compute the mel features of a long recording.
+`text_ids` (`services/antiphon_services/text/literal.py`) and torch release the GIL.
 
-Long texts are queued separately, and so are large recordings, images and videos; small inputs have
-their own threads. Queued work of a released segment is dropped. Work in progress is completed and
-its result dropped.
+Long texts have a queue of their own, and large recordings, images and videos have another one.
+Small inputs have separate threads. If a segment is released, its queued work is dropped. Work that
+is in progress is completed, and its result is dropped.
 
-A short text takes less time than starting a thread, so it may be prepared synchronously if enabled.
-With a GPU, a limited number is prepared between two steps, since the GPU is idle during that time.
+Preparing a short text takes less time than starting a thread, so it may be prepared synchronously
+if this is enabled. With a GPU, a limited number of texts is prepared between two steps, because the
+GPU is idle during that time.
 
-The queues are bounded by the open segments: each has at most one preparation.
+The length of the queues is limited by the number of open segments, each of which has at most one
+preparation.
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.stage.budgets import GPU_PREPARED_AT_ONCE, GPU_SMALL_THREADS, on_gpu
 
 SHORT_TEXT_BYTES = 2 << 10
-"""Up to this size a text takes 0.1 to 0.3 ms, like starting a thread next to an engine."""
+"""A text of up to this size takes 0.1 to 0.3 ms, which is about as long as starting a thread while
+an engine is running.
+"""
 
 LARGE_TEXT_BYTES = 64 << 10
 LARGE_MEDIA_BYTES = 4 << 20
-"""Least size of a large input: about 20 ms of work, or a minute of audio."""
+"""The minimum size of an input that counts as large. It takes about 20 ms and corresponds to a
+minute of audio.
+"""
 
 SMALL_AT_ONCE = 2
-LARGE_AT_ONCE = 1  # of text, and of the rest
+LARGE_AT_ONCE = 1  # The number of threads for large texts, and for other large inputs.
 CLOSE_TIMEOUT_S = 5.0
 
 PromptT = TypeVar("PromptT")
@@ -43,10 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 class Preparations(Generic[PromptT]):
-    """Prepares prompts on a few threads, which end when there is no work.
+    """Prepares prompts on a small number of threads, which end when there is no work.
 
-    Prompts of at most `at_once_bytes` of text, and without media, are prepared by the caller: all,
-    or `most_at_once` per step. Other small ones have `small_threads` threads.
+    A prompt that has no media and at most `at_once_bytes` bytes of text is prepared by the caller.
+    If `most_at_once` is set, this applies to at most that many prompts per step. Other small
+    prompts are prepared by `small_threads` threads.
     """
 
     def __init__(
@@ -65,7 +72,7 @@ class Preparations(Generic[PromptT]):
 
     @classmethod
     def of(cls, config: StageConfig, at_once_bytes: int = 0) -> Preparations[PromptT]:
-        """Return preparations for the stage's device."""
+        """Return preparations that are suitable for the device of the stage."""
         if not on_gpu(config):
             return cls(at_once_bytes)
         return cls(
@@ -73,7 +80,7 @@ class Preparations(Generic[PromptT]):
         )
 
     def begin_step(self) -> None:
-        """Reset the number of prompts prepared synchronously."""
+        """Reset the number of prompts that have been prepared synchronously."""
         self._made_at_once = 0
 
     def begin(
@@ -84,9 +91,11 @@ class Preparations(Generic[PromptT]):
         text_bytes: int,
         media_bytes: int,
     ) -> Future[PromptT]:
-        """Start preparing a prompt from `text_bytes` of text and `media_bytes` of media.
+        """Start to prepare a prompt from `text_bytes` bytes of text and `media_bytes` bytes of
+        media.
 
-        The future raises the errors of `make`, and `ResourceExhausted` if no thread can be started.
+        The future raises the errors of `make`. It raises `ResourceExhausted` if no thread can be
+        started.
         """
         preparation: Future[PromptT] = Future()
         if text_bytes <= self._at_once_bytes and not media_bytes and self._may_make_at_once:
@@ -106,27 +115,27 @@ class Preparations(Generic[PromptT]):
         return self._most_at_once is None or self._made_at_once < self._most_at_once
 
     def drop(self, key: SegmentKey) -> None:
-        """Drop a segment's queued work."""
+        """Drop the queued work of a segment."""
         for lane in (self._small, self._text, self._media):
             lane.drop(key)
 
     def close(self) -> None:
-        """Drop queued work, and wait a limited time for work in progress."""
+        """Drop all queued work, and wait for a limited time for work in progress."""
         for lane in (self._small, self._text, self._media):
             lane.close(CLOSE_TIMEOUT_S)
 
 
 def wait_for_one(preparations: Collection[Future[Any]]) -> None:
-    """Wait until one of them is done. Returns immediately if there is none."""
+    """Wait until one of the preparations is done. Returns immediately if there is none."""
     wait(preparations, return_when=FIRST_COMPLETED)
 
 
 def wake_nobody() -> None:
-    """Do nothing: the default of `wake_with`."""
+    """Do nothing. This is the default for `wake_with`."""
 
 
 class _Lane(Generic[PromptT]):
-    """A queue of work in order of arrival, with at most `at_once` threads."""
+    """A queue that processes work in order of arrival on at most `at_once` threads."""
 
     def __init__(self, name: str, at_once: int) -> None:
         self._name = name
@@ -142,7 +151,7 @@ class _Lane(Generic[PromptT]):
             self._waiting[key] = (make, preparation)
             if len(self._threads) == self._at_once:
                 return
-            # A thread started by the engine's thread inherits its niceness.
+            # If the engine's thread starts a thread, this thread inherits its niceness.
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 thread.start()
@@ -152,7 +161,7 @@ class _Lane(Generic[PromptT]):
                     del self._waiting[key]
                     preparation.set_exception(_no_thread(error))
             else:
-                # It takes no work before the lock is released.
+                # The thread takes no work before the lock is released.
                 self._threads.add(thread)
 
     def drop(self, key: SegmentKey) -> None:
@@ -170,7 +179,7 @@ class _Lane(Generic[PromptT]):
         while (work := self._next()) is not None:
             make, preparation = work
             outcome = _attempt(make)
-            # The result holds the whole input.
+            # The result refers to the whole input.
             del work, make
             _settle(preparation, outcome)
             del outcome, preparation
@@ -195,7 +204,9 @@ def _settle(preparation: Future[PromptT], outcome: PromptT | Exception) -> None:
 
 
 def _attempt(make: Callable[[], PromptT]) -> PromptT | Exception:
-    """Return what `make` returns or raises, without reference cycles through frames."""
+    """Return what `make` returns or raises. The result contains no reference cycles through
+    frames.
+    """
     try:
         return make()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Voice selection of a segment."""
+"""Selects the voice of a segment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from antiphon.errors import InvalidArgument
 
 
 def choose_voice(asked: str, voices: Sequence[str]) -> str:
-    """Return the requested voice, or the default, which is the first.
+    """Return the requested voice. If none is requested, the first voice is the default.
 
-    `voices` are lower-case names. Raises `InvalidArgument` for an unknown one.
+    `voices` contains names in lower case. Raises `InvalidArgument` if the voice is unknown.
     """
     voice = asked.lower() or voices[0]
     if voice not in voices:
