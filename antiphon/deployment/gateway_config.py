@@ -44,15 +44,22 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_calls: Positive = 64
     # The maximum number of waiting requests. If it is 0, no request waits.
     max_waiting: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 256
-    # The maximum total size of the data that clients have sent with waiting requests, in bytes.
-    max_waiting_bytes: Bytes = 256 << 20
     # The maximum time for which a request may wait, in seconds.
     timeout_s: Seconds = 60.0
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits for a single request. The limits of the model apply as well."""
+    """Limits for the memory of all requests and for a single request.
 
+    The limits of the model apply as well.
+    """
+
+    # The maximum total size of the data that the gateway holds for clients, in bytes; the default
+    # is 1024 MiB. Uploads with the data that is decoded from them, waiting requests, and unread
+    # answers may use a quarter each, and conversations a half. Requests that are kept for failover
+    # use the rest, and are dropped if others need it. Streamed answers wait in the stages instead.
+    # The process needs about 512 MiB in addition.
+    max_memory_bytes: Bytes = 1 << 30
     # The maximum duration of a request in seconds.
     request_timeout_s: Seconds = 600.0
     # The maximum time in seconds during which none of the stages sends anything for a request.
@@ -64,9 +71,6 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_body_values: Positive = 200_000
     # The maximum time in seconds until the body of a request has arrived.
     body_timeout_s: Seconds = 60.0
-    # The maximum total size of bodies, fetched files and the data that is decoded from them, in
-    # bytes. It applies to all requests that have not started to wait for slots yet.
-    max_upload_bytes: Bytes = 256 << 20
     # The maximum number of parts in a multipart form.
     max_form_parts: Positive = 64
     # The maximum size of each part of a form that is not a file, in bytes.
@@ -120,9 +124,6 @@ class ConnectionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     max_head_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 10
     # A connection is closed if its client reads nothing of its answer for this many seconds.
     send_timeout_s: Seconds = 30.0
-    # The maximum total size of complete answers that wait to be read, in bytes. Streamed answers
-    # wait in the stages instead.
-    max_unread_bytes: Bytes = 256 << 20
     # A stream of server-sent events starts when its request is queued. If nothing has been sent for
     # this many seconds, a comment is sent. Set this to less than the timeouts of proxies between
     # the client and the gateway.
@@ -139,10 +140,6 @@ class ConversationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     max_conversations: Positive = 256
     # The maximum duration of a conversation over gRPC in seconds.
     max_conversation_s: Seconds = 3600.0
-    # The maximum total size of the data in all conversations, in bytes. The data consists of the
-    # recordings and texts of items and of audio that has not become an item yet. A single
-    # conversation is limited by `limits.max_body_bytes`.
-    max_conversation_bytes: Bytes = 2 << 30
     # If a client retrieves an item that is larger than this, the item is sent without its
     # recordings.
     max_retrieved_bytes: Bytes = 4 << 20
@@ -275,9 +272,6 @@ class FailoverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     return_s: Seconds = 1.0
     # The maximum number of answers of this gateway that may continue within one minute.
     failovers_per_minute: Positive = 1024
-    # The maximum total size of requests that are kept while they are being answered, in bytes. If a
-    # request does not fit, it fails when a stage is lost.
-    max_kept_bytes: Bytes = 256 << 20
     # The maximum size of the history that is sent to the stages when an answer continues, in bytes.
     # The history is the part of the answer that the client already has. It is about 400 bytes per
     # second of speech. If it is larger, or if this setting is 0, the stages compute this part
@@ -399,8 +393,26 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
 }
 """The groups of the gateway's settings by name."""
 
-WITHDRAWN: dict[object, str] = {"scaler_max_calls": "a constant", "scaler_refused_s": "a constant"}
-"""Former settings of the gateway, and what has replaced them."""
+_OF_MEMORY = "a share of gateway.limits.max_memory_bytes"
+WITHDRAWN: dict[str, str] = {
+    "scaler.max_calls": "a constant",
+    "scaler.refused_s": "a constant",
+    "limits.max_upload_bytes": _OF_MEMORY,
+    "queue.max_waiting_bytes": _OF_MEMORY,
+    "connections.max_unread_bytes": _OF_MEMORY,
+    "conversations.max_conversation_bytes": _OF_MEMORY,
+    "failover.max_kept_bytes": _OF_MEMORY,
+}
+"""Former settings of the gateway by group and name, and what has replaced them."""
+
+
+def withdrawn(name: str) -> str | None:
+    """Return what has replaced a former setting, given its group and name or its flat name."""
+    for path, replacement in WITHDRAWN.items():
+        group, _, leaf = path.partition(".")
+        if name in (path, f"{group}_{leaf}") or (name == leaf and grouped_path(name) is None):
+            return replacement
+    return None
 
 
 def grouped_path(name: str) -> tuple[str, str] | None:

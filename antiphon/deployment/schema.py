@@ -16,7 +16,7 @@ import msgspec
 from antiphon.deployment.auth_config import AuthConfig, JwtConfig, TrustedProxyConfig
 from antiphon.deployment.bounds import Bytes, Positive, Seconds, TraceEndpoint
 from antiphon.deployment.discovery import DiscoveryConfig as DiscoveryConfig
-from antiphon.deployment.gateway_config import GROUPS, WITHDRAWN, grouped_path
+from antiphon.deployment.gateway_config import GROUPS, grouped_path, withdrawn
 from antiphon.deployment.gateway_config import GatewayConfig as GatewayConfig
 from antiphon.deployment.tls_config import MutualTlsConfig, TlsConfig
 from antiphon.deployment.yaml_file import read_yaml
@@ -243,7 +243,7 @@ def deployment_of(content: object, *, strict: bool = True) -> Deployment:
         if isinstance(gateway, dict):
             _check_gateway(gateway)
             for group, kind in GROUPS.items():
-                _check_keys(gateway.get(group), kind, f"gateway.{group}.")
+                _check_group(gateway.get(group), kind, group)
             _check_keys(gateway.get("tls"), TlsConfig, "gateway.tls.")
             _check_keys(gateway.get("discovery"), DiscoveryConfig, "gateway.discovery.")
             auth = gateway.get("auth")
@@ -279,8 +279,8 @@ def _check_gateway(gateway: dict[object, object]) -> None:
     for name in gateway:
         if name in GatewayConfig.__struct_fields__:
             continue
-        if name in WITHDRAWN:
-            meant = f"is no longer a setting, but {WITHDRAWN[name]}; remove it"
+        if now := withdrawn(str(name)):
+            meant = _no_longer(now)
         elif path := grouped_path(str(name)):
             meant = f"is now gateway.{'.'.join(path)}"
         else:
@@ -297,6 +297,19 @@ def _check_gateway(gateway: dict[object, object]) -> None:
                 else f"; there are {', '.join(GatewayConfig.__struct_fields__)}"
             )
         raise InvalidArgument(f"gateway.{name}: {meant}", field=f"gateway.{name}")
+
+
+def _check_group(content: object, kind: type[msgspec.Struct], group: str) -> None:
+    """Raise `InvalidArgument` for a key that a group of the gateway's settings does not have."""
+    for name in content if isinstance(content, dict) else ():
+        if name not in kind.__struct_fields__ and (now := withdrawn(f"{group}.{name}")):
+            field = f"gateway.{group}.{name}"
+            raise InvalidArgument(f"{field}: {_no_longer(now)}", field=field)
+    _check_keys(content, kind, f"gateway.{group}.")
+
+
+def _no_longer(now: str) -> str:
+    return f"is no longer a setting, but {now}; remove it"
 
 
 def _check_keys(content: object, kind: type[msgspec.Struct], where: str) -> None:

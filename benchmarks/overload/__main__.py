@@ -54,10 +54,9 @@ def settings_of(arm: str, wait_s: float) -> dict[str, Any]:
         "queue": {
             "max_calls": 65_536,
             "max_waiting": 65_536,
-            "max_waiting_bytes": 1 << 40,
             "timeout_s": 1e6,
         },
-        "limits": {"request_timeout_s": 1e6},
+        "limits": {"request_timeout_s": 1e6, "max_memory_bytes": 1 << 42},
         "connections": {"max_connections": 4096},
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -25,8 +25,8 @@ class Refused(enum.StrEnum):
     BODY_BYTES = "max_body_bytes"
     BODY_VALUES = "max_body_values"
     BODY_TIME = "body_timeout_s"
-    UPLOADS = "max_upload_bytes"
-    UNREAD = "max_unread_bytes"
+    UPLOADS = "memory_uploads"
+    UNREAD = "memory_unread"
     SEND_TIME = "send_timeout_s"
     HOST = "host_names"
     GRPC_CONNECTIONS = "max_grpc_connections"
@@ -133,6 +133,14 @@ class Metrics:
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a number as it is when someone asks."""
         Gauge(f"{PREFIX}{name}", text, registry=self.registry).set_function(value)
+
+    def watch_each(
+        self, name: str, text: str, label: str, values: Mapping[str, Callable[[], float]]
+    ) -> None:
+        """Show a number for each value of a label, as it is when someone asks."""
+        gauge = Gauge(f"{PREFIX}{name}", text, (label,), registry=self.registry)
+        for each, value in values.items():
+            gauge.labels(each).set_function(value)
 
     def expose(self) -> bytes:
         """All series in the text format of Prometheus."""

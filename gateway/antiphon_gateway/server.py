@@ -90,7 +90,7 @@ class Gateway:
         self._conversations = Conversations(self.calls, config)
         self._access_log = AccessLog(self.metrics, self._tracing)
         self._identities = Identities(config, self.metrics.not_admitted)
-        self._shared = SharedByEndpoints(config, self.metrics, self.calls.uploads)
+        self._shared = SharedByEndpoints(config, self.metrics, self.calls.memory)
         self._tls = None if config.tls is None else server_tls(config.tls)
         self._health = health.aio.HealthServicer()
         self._grpc = self._grpc_server()
@@ -137,7 +137,7 @@ class Gateway:
         if self.scaler is not None:
             # KEDA asks another one from now on.
             await self.scaler.__aexit__(kind, error, trace)
-        self._shared.stop_uploads()
+        self.calls.memory.clear()
         serving, telling = self._tasks
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
@@ -268,9 +268,6 @@ class Gateway:
         watch("grpc_connections", "gRPC connections", lambda: self._grpc.connections)
         watch("connections", "HTTP connections", lambda: limiter.connections)
         watch("conversations", "Open conversations", lambda: shares.open)
-        watch(
-            "conversation_bytes", "Bytes of the items of conversations", lambda: shares.held_bytes
-        )
         if self.scaler is not None:
             peers = self.scaler.peers
             watch(

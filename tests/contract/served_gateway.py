@@ -15,6 +15,7 @@ from antiphon_testkit.gateway_settings import gateway_config
 from tests.contract.fake_stages import FakeStages
 
 MODEL = "fake-omni"
+HELD = "antiphon_gateway_memory_bytes{"
 MESSAGES: list[Any] = [{"role": "user", "content": "Hi"}]
 SPOKEN: dict[str, Any] = {
     "modalities": ["text", "audio"],
@@ -71,6 +72,12 @@ class ServedGateway:
         """The value of a sample of /metrics; 0 when it is not there."""
         lines = (await self.http.get("/metrics")).text.splitlines()
         return next((float(line.split()[-1]) for line in lines if line.startswith(sample)), 0.0)
+
+    async def held(self) -> dict[str, float]:
+        """The bytes that the gateway holds, of each holder that has any."""
+        lines = (await self.http.get("/metrics")).text.splitlines()
+        given = ([*line.split('"')[1::2], line.split()[-1]] for line in lines if HELD in line)
+        return {holder: float(size) for holder, size in given if float(size)}
 
     async def close(self) -> None:
         await self.http.aclose()

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SECOND_BYTES = 48_000
 SECOND = base64.b64encode(bytes(SECOND_BYTES)).decode()
-HELD = "antiphon_gateway_conversation_bytes"
+HELD = 'antiphon_gateway_memory_bytes{holder="conversations"}'
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def keeping() -> AsyncIterator[ServedGateway]:
     """One whose conversations hold two seconds and a half together, and retrieve one."""
     limits = {
-        "max_conversation_bytes": 5 * SECOND_BYTES // 2,
+        "max_memory_bytes": 5 * SECOND_BYTES,
         "max_retrieved_bytes": 3 * SECOND_BYTES // 2,
     }
     async with serve_gateway(**limits) as served:
@@ -59,7 +59,7 @@ async def test_conversations_share_what_they_may_hold_and_give_it_back(
         await append(other)
         error = (await other.until("error"))["error"]
         assert error["code"] == "resource_exhausted"
-        assert "max_conversation_bytes" in error["message"]
+        assert "conversations take all of their share of gateway.limits" in error["message"]
         # It goes on, and there is room again when the other lets go of some.
         await other.say("Hi")
         await one.send("conversation.item.delete", item_id=item_id)
@@ -78,7 +78,7 @@ async def test_item_that_is_given_counts_as_audio_does(keeping: ServedGateway) -
     item = {"type": "message", "role": "user", "content": [part]}
     async with realtime(keeping) as client:
         await client.send("conversation.item.create", item=item)
-        assert "max_conversation_bytes" in (await client.until("error"))["error"]["message"]
+        assert "max_memory_bytes" in (await client.until("error"))["error"]["message"]
         await client.say("Still here")
 
 

@@ -27,6 +27,8 @@ from tests.contract.served_gateway import ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+HELD = 'antiphon_gateway_memory_bytes{holder="conversations"}'
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "open": ({"open": {}}, "open"),
     "nothing": ({}, "command"),
@@ -205,7 +207,7 @@ async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_kee
             # Longer than a pause between two reads of this process.
             send_timeout_s=2.0,
             max_conversations=1,
-            max_conversation_bytes=3 * size,
+            max_memory_bytes=6 * size,
             keys_file=str(keys_file),
         ) as served,
         grpc.aio.insecure_channel(served.gateway.grpc_address, options) as channel,
@@ -222,7 +224,7 @@ async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_kee
             await call.read()
         await call.write(converse_pb2.ConverseRequest(create_response={}))
         await served.fakes.wait_begun(THINKER)
-        assert await served.metric("antiphon_gateway_conversation_bytes") > size
+        assert await served.metric(HELD) > size
         # More than lies on the way to a client that reads nothing.
         await call.write(converse_pb2.ConverseRequest(retrieve_item={"item_id": "long"}))
         patient = antiphon.Retry(attempts=100, pause_s=0.05, longest_pause_s=0.05)
@@ -230,7 +232,7 @@ async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_kee
             antiphon.AsyncClient(served.gateway.grpc_address, retry=patient, api_key=key) as other,
             other.converse() as free,
         ):
-            assert await served.metric("antiphon_gateway_conversation_bytes") == 0
+            assert await served.metric(HELD) == 0
             await said(free, "Hi")
 
         # It is told why, once it listens.

@@ -60,7 +60,7 @@ async def test_honest_answers_are_complete_beside_32_attackers(tmp_path: Path) -
         config = tmp_path / "deployment.yaml"
         deployment = deployment_of(
             fakes, max_calls=32, max_body_bytes=8 << 20, send_timeout_s=1.0, head_timeout_s=5.0,
-            body_timeout_s=3.0, max_upload_bytes=32 << 20, max_unread_bytes=32 << 20,
+            body_timeout_s=3.0, max_memory_bytes=128 << 20,
             # The stages share this process with all clients.
             probe_timeout_s=30.0,
         )  # fmt: skip

@@ -133,7 +133,7 @@ async def test_a_client_that_takes_nothing_is_cut_off(ended: Ended, stream: bool
         assert (await ended.next())["error"] == "deadline_exceeded"
         assert len(await client.wait_cut()) < LARGE_BYTES
         assert await served.metric(refusals("send_timeout_s")) == 1
-        assert await served.metric("antiphon_gateway_unread_bytes") == 0
+        assert await served.metric('antiphon_gateway_memory_bytes{holder="unread"}') == 0
         await served.gateway.calls.wait_idle()
 
 
@@ -209,11 +209,12 @@ async def test_a_grpc_client_that_takes_nothing_is_cut_off(ended: Ended) -> None
 
 
 async def test_answers_are_refused_when_unread_ones_take_all_room() -> None:
-    async with serve_gateway(max_unread_bytes=100) as served:
+    async with serve_gateway(max_memory_bytes=400) as served:
         refused = await served.chat()
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert "max_unread_bytes" in refused.json()["error"]["message"]
-        assert await served.metric(refusals("max_unread_bytes")) == 1
+        message = refused.json()["error"]["message"]
+        assert "unread answers take all of their share of gateway.limits.max_memory_by" in message
+        assert await served.metric(refusals("memory_unread")) == 1
         assert (await served.chat(stream=True)).status_code == 200
 
 
@@ -288,19 +289,19 @@ async def test_a_body_that_does_not_come_is_a_408() -> None:
 async def test_half_sent_bodies_are_bounded_together_and_stop_no_small_one() -> None:
     size, most = 400 << 10, 1 << 20
     async with (
-        serve_gateway(max_calls=2, max_upload_bytes=most) as served,
+        serve_gateway(max_calls=2, max_memory_bytes=4 * most) as served,
         AsyncExitStack() as stack,
     ):
         clients = [await stack.enter_async_context(raw_client(served)) for _ in range(6)]
         for client in clients:
             await half_sent(client, size)
-            assert await served.metric("antiphon_gateway_upload_bytes") <= most
+            assert await served.metric('antiphon_gateway_memory_bytes{holder="uploads"}') <= most
         answers = [asyncio.create_task(each.response()) for each in clients]
         done, waiting = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
         status, headers, _ = done.pop().result()
         assert (status, headers["x-should-retry"]) == (429, "true")
         assert (await served.chat()).status_code == 200
-        assert await served.metric(refusals("max_upload_bytes")) >= 1
+        assert await served.metric(refusals("memory_uploads")) >= 1
         for each in waiting:
             each.cancel()
 

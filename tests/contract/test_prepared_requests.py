@@ -16,7 +16,7 @@ from antiphon.values.chunk import Tensor
 from antiphon.values.conversation import ConversationMessage, TextPart, from_tensors
 from antiphon.values.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto, option_values_from_proto
-from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.admission.byte_budget import Holder
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
@@ -28,7 +28,7 @@ from benchmarks.hostile import files
 from tests.contract.failing_stages import ORDER, Failing, check_whole, failing, told_by
 from tests.contract.fake_stages import INPUT_RATE_HZ, ROLES, THINKER
 from tests.contract.replicated_stages import open_replicas
-from tests.contract.served_gateway import ServedGateway, serve_gateway, tell_anew
+from tests.contract.served_gateway import serve_gateway, tell_anew
 from tests.contract.slotted_stages import (
     QUEUE,
     Gate,
@@ -202,41 +202,38 @@ async def test_a_request_that_waits_holds_its_decoded_bytes(waiting: WaitingRequ
         await gate.begun.get()
         late = asyncio.create_task(ask(served, FILE))
         await waiting.until(1)
-        held_bytes = await served.metric("antiphon_gateway_waiting_bytes")
-        assert DECODED_BYTES <= held_bytes < DECODED_BYTES + len(FILE)
-        assert await served.metric("antiphon_gateway_upload_bytes") == 0, "counted once"
+        held = await served.held()
+        assert set(held) == {"waiting", "answering"}, "counted once"
+        assert DECODED_BYTES <= held["waiting"] < DECODED_BYTES + len(FILE)
         gate.let_through(2)
         assert [(await each).status_code for each in (running, late)] == [200, 200]
 
 
-async def test_decoded_bytes_take_room_from_the_budget_of_uploads() -> None:
-    async with serve_gateway(max_upload_bytes=2 * DECODED_BYTES) as served:
+async def test_decoded_bytes_take_room_from_the_share_of_uploads() -> None:
+    async with serve_gateway(max_memory_bytes=8 * DECODED_BYTES) as served:
         calls = served.gateway.calls
-        assert (await calls.prepare(order())).media.size_bytes == DECODED_BYTES
-        assert calls.uploads.held_bytes == 0, "it waits for a slot or has one"
-        with calls.uploads.lease(lambda: None, of_client=False) as others:
-            others.moved(DECODED_BYTES + 1)
+        prepared = await calls.prepare(order())
+        assert prepared.media.size_bytes == DECODED_BYTES
+        assert await served.held() == {"uploads": DECODED_BYTES}
+        prepared.media.release()
+        with calls.memory.lease(Holder.UPLOADS) as others:
+            others.take(DECODED_BYTES)
             others.keep()
-            with pytest.raises(ResourceExhausted, match="max_upload_bytes"):
+            with pytest.raises(ResourceExhausted, match="max_memory_bytes"):
                 await calls.prepare(order())
-        assert await served.metric('antiphon_gateway_refused_total{bound="max_upload_bytes"}') == 1
-        assert calls.uploads.held_bytes == 0
+        assert await served.metric('antiphon_gateway_refused_total{bound="memory_uploads"}') == 1
+        assert not await served.held()
         assert (await ask(served, FILE)).status_code == 200
 
 
 @pytest.mark.parametrize("kept", [True, False])
 async def test_what_is_not_kept_for_failover_is_released_when_the_answer_begins(kept: bool) -> None:
-    settings: dict[str, Any] = {} if kept else {"max_kept_bytes": 1}
-    async with serve_gateway(**settings) as served:
+    async with serve_gateway(failovers=3 if kept else 0) as served:
         calls = served.gateway.calls
         prepared = await calls.prepare(order())
         async with calls.choices(prepared) as segment:
             assert prepared.media.size_bytes == (DECODED_BYTES if kept else 0)
+            assert await served.held() == ({"answering": DECODED_BYTES} if kept else {})
             assert [event async for event in segment]
-        await assert_nothing_is_held(served, calls)
-
-
-async def assert_nothing_is_held(served: ServedGateway, calls: Calls) -> None:
-    await calls.wait_idle()
-    for held in ("upload_bytes", "waiting_bytes", "kept_bytes"):
-        assert await served.metric(f"antiphon_gateway_{held}") == 0
+        await calls.wait_idle()
+        assert not await served.held()

@@ -1,4 +1,4 @@
-"""Bytes of files that requests name by URL: they take room from the budget of uploads."""
+"""Bytes of files that requests name by URL: they take room from the share of uploads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from antiphon.errors import ResourceExhausted
-from antiphon_gateway.admission.byte_budget import SILENT_S, ByteBudget
+from antiphon_gateway.admission.byte_budget import SHARES, SILENT_S, ByteBudget, Holder
 from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
-from antiphon_gateway.metrics import Refused
 from antiphon_testkit.gateway_settings import gateway_config
 from tests.contract.served_gateway import serve_gateway
 from tests.contract.test_remote_urls import FETCHES, FIELD, FILE, ask, fetch, found, open_site
@@ -24,10 +23,11 @@ class WatchedBudget(ByteBudget):
         self.now_s = 0.0
         self._grown = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
-        super().__init__(limit_bytes, "uploads", "max_upload_bytes", clock=lambda: self.now_s)
+        self.refused: list[Holder] = []
+        super().__init__(limit_bytes, count=self.refused.append, clock=lambda: self.now_s)
 
-    def grow(self, size: int) -> None:
-        super().grow(size)
+    def change(self, holder: Holder, more: int) -> None:
+        super().change(holder, more)
         task = asyncio.create_task(self._tell())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -41,9 +41,9 @@ class WatchedBudget(ByteBudget):
             await self._grown.wait_for(lambda: self.held_bytes >= size)
 
 
-async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None:
+async def test_bytes_of_responses_take_room_from_the_share_of_uploads() -> None:
     half = 40_000
-    budget = WatchedBudget(2 * half + 10_000)
+    budget = WatchedBudget(int((2 * half + 10_000) / SHARES[Holder.UPLOADS]))
     config = gateway_config(**FETCHES)
     async with open_site() as site:
         site.pages |= {
@@ -51,24 +51,23 @@ async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None
             "/half": lambda: found(bytes(half)),
         }
         site.stalling = True
-        refused_bounds: list[Refused] = []
-        fetcher = UrlFetcher(config, budget, count=refused_bounds.append)
+        fetcher = UrlFetcher(config, budget)
         stalled = [
             asyncio.create_task(fetch(fetcher, RemoteUrl(site.url("/stalls")))) for _ in range(2)
         ]
         await budget.wait_held(2 * half)
         # Both move: the third is refused, and holds nothing afterwards.
-        with pytest.raises(ResourceExhausted, match="take all of max_upload_bytes") as refused:
+        with pytest.raises(ResourceExhausted, match="take all of their share") as refused:
             await fetch(fetcher, RemoteUrl(site.url("/half")))
         assert refused.value.field == "file"
         assert 2 * half <= budget.held_bytes <= 2 * half + 1000
-        assert refused_bounds == [Refused.UPLOADS]
+        assert budget.refused == [Holder.UPLOADS]
         budget.now_s += SILENT_S + 1
         assert await fetch(fetcher, RemoteUrl(site.url("/half"))) == bytes(half)
         (first,), rest = await asyncio.wait(stalled, return_when=asyncio.FIRST_COMPLETED)
         with pytest.raises(ResourceExhausted, match="file: it stood still and gave way"):
             await first
-        assert refused_bounds == [Refused.UPLOADS] * 2
+        assert budget.refused == [Holder.UPLOADS] * 2
         assert budget.held_bytes <= half + 1000
         for each in rest:
             each.cancel()
@@ -78,7 +77,7 @@ async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None
 
 
 async def test_fetched_files_keep_their_room_until_they_are_decoded() -> None:
-    budget = WatchedBudget(100_000)
+    budget = WatchedBudget(400_000)
     fetcher = UrlFetcher(gateway_config(**FETCHES), budget)
     async with open_site() as site:
         with fetcher.download() as download:
@@ -91,13 +90,13 @@ async def test_fetched_files_keep_their_room_until_they_are_decoded() -> None:
 
 async def test_gateway_counts_fetched_bytes_among_its_uploads() -> None:
     async with open_site() as site:
-        settings = {**FETCHES, "max_upload_bytes": len(FILE) // 2}
+        settings = {**FETCHES, "max_memory_bytes": 2 * len(FILE)}
         async with serve_gateway(**settings) as served:
             response = await ask(served, site.url("/file.wav"))
             error = response.json()["error"]
             assert (response.status_code, error["param"]) == (429, FIELD)
-            assert "gateway.limits.max_upload_bytes" in error["message"]
-            assert await served.metric("antiphon_gateway_upload_bytes") == 0
+            assert "gateway.limits.max_memory_bytes" in error["message"]
+            assert await served.metric('antiphon_gateway_memory_bytes{holder="uploads"}') == 0
             assert (
-                await served.metric('antiphon_gateway_refused_total{bound="max_upload_bytes"}') == 1
+                await served.metric('antiphon_gateway_refused_total{bound="memory_uploads"}') == 1
             )

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from antiphon.errors import InvalidArgument
-from antiphon_gateway.admission.byte_budget import uploads_of
+from antiphon_gateway.admission.byte_budget import ByteBudget
 from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
 from antiphon_testkit.gateway_settings import gateway_config
 from benchmarks.hostile.files import png_of
@@ -307,7 +307,7 @@ async def fetch(fetcher: UrlFetcher, url: RemoteUrl) -> bytes:
 @asynccontextmanager
 async def open_fetcher(resolve: Any) -> AsyncIterator[UrlFetcher]:
     config = gateway_config(**FETCHES)
-    fetcher = UrlFetcher(config, uploads_of(config), resolve)
+    fetcher = UrlFetcher(config, ByteBudget(1 << 30), resolve)
     try:
         yield fetcher
     finally:
@@ -358,4 +358,4 @@ async def test_addresses_of_ipv6_that_are_not_global_are_not_asked(address: str)
 async def test_networks_that_are_none_are_refused_at_the_start() -> None:
     config = gateway_config(fetch_networks=("10.0.0.0/99",))
     with pytest.raises(InvalidArgument, match=r"gateway\.fetch\.networks"):
-        UrlFetcher(config, uploads_of(config))
+        UrlFetcher(config, ByteBudget(1 << 30))

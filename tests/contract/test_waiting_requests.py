@@ -122,13 +122,14 @@ async def test_who_leaves_the_queue_leaves_nothing(
         await gate.begun.get()
         leaving = ask(served, "x" * 500_000, **TEXT)
         await waiting.until(1)
-        assert await served.metric("antiphon_gateway_waiting_bytes") >= 500_000
-        assert await served.metric("antiphon_gateway_upload_bytes") == 0, "counted once"
+        held = await served.held()
+        assert held["waiting"] >= 500_000
+        assert "uploads" not in held, "counted once"
         staying = ask(served, "staying", **TEXT)
         await waiting.until(2)
         leaving.cancel()
         await waiting.until(1)
-        assert await served.metric("antiphon_gateway_waiting_bytes") < 1000
+        assert (await served.held())["waiting"] < 1000
         kept = [each for each in gc.get_objects() if type(each) is Order]
         assert all(each.size_bytes < 1000 for each in kept)
         gate.let_through(2)
@@ -250,24 +251,27 @@ async def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
 
 
 async def test_the_queue_is_bounded_in_length_and_bytes(waiting: WaitingRequests) -> None:
-    bounds = {"max_waiting": 1, "max_waiting_bytes": 1000, "queue_timeout_s": 600.0}
+    bounds = {"max_waiting": 2, "max_memory_bytes": 4000, "queue_timeout_s": 600.0}
     async with serve_gateway(max_calls=1, **bounds) as served:
         gate = served.fakes[THINKER].script = Gate(THINKER)
         running = ask(served, "first", **TEXT)
         await gate.begun.get()
-        large = await ask(served, "x" * 1001, **TEXT)
-        assert "max_waiting_bytes" in large.json()["error"]["message"]
-        second = ask(served, "second", **TEXT)
+        second = ask(served, "x" * 600, **TEXT)
         await waiting.until(1)
+        large = await ask(served, "x" * 401, **TEXT)
+        assert "requests that wait for a slot hold all of" in large.json()["error"]["message"]
+        assert "gateway.limits.max_memory_bytes" in large.json()["error"]["message"]
+        short = ask(served, "short", **TEXT)
+        await waiting.until(2)
         third = await ask(served, "third", **TEXT)
         assert "gateway.queue.max_waiting" in third.json()["error"]["message"]
         for refused in (large, third):
             assert_refused(refused)
-        for reason in ("max_waiting", "max_waiting_bytes"):
+        for reason in ("max_waiting", "max_memory_bytes"):
             assert await served.metric(not_admitted(reason)) == 1
-        gate.let_through(2)
-        assert (await running).status_code == 200
-        assert (await second).status_code == 200
+        gate.let_through(3)
+        assert {(await each).status_code for each in (running, second, short)} == {200}
+        assert not await served.held()
 
 
 async def test_the_queue_is_bounded_in_time(waiting: WaitingRequests) -> None:

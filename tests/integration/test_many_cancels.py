@@ -42,6 +42,7 @@ MOST_TOKENS = 100
 MOST_EVENTS = 40
 """Of one response that come before it is cancelled; some are over by then."""
 
+HELD = "antiphon_gateway_memory_bytes{"
 MOST_ROUNDED = 4
 """Steps of 16 bits that 1e-4 of audio are at most."""
 
@@ -136,8 +137,10 @@ async def gauges(running: Running) -> dict[str, float]:
     async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
         lines = (await http.get("/metrics")).text.splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    names = ("in_flight", "conversations", "conversation_bytes", "connections")
-    return {name: float(values[f"antiphon_gateway_{name}"]) for name in names}
+    names = ("in_flight", "conversations", "connections")
+    found = {name: float(values[f"antiphon_gateway_{name}"]) for name in names}
+    of_holders = [v for name, v in values.items() if name.startswith(HELD)]
+    return {**found, "memory_bytes": sum(map(float, of_holders))}
 
 
 @pytest.mark.timeout(0)
@@ -196,6 +199,6 @@ async def test_nothing_is_left_of_a_thousand_cancels(running: Running) -> None:
             await asyncio.sleep(0.01)
         assert (told.open_sessions, told.open_segments) == (0, 0), role
     assert await gauges(running) == {
-        "in_flight": 0, "conversations": 0, "conversation_bytes": 0, "connections": 1,
+        "in_flight": 0, "conversations": 0, "memory_bytes": 0, "connections": 1,
     }  # fmt: skip
     print(f"{CANCELS} cancelled, {outcomes[False]} were over before")

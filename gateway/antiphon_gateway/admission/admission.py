@@ -57,7 +57,7 @@ class Reason(enum.StrEnum):
     """Why a request was not admitted."""
 
     QUEUE_LENGTH = "max_waiting"
-    QUEUE_BYTES = "max_waiting_bytes"
+    QUEUE_BYTES = "max_memory_bytes"
     SHED = "shed"
     TOO_MANY = "too_many"
     LATE = "late"

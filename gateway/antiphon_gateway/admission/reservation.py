@@ -25,6 +25,7 @@ from antiphon.errors import (
 )
 from antiphon_gateway.admission.admission import AdmissionQueue, Decision, Denied, Reason
 from antiphon_gateway.admission.admission_request import AdmissionRequest
+from antiphon_gateway.admission.byte_budget import SETTING, Holder, share_bytes
 from antiphon_gateway.admission.refused_slots import RefusedSlots
 from antiphon_gateway.changes import ChangeSignal
 from antiphon_gateway.metrics import Metrics
@@ -178,7 +179,7 @@ class Admission:
         self._queue = AdmissionQueue(
             max_calls=config.queue.max_calls,
             max_waiting=config.queue.max_waiting,
-            max_waiting_bytes=config.queue.max_waiting_bytes,
+            max_waiting_bytes=share_bytes(config, Holder.WAITING),
             longest_wait_s=config.queue.timeout_s,
         )
         # What those who are refused would take, and a change of that or of who waits.
@@ -192,7 +193,6 @@ class Admission:
         self._idle.set()
         queue = self._queue
         metrics.watch("waiting", "Requests waiting for slots", lambda: queue.waiting)
-        metrics.watch("waiting_bytes", "Bytes of queued requests", lambda: queue.waiting_bytes)
 
     @property
     def in_flight(self) -> int:
@@ -306,8 +306,9 @@ def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> Anti
     told = {
         Reason.QUEUE_LENGTH: "all calls or slots that it needs are taken, and "
         f"{config.queue.max_waiting} requests wait for one already (gateway.queue.max_waiting)",
-        Reason.QUEUE_BYTES: "requests that wait for a slot hold all of "
-        f"gateway.queue.max_waiting_bytes ({config.queue.max_waiting_bytes} bytes)",
+        Reason.QUEUE_BYTES: "requests that wait for a slot hold all of their share of "
+        f"{SETTING} ({share_bytes(config, Holder.WAITING)} of "
+        f"{config.limits.max_memory_bytes} bytes)",
         Reason.SHED: "the queue is full, and its place went to a request of a higher priority, or "
         "of an API key with fewer that wait "
         f"(gateway.queue.max_waiting: {config.queue.max_waiting})",

@@ -13,6 +13,7 @@ from collections.abc import (
     Collection,
     Coroutine,
     Iterable,
+    Iterator,
     Mapping,
 )
 from contextlib import (
@@ -20,6 +21,7 @@ from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
+    contextmanager,
 )
 from dataclasses import replace
 from functools import partial
@@ -31,7 +33,7 @@ from antiphon.tracing.span import current_span
 from antiphon.tracing.tracing import Tracing
 from antiphon.values.segment import Delivery
 from antiphon_gateway.admission.admission_request import AdmissionRequest, Urgency
-from antiphon_gateway.admission.byte_budget import uploads_of
+from antiphon_gateway.admission.byte_budget import Holder, memory_of
 from antiphon_gateway.admission.reservation import Admission, Reservation, shutting_down
 from antiphon_gateway.calls.choices import Choices
 from antiphon_gateway.failover.failover_segment import (
@@ -84,8 +86,8 @@ class Calls:
         self.tracing = tracing or Tracing()
         self._config = config
         self.delivery = delivery  # the deployment's, by edge
-        self.uploads = uploads_of(config)
-        self.media = MediaInput.of(config, self.uploads, metrics.refuse)
+        self.memory = memory_of(config, metrics)
+        self.media = MediaInput.of(config, self.memory)
         self._preparer = RequestPreparer(fleet, config, self.media)
         self._standing = StandingStreams()
         self._live: set[Session] = set()
@@ -120,10 +122,15 @@ class Calls:
         self._preparer.check_options(options)
 
     async def prepare(
-        self, order: Order, *, sent: SentRecordings | None = None, heard: bool = False
+        self,
+        order: Order,
+        *,
+        sent: SentRecordings | None = None,
+        heard: bool = False,
+        is_turn: bool = False,
     ) -> PreparedRequest:
-        """Check and decode an order, for an answer that is asked for next. For `sent` and `heard`
-        see `RequestPreparer.prepare`.
+        """Check and decode an order, for an answer that is asked for next. For the rest see
+        `RequestPreparer.prepare`. `turn` and `choices` release it; so must others that have it.
 
         Files are read only of a request that may wait for its slots. Raises what `RequestPreparer`
         raises, `ResourceExhausted` and `InvalidArgument` as `Reservation.granted` does, and
@@ -134,7 +141,9 @@ class Calls:
         if any(order.attachments.fields.values()) and not order.recordings_alone:
             request = self._admission_request(order, checked.lineup, order.size_bytes)
             await self.admission.check_room(request, self.fleet.slots)
-        prepared = await self._preparer.prepare(checked, sent=sent, heard=heard)
+        prepared = await self._preparer.prepare(checked, sent=sent, heard=heard, is_turn=is_turn)
+        if self.closing:
+            prepared.media.release()
         self.check_open()
         return prepared
 
@@ -155,6 +164,7 @@ class Calls:
     ) -> AsyncIterator[FailoverSegment]:
         prepared = await preparing
         async with AsyncExitStack() as held:
+            held.enter_context(_released(prepared))
             (segment,) = await self._begin(prepared, 1, on_wait, held)
             yield segment
 
@@ -171,6 +181,7 @@ class Calls:
         raise.
         """
         async with AsyncExitStack() as held:
+            held.enter_context(_released(prepared))
             segments = await self._begin(prepared, prepared.order.choices, on_wait, held)
             if len(segments) == 1:
                 yield segments[0]
@@ -190,12 +201,9 @@ class Calls:
         `on_open` is called before that, with each that is asked for, and may cancel it. Raises what
         `choices` raises."""
         retries = ReplicaRetries(self.fleet)
-        with self._place(prepared, 1, Urgency.TURN) as place:
+        with _released(prepared), self._place(prepared, 1, Urgency.TURN) as place:
             while True:
-                if place.waits:
-                    on_wait(place)
-                with current_span.get().child("admission"):
-                    await place.granted()
+                await _granted(place, prepared, on_wait)
                 on_freed = _once(place.attempt())
                 attempt = AnswerAttempt(place.left_s, avoided=retries.avoided, on_freed=on_freed)
                 segment = await ask(prepared, attempt)
@@ -213,20 +221,19 @@ class Calls:
                 except (ResourceExhausted, Unavailable) as error:
                     if not retries.go_on(error, segment, place):
                         raise
-            async with AsyncExitStack() as keeping:
 
-                async def ask_again(lost: LostSegment, avoided: Collection[Replica]) -> CallSegment:
-                    attempt = AnswerAttempt(
-                        place.left_s,
-                        avoided=avoided,
-                        drawn_seed=lost.drawn_seed,
-                        history=lost.history,
-                        on_freed=on_freed,
-                    )
-                    return await ask(prepared, attempt)
+            async def ask_again(lost: LostSegment, avoided: Collection[Replica]) -> CallSegment:
+                attempt = AnswerAttempt(
+                    place.left_s,
+                    avoided=avoided,
+                    drawn_seed=lost.drawn_seed,
+                    history=lost.history,
+                    on_freed=on_freed,
+                )
+                return await ask(prepared, attempt)
 
-                kept = self._keep(prepared, keeping)
-                yield FailoverSegment(segment, self._failover, ask_again if kept else None)
+            self._keep(prepared)
+            yield FailoverSegment(segment, self._failover, ask_again, prepared.media.lease)
 
     async def _begin(
         self,
@@ -239,10 +246,7 @@ class Calls:
         place = held.enter_context(self._place(prepared, count))
         retries = ReplicaRetries(self.fleet)
         while True:
-            if place.waits:
-                on_wait(place)
-            with current_span.get().child("admission"):
-                await place.granted()
+            await _granted(place, prepared, on_wait)
             segment: CallSegment | None = None
             try:
                 async with AsyncExitStack() as sessions:
@@ -255,10 +259,10 @@ class Calls:
                         # answer.
                         if retries.there_are(segment.assignment):
                             await segment.wait_begun()
-                    kept = self._keep(prepared, held)
+                    self._keep(prepared)
                     await held.enter_async_context(sessions.pop_all())
                     return [
-                        FailoverSegment(segment, self._failover, again if kept else None)
+                        FailoverSegment(segment, self._failover, again, prepared.media.lease)
                         for segment, again in asked.items()
                     ]
             except (ResourceExhausted, Unavailable) as error:
@@ -313,18 +317,15 @@ class Calls:
         session = await own.enter_async_context(self.session(prepared, attempt))
         return await session.ask(prepared, replace(attempt, deadline_s=place.left_s), last=True)
 
-    def _keep(self, prepared: PreparedRequest, keeping: AsyncExitStack) -> bool:
-        """Whether a request is kept until `keeping` is left, to be asked for once more.
+    def _keep(self, prepared: PreparedRequest) -> None:
+        """Keep a request to be asked for once more, until others need its bytes.
 
-        Where there is no room for it, its files are dropped now: the stages have them, and the call
-        may be long.
+        Without failover its files are dropped now: the stages have them, and the call may be long.
         """
-        size_bytes, budget = prepared.size_bytes, self._failover.budget
-        if not self._failover.most or not budget.keep(size_bytes):
+        if self._failover.most:
+            prepared.media.lease.spare(prepared.media.release)
+        else:
             prepared.media.release()
-            return False
-        keeping.callback(budget.drop, size_bytes)
-        return True
 
     def _place(
         self, prepared: PreparedRequest, count: int, urgency: Urgency | None = None
@@ -424,6 +425,28 @@ class Calls:
         await _wait_first((self.admission.idle,), CLOSE_WAIT_S)
         await self._standing.close()
         await self.media.close()
+
+
+@contextmanager
+def _released(prepared: PreparedRequest) -> Iterator[None]:
+    """Release a request at the end of the block."""
+    try:
+        yield
+    finally:
+        prepared.media.release()
+
+
+async def _granted(
+    place: Reservation, prepared: PreparedRequest, on_wait: Callable[[Reservation], None]
+) -> None:
+    """Return when a request may begin. Its bytes count where it is."""
+    lease = prepared.media.lease
+    if place.waits:
+        lease.move(Holder.WAITING)
+        on_wait(place)
+    with current_span.get().child("admission"):
+        await place.granted()
+    lease.move(Holder.ANSWERING)
 
 
 def _once(tell: Callable[[str], None]) -> Callable[[str], None]:

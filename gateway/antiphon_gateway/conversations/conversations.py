@@ -42,9 +42,7 @@ class Conversations:
         self._seal = Seal(
             config.resume.key_file, holds_s=config.resume.within_s, reload_s=config.keys_reload_s
         )
-        self.shares = ConversationShares(
-            config.conversations.max_conversations, config.conversations.max_conversation_bytes
-        )
+        self.shares = ConversationShares(config.conversations.max_conversations, calls.memory)
         self._running = 0
         self._none = asyncio.Event()
         self._none.set()

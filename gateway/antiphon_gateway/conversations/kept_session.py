@@ -135,6 +135,7 @@ class ConversationSession:
                 order,
                 sent=None if self._session is None else self._session.sent,
                 heard=self._turn is not None and self._turn.is_answered_by(order),
+                is_turn=True,
             )
             async with self._calls.turn(prepared, self._ask, wait, on_open) as segment:
                 yield segment
@@ -205,7 +206,12 @@ class ConversationSession:
 
     async def _open_live(self, order: Order) -> CallSegment:
         sent = None if self._session is None else self._session.sent
-        return await self._opened(await self._calls.prepare(order, sent=sent), live=True)
+        prepared = await self._calls.prepare(order, sent=sent, is_turn=True)
+        try:
+            return await self._opened(prepared, live=True)
+        finally:
+            # The stages have what came before the turn; what follows is sent as it comes.
+            prepared.media.release()
 
     async def _opened(
         self,

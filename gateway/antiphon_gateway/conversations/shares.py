@@ -7,11 +7,12 @@ keys do not take from each other in turn.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from antiphon.errors import AntiphonError, ResourceExhausted
+from antiphon_gateway.admission.byte_budget import BudgetExceeded, ByteBudget, Holder
 
 RETRY_AFTER_S = 1.0
 
@@ -22,20 +23,12 @@ def never_busy() -> bool:
 
 
 class ConversationShares:
-    """What all conversations take. `clock` is in seconds."""
+    """What all conversations take; their bytes are those of the gateway's `memory`."""
 
-    def __init__(
-        self,
-        max_conversations: int,
-        max_bytes: int,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.clock = clock
+    def __init__(self, max_conversations: int, memory: ByteBudget) -> None:
+        self.memory = memory
         self._max_conversations = max_conversations
-        self._max_bytes = max_bytes
         self._held: dict[ConversationShare, None] = {}
-        self.held_bytes = 0
 
     @property
     def open(self) -> int:
@@ -64,18 +57,19 @@ class ConversationShares:
     def check(self, owner: str, more_bytes: int) -> None:
         """Make room for so many bytes more. Raises `ResourceExhausted` when there is none."""
 
-        def missing() -> int:
-            return self.held_bytes + more_bytes - self._max_bytes
-
-        if more_bytes > 0 and not self._free(
-            owner, more_bytes, missing, lambda share: share.size_bytes
-        ):
-            raise ResourceExhausted(
-                f"the conversations hold {self.held_bytes} bytes together, and {more_bytes} more "
-                f"are above gateway.conversations.max_conversation_bytes ({self._max_bytes}); "
-                "try again, or delete items",
-                retry_after_s=RETRY_AFTER_S,
-            )
+        if more_bytes <= 0:
+            return
+        holder = Holder.CONVERSATIONS
+        try:
+            self.memory.make_room(holder, more_bytes)
+        except BudgetExceeded as full:
+            missing = partial(self.memory.missing, holder, more_bytes)
+            if not self._free(owner, more_bytes, missing, lambda share: share.size_bytes):
+                raise ResourceExhausted(
+                    f"the conversations hold {self.memory.held(holder)} bytes together, and there "
+                    f"is no room for {more_bytes} more: {full.message}; try again, or delete items",
+                    retry_after_s=RETRY_AFTER_S,
+                ) from full
 
     def forget(self, share: ConversationShare) -> None:
         """Count a share no more; further calls do nothing."""
@@ -126,15 +120,21 @@ class ConversationShare:
     ) -> None:
         self.owner = owner
         self.is_busy: Callable[[], bool] = never_busy
-        self.size_bytes = 0
-        self.active_at = shares.clock()
+        self.active_at = shares.memory.clock()
         self._shares = shares
         self._end = end
-        self._closed = False
+        self._lease = shares.memory.lease(Holder.CONVERSATIONS)
+        # Which conversation gives way is decided here.
+        self._lease.keep()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it keeps."""
+        return self._lease.size_bytes
 
     def active(self) -> None:
         """The client has sent something."""
-        self.active_at = self._shares.clock()
+        self.active_at = self._shares.memory.clock()
 
     def check(self, more_bytes: int) -> None:
         """Make room for so many bytes more. Raises `ResourceExhausted` when there is none."""
@@ -142,9 +142,7 @@ class ConversationShare:
 
     def resize(self, size_bytes: int) -> None:
         """It keeps so many bytes now; none once it is closed."""
-        if not self._closed:
-            self._shares.held_bytes += size_bytes - self.size_bytes
-            self.size_bytes = size_bytes
+        self._lease.resize(size_bytes)
 
     def give_way(self) -> None:
         """Give the share back and end the conversation."""
@@ -159,6 +157,5 @@ class ConversationShare:
 
     def close(self) -> None:
         """Give the share back; further calls do nothing."""
-        self.resize(0)
-        self._closed = True
+        self._lease.close()
         self._shares.forget(self)

@@ -1,4 +1,4 @@
-"""How many answers may be continued on other replicas, and what may be kept for that. Pure."""
+"""How many answers may be continued on other replicas. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,10 @@ class FailoverBudget:
     `per_minute` answers may be continued at once, and as many in each minute after.
     """
 
-    def __init__(self, *, per_minute: int, max_bytes: int) -> None:
+    def __init__(self, *, per_minute: int) -> None:
         self._per_minute = per_minute
         self._left = float(per_minute)
         self._at = 0.0
-        self._max_bytes = max_bytes
-        self.kept_bytes = 0
-
-    def keep(self, size_bytes: int) -> bool:
-        """Keep a request of that size until `drop`; false if there is no room for it."""
-        if self.kept_bytes + size_bytes > self._max_bytes:
-            return False
-        self.kept_bytes += size_bytes
-        return True
-
-    def drop(self, size_bytes: int) -> None:
-        """It is not kept any longer."""
-        self.kept_bytes -= size_bytes
 
     def spend(self, now: float) -> bool:
         """Whether one more may be continued; `now` in seconds."""

@@ -24,6 +24,7 @@ from antiphon.errors import (
 )
 from antiphon.values.history import History
 from antiphon.values.segment import FinishReason
+from antiphon_gateway.admission.byte_budget import ByteLease
 from antiphon_gateway.failover.budget import FailoverBudget
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.failover.replica_retries import REFUSALS, ReplicaRetries
@@ -38,6 +39,9 @@ log = logging.getLogger("gateway.failover")
 
 PAUSE_S = 0.05
 """Until replicas that were full are asked again, if nothing is heard of them before."""
+
+COUNTED_BYTES = 16 << 10
+"""What is kept of an answer is counted whenever it has grown by so much."""
 
 _LOSSES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS})
 """What is said of a replica, or of the way to it, and not of the request."""
@@ -67,30 +71,25 @@ class Failover:
         self.wait_s = config.failover.wait_s
         self.return_s = config.failover.return_s
         self.max_history_bytes = config.failover.max_history_bytes
-        self.budget = FailoverBudget(
-            per_minute=config.failover.failovers_per_minute,
-            max_bytes=config.failover.max_kept_bytes,
-        )
+        self.budget = FailoverBudget(per_minute=config.failover.failovers_per_minute)
         self.metrics = metrics
-        metrics.watch(
-            "kept_bytes",
-            "Bytes of requests kept for failover",
-            lambda: self.budget.kept_bytes,
-        )
 
 
 class FailoverSegment:
     """The events of one segment over all attempts, an async iterator as `CallSegment` is.
 
-    `ask_again` is None of one that cannot be continued.
+    `lease` counts the request, and what is kept of the answer. A segment whose lease is closed
+    cannot be continued.
     """
 
     def __init__(
-        self, segment: CallSegment, failover: Failover, ask_again: AskAgain | None
+        self, segment: CallSegment, failover: Failover, ask_again: AskAgain, lease: ByteLease
     ) -> None:
         self._segment = segment
         self._failover = failover
         self._ask_again = ask_again
+        self._lease = lease
+        self._counted_bytes = 0
         self._delivered = DeliveredOutput()
         self._failovers = 0
         self._cancelled = self._over = False
@@ -114,11 +113,23 @@ class FailoverSegment:
                 # Nobody waits for more of it.
                 self._over = True
                 return SegmentFinished(FinishReason.CANCELLED, _NO_USAGE, {})
-            if self._ask_again is None or (self._cancelled and isinstance(event, SegmentFinished)):
+            if self._lease.closed:
+                # It gave way, before any loss, or was never kept.
+                self._delivered = DeliveredOutput()
+                return event
+            if self._cancelled and isinstance(event, SegmentFinished):
                 return event
             if (told := self._delivered.take(event)) is not None:
+                self._count_delivered()
                 return told
         raise StopAsyncIteration
+
+    def _count_delivered(self) -> None:
+        """Count what is kept of the answer, in steps."""
+        more = self._delivered.size_bytes - self._counted_bytes
+        if more >= COUNTED_BYTES:
+            self._counted_bytes += more
+            self._lease.resize(self._lease.size_bytes + more)
 
     def cancel(self) -> None:
         """Stop the segment on all stages; see `CallSegment.cancel`."""
@@ -135,8 +146,8 @@ class FailoverSegment:
 
     async def _continue(self, error: AntiphonError) -> None:
         """Have another attempt make the segment. Raises the error if there can be none."""
-        ask_again, failover = self._ask_again, self._failover
-        if ask_again is None or self._cancelled or self._failovers >= failover.most:
+        failover = self._failover
+        if self._lease.closed or self._cancelled or self._failovers >= failover.most:
             raise error
         detours, role = ReplicaRetries(failover.fleet), error.stage
         if not self._refuses_history(error):
@@ -151,14 +162,16 @@ class FailoverSegment:
             raise error
         began = time.monotonic()
         log.warning("%s; the answer is continued in another session", error)
+        # It is asked for once more, and later output is compared with what was delivered.
+        self._lease.keep()
         try:
-            await self._attempts(ask_again, detours, began)
+            await self._attempts(detours, began)
         except AntiphonError as last:
             failover.metrics.failed_over(role, "failed")
             raise error from last
         failover.metrics.failed_over(role, "continued", time.monotonic() - began)
 
-    async def _attempts(self, ask_again: AskAgain, detours: ReplicaRetries, began: float) -> None:
+    async def _attempts(self, detours: ReplicaRetries, began: float) -> None:
         """Ask one replica after the other until all stages have a slot. Raises the last refusal."""
         forgotten = False
         while True:
@@ -169,7 +182,7 @@ class FailoverSegment:
                 before.drawn_seed, before.assignment, history if self._from_history else None
             )
             try:
-                self._segment = await ask_again(lost, detours.avoided)
+                self._segment = await self._ask_again(lost, detours.avoided)
                 await self._open()
                 return
             except AntiphonError as refusal:

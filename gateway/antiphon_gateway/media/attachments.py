@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.deployment.schema import GatewayConfig
@@ -21,7 +21,6 @@ from antiphon_gateway.media.audio_in import AudioLimits, Recording, check_record
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 from antiphon_gateway.media.remote import UrlFetcher
 from antiphon_gateway.media.vision_in import IMAGE, VIDEO, File
-from antiphon_gateway.metrics import Refused
 
 AUDIO = "audio"
 FieldsByKind = Mapping[str, Sequence[str]]
@@ -32,21 +31,18 @@ FieldsByKind = Mapping[str, Sequence[str]]
 class MediaInput:
     """What brings the recordings, images and videos of requests: fetches URLs, decodes files.
 
-    What it makes of files takes bytes of `budget` until the request waits for a slot or has one.
+    What it makes of files takes bytes of `memory`.
     """
 
     fetcher: UrlFetcher
     decoder: MediaDecoder
-    budget: ByteBudget
+    memory: ByteBudget
 
     @classmethod
-    def of(
-        cls, config: GatewayConfig, uploads: ByteBudget, count: Callable[[Refused], None]
-    ) -> MediaInput:
-        """What the settings allow; fetched files take from the budget of uploads, and `count`
-        receives the refusals."""
-        fetcher = UrlFetcher(config, uploads, count=count)
-        return cls(fetcher, MediaDecoder(config.media.decoder_processes), uploads)
+    def of(cls, config: GatewayConfig, memory: ByteBudget) -> MediaInput:
+        """What the settings allow."""
+        decoder = MediaDecoder(config.media.decoder_processes)
+        return cls(UrlFetcher(config, memory), decoder, memory)
 
     async def close(self) -> None:
         """Kill what is being decoded; fetch and decode nothing more."""

@@ -7,7 +7,7 @@ import io
 import math
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +19,13 @@ import httpcore2
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, NotImplementedYet, told
 from antiphon.version import VERSION
-from antiphon_gateway.admission.byte_budget import BudgetExceeded, ByteBudget, ByteLease, eviction
+from antiphon_gateway.admission.byte_budget import (
+    BudgetExceeded,
+    ByteBudget,
+    ByteLease,
+    Holder,
+    eviction,
+)
 from antiphon_gateway.media.checked_network import (
     Address,
     CheckedNetwork,
@@ -27,7 +33,6 @@ from antiphon_gateway.media.checked_network import (
     ResponseMeter,
     UrlFault,
 )
-from antiphon_gateway.metrics import Refused
 
 MAX_REDIRECTS = 3
 MAX_URL_CHARS = 8192
@@ -49,25 +54,21 @@ class RemoteUrl:
 class UrlFetcher:
     """Fetches the files of requests, as far as the deployment allows it.
 
-    What comes of them takes bytes of `budget`. `resolve` gives the addresses of a name; the
+    What comes of them takes bytes of `memory`. `resolve` gives the addresses of a name; the
     system's resolver by default, on threads of its own, so that slow names hold up other names and
-    nothing else. `count` receives every refusal for want of bytes. Raises `InvalidArgument` for
-    networks that are none.
+    nothing else. Raises `InvalidArgument` for networks that are none.
     """
 
     def __init__(
         self,
         config: GatewayConfig,
-        budget: ByteBudget,
+        memory: ByteBudget,
         resolve: Resolve | None = None,
-        *,
-        count: Callable[[Refused], None] = lambda _: None,
     ) -> None:
         self.config = config
         self.resolve = resolve or self._resolved_by_system
         self.tls = ssl.create_default_context() if config.fetch.urls else None
-        self.count = count
-        self._budget = budget
+        self._memory = memory
         self._pool = ThreadPoolExecutor(_RESOLVING_THREADS, "resolve")
         try:
             self._networks = tuple(map(ip_network, config.fetch.networks))
@@ -79,7 +80,7 @@ class UrlFetcher:
     def download(self) -> Iterator[Download]:
         """The files of one request. They take bytes of the budget until the block ends."""
         download = Download(self)
-        with self._budget.lease(download.give_way, of_client=False) as lease:
+        with self._memory.lease(Holder.UPLOADS, download.give_way, of_client=False) as lease:
             download.lease = lease
             yield download
 
@@ -135,10 +136,10 @@ class Download:
                 return await self._follow(remote.url)
         except TimeoutError:
             if self.lease.evicted:
-                raise self._refused(eviction(), field) from None
+                raise _refused(eviction(), field) from None
             why = f"did not come within {config.fetch.timeout_s:g} s"
         except BudgetExceeded as full:
-            raise self._refused(full, field) from None
+            raise _refused(full, field) from None
         except UrlFault as fault:
             why = str(fault)
         except (OSError, httpcore2.ProtocolError) as error:
@@ -146,12 +147,6 @@ class Download:
         finally:
             self._clock = None
         raise InvalidArgument(f"{field}: {why}", field=field)
-
-    def _refused(self, error: BudgetExceeded, field: str) -> BudgetExceeded:
-        """Count a refusal; its error names the file's field."""
-        self._fetcher.count(Refused.UPLOADS)
-        message = f"{field}: {error.message}"
-        return BudgetExceeded(message, field=field, retry_after_s=error.retry_after_s)
 
     def give_way(self) -> None:
         """End the fetch that goes on: others need its bytes."""
@@ -215,6 +210,12 @@ class Download:
         self._fetched_bytes += meter.content_bytes
         self.lease.moved(self._fetched_bytes)
         return file.getvalue()
+
+
+def _refused(error: BudgetExceeded, field: str) -> BudgetExceeded:
+    """Return the error with the file's field."""
+    message = f"{field}: {error.message}"
+    return BudgetExceeded(message, field=field, retry_after_s=error.retry_after_s)
 
 
 def _checked(url: str) -> SplitResult:

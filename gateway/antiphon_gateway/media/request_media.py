@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,7 +13,7 @@ from antiphon.values.conversation import (
     recording_key,
     with_recordings_alone,
 )
-from antiphon_gateway.admission.byte_budget import BudgetExceeded
+from antiphon_gateway.admission.byte_budget import BudgetExceeded, Holder
 from antiphon_gateway.media.attachments import Attachments, FieldsByKind, MediaInput
 from antiphon_gateway.media.audio_in import (
     AudioLimits,
@@ -26,7 +25,6 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.media.remote import Download, RemoteUrl
 from antiphon_gateway.media.sent_recordings import RecordingName, SentRecordings, name_of
 from antiphon_gateway.media.vision_in import IMAGE, VIDEO, File, read_files
-from antiphon_gateway.metrics import Refused
 
 Attachment = TypeVar("Attachment", Recording, File)
 Counted = Callable[[], None]
@@ -70,6 +68,7 @@ class RequestMedia:
     `rate_hz` and `limits` are those of the stage that reads recordings; `key` is the name of the
     API key. `named` recordings may be sent to a stage as keys, and are decoded only when a session
     needs their samples. With `alone`, the encoding of each recording is independent of the others.
+    What is decoded counts in `lease`, until that is closed.
     """
 
     def __init__(
@@ -83,6 +82,9 @@ class RequestMedia:
         named: bool,
         alone: bool,
     ) -> None:
+        self.lease = source.memory.lease(Holder.UPLOADS)
+        # No client has to do anything for it.
+        self.lease.keep()
         self.rate_hz = rate_hz
         self.fields: FieldsByKind = given.fields
         self._source = source
@@ -116,7 +118,8 @@ class RequestMedia:
         """
         if not self.needs(sent):
             return
-        with self._source.fetcher.download() as download, self._counted() as count:
+        with self._source.fetcher.download() as download:
+            count = self._counted()
             for each in self._recordings:
                 if each.file is not None:
                     each.file = await _fetched(each.file, download)
@@ -184,32 +187,24 @@ class RequestMedia:
         return recording.samples
 
     def release(self) -> None:
-        """Free all media. No further attempt may use them."""
+        """Free all media, and close the lease. No further attempt may use them."""
         self._recordings.clear()
         self._vision.clear()
         self._files = {}
+        self.lease.close()
 
-    @contextmanager
-    def _counted(self) -> Iterator[Counted]:
-        """Lease bytes for what is decoded until the block ends; the function updates the lease.
+    def _counted(self) -> Counted:
+        """Return a function that counts what was decoded since, besides what the lease has now."""
+        others_bytes = self.lease.size_bytes - self.size_bytes
 
-        Afterwards admission counts them, as bytes of a request that waits for a slot or has one.
-        """
-        lease_of = self._source.budget.lease(lambda: None, of_client=False)
-        with lease_of as lease:
+        def count() -> None:
+            try:
+                self.lease.take(others_bytes + self.size_bytes)
+            except BudgetExceeded:
+                self.release()
+                raise
 
-            def count() -> None:
-                try:
-                    lease.moved(self.size_bytes)
-                except BudgetExceeded:
-                    self._source.fetcher.count(Refused.UPLOADS)
-                    self.release()
-                    raise
-                # Decoding waits for no client, so the lease is not evicted.
-                lease.keep()
-
-            lease.keep()
-            yield count
+        return count
 
 
 async def _fetched(item: Attachment, download: Download) -> Attachment:

@@ -32,7 +32,7 @@ class PreparedRequest:
     The `order` has its instruction as an option; its files are gone unless it is a turn of a
     conversation, which keeps them. It was checked against the stages of `lineup`, whose `voice` it
     names. `options` are what each stage gets. `field_names` are the client's names of what errors
-    call otherwise, files included.
+    call otherwise, files included. What a turn refers to counts in its conversation.
     """
 
     order: Order
@@ -41,13 +41,15 @@ class PreparedRequest:
     media: RequestMedia
     options: OptionsByRole
     field_names: Mapping[str, str]
+    is_turn: bool = False
 
     @property
     def size_bytes(self) -> int:
         """About how many bytes it holds, decoded ones included."""
+        own_bytes = 0 if self.is_turn else self.order.size_bytes
         options = (value for each in self.options.values() for value in each.values())
         decoded = sum(each.nbytes for each in options if isinstance(each, np.ndarray))
-        return self.order.size_bytes + self.media.size_bytes + decoded
+        return own_bytes + self.media.size_bytes + decoded
 
     def seed(self, attempt: AnswerAttempt) -> int:
         """What stages without a seed of their own draw by in an attempt."""

@@ -105,12 +105,19 @@ class RequestPreparer:
         return self._checked(order, lineup, order.attachments.fields)
 
     async def prepare(
-        self, checked: CheckedRequest, *, sent: SentRecordings | None = None, heard: bool = False
+        self,
+        checked: CheckedRequest,
+        *,
+        sent: SentRecordings | None = None,
+        heard: bool = False,
+        is_turn: bool = False,
     ) -> PreparedRequest:
-        """Fetch and decode what a checked request brings, within its time.
+        """Fetch and decode what a checked request brings, within its time. The caller must release
+        it.
 
         A turn of a conversation goes to a session that was `sent` recordings, and its last one may
-        be `heard` while it is spoken: these are not decoded. Raises `InvalidArgument` and
+        be `heard` while it is spoken: these are not decoded. What is of the conversation itself
+        counts there. Raises `InvalidArgument` and
         `NotImplementedYet` with the field of a file that will not do, `DeadlineExceeded`, and
         `ResourceExhausted` when the bytes for requests are used up. Cancelling frees everything.
         """
@@ -127,9 +134,11 @@ class RequestPreparer:
             named=keeps,
             alone=order.recordings_alone or config.media.recordings_alone,
         )
+        own_bytes = 0 if is_turn else order.size_bytes
         known = SentRecordings() if sent is None else sent
         within_s = min(config.limits.request_timeout_s, order.timeout_s)
-        with _named(checked.field_names):
+        with _named(checked.field_names), _released_on_error(media):
+            media.lease.take(own_bytes)
             async with in_time(within_s):
                 await media.decode(known, heard=heard)
                 options = await read_options(
@@ -140,19 +149,21 @@ class RequestPreparer:
                     taken_s=media.seconds(known),
                     key=order.key,
                 )
-        took_s = time.monotonic() - began
-        order = replace(
-            order,
-            timeout_s=within_s - took_s,
-            start_within_s=order.start_within_s - took_s,
-            options={n: v for n, v in order.options.items() if not isinstance(v, Recording)},
-            attachments=order.attachments if order.recordings_alone else Attachments(),
-        )
-        if order.timeout_s <= 0:
-            raise too_late()
-        return PreparedRequest(
-            order, checked.lineup, checked.voice, media, options, checked.field_names
-        )
+            took_s = time.monotonic() - began
+            order = replace(
+                order,
+                timeout_s=within_s - took_s,
+                start_within_s=order.start_within_s - took_s,
+                options={n: v for n, v in order.options.items() if not isinstance(v, Recording)},
+                attachments=order.attachments if order.recordings_alone else Attachments(),
+            )
+            if order.timeout_s <= 0:
+                raise too_late()
+            prepared = PreparedRequest(
+                order, checked.lineup, checked.voice, media, options, checked.field_names, is_turn
+            )
+            media.lease.take(prepared.size_bytes)
+            return prepared
 
     def fit(self, prepared: PreparedRequest, lineup: Lineup) -> PreparedRequest:
         """The request for the stages of a session; itself where these accept what it was checked
@@ -274,6 +285,16 @@ async def in_time(within_s: float) -> AsyncIterator[None]:
         if not clock.expired():
             raise
         raise too_late() from error
+
+
+@contextmanager
+def _released_on_error(media: RequestMedia) -> Iterator[None]:
+    """Release media that no request gets."""
+    try:
+        yield
+    except BaseException:
+        media.release()
+        raise
 
 
 @contextmanager

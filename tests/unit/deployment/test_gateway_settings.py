@@ -45,6 +45,16 @@ def test_a_former_name_is_refused_with_the_present_one(former: str, present: str
         ({"scaler_max_calls": 3}, "gateway.scaler_max_calls: is no longer a setting"),
         ({"queue": {"max_wait": 3}}, "gateway.queue.max_wait: .*did you mean max_waiting?"),
         ({"tls": {"certificate": ""}}, "gateway.tls.certificate: .*certificate_file?"),
+        (
+            {"limits": {"max_upload_bytes": 3}},
+            "gateway.limits.max_upload_bytes: is no longer a setting, but a share of "
+            "gateway.limits.max_memory_bytes; remove it",
+        ),
+        (
+            {"max_kept_bytes": 3},
+            "gateway.max_kept_bytes: is no longer a setting, but a share of "
+            "gateway.limits.max_memory_bytes; remove it",
+        ),
         ({"xyzzy": 3}, "gateway.xyzzy: there is no such setting; there are http_listen"),
     ],
 )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import AntiphonError, ResourceExhausted
+from antiphon_gateway.admission.byte_budget import SHARES, ByteBudget, Holder
 from antiphon_gateway.conversations.shares import ConversationShare, ConversationShares
 
 
@@ -11,7 +12,9 @@ class Gateway:
 
     def __init__(self, conversations: int = 4, most_bytes: int = 100) -> None:
         self.now_s = 0.0
-        self.shares = ConversationShares(conversations, most_bytes, clock=lambda: self.now_s)
+        limit_bytes = int(most_bytes / SHARES[Holder.CONVERSATIONS])
+        self.memory = ByteBudget(limit_bytes, clock=lambda: self.now_s)
+        self.shares = ConversationShares(conversations, self.memory)
         self.ended: list[str] = []
 
     def open(self, name: str) -> ConversationShare:
@@ -81,15 +84,15 @@ def test_bytes_are_shared_as_conversations_are(gateway: Gateway) -> None:
     first.active()
     other.check(30)
     assert gateway.ended == ["a2"]
-    assert gateway.shares.held_bytes == 60
+    assert gateway.memory.held_bytes == 60
     # 50 of a, and 10 of b, which would have 60 then.
-    with pytest.raises(ResourceExhausted, match=r"gateway\.conversations\.max_conversation_bytes"):
+    with pytest.raises(ResourceExhausted, match=r"gateway\.limits\.max_memory_bytes"):
         other.check(50)
     assert gateway.ended == ["a2"], "none ends in vain"
     # What has ended keeps nothing, whatever it still does.
     second.resize(1000)
     second.close()
-    assert gateway.shares.held_bytes == 60
+    assert gateway.memory.held_bytes == 60
 
 
 def test_several_give_way_when_one_is_not_enough(gateway: Gateway) -> None:
@@ -108,3 +111,14 @@ def test_shares_that_close_make_room(gateway: Gateway) -> None:
     shares[0].close()
     shares[1].check(100)
     assert gateway.shares.open == 3
+
+
+def test_requests_kept_for_failover_give_way_before_a_conversation_does(gateway: Gateway) -> None:
+    first, other = gateway.open("a1"), gateway.open("b1")
+    first.resize(90)
+    kept = gateway.memory.lease(Holder.ANSWERING)
+    kept.resize(80)
+    kept.spare(lambda: gateway.ended.append("kept"))
+    other.check(10)
+    assert gateway.ended == ["kept"]
+    assert gateway.memory.held_bytes == 90

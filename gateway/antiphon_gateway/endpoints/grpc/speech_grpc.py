@@ -19,6 +19,7 @@ from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import abort
+from antiphon_gateway.admission.byte_budget import Holder
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.conversations.forced_end import ForcedEnd
 from antiphon_gateway.endpoints.access_log import AccessLog, RequestLog
@@ -176,12 +177,15 @@ class SpeechServicer:
     async def _read(self, data: bytes, context: Context, entry: RequestLog) -> _Asked:
         """What a message asks for; the message itself is not kept."""
         left_s = context.time_remaining()
-        message = await read_message(
-            speech_pb2.GenerateRequest,
-            data,
-            self._config.limits.max_body_values,
-            CHECKED_HERE_BYTES,
-        )
+        with self._calls.memory.lease(Holder.UPLOADS) as lease:
+            lease.keep()
+            lease.take(len(data))
+            message = await read_message(
+                speech_pb2.GenerateRequest,
+                data,
+                self._config.limits.max_body_values,
+                CHECKED_HERE_BYTES,
+            )
         within_s = math.inf if left_s is None else left_s
         order = read_generate(message, within_s, max_parts=self._config.limits.max_parts)
         held = read_delivered(message)

@@ -12,8 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
-from antiphon_gateway.admission.byte_budget import BudgetExceeded, ByteBudget
-from antiphon_gateway.admission.reservation import Reservation
+from antiphon_gateway.admission.byte_budget import ByteBudget, Holder
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.calls.choices import Choices
 from antiphon_gateway.endpoints.access_log import RequestLog
@@ -42,7 +41,6 @@ _BOUNDS = {
     BodyTooLarge: Refused.BODY_BYTES,
     TooManyValues: Refused.BODY_VALUES,
     BodyTooSlow: Refused.BODY_TIME,
-    BudgetExceeded: Refused.UPLOADS,
 }
 
 
@@ -54,33 +52,14 @@ def _wait() -> None:
 
 
 class SharedByEndpoints:
-    """The state that all HTTP endpoints share: limits of body and answer memory, encoder threads,
-    spoken answers, and ignored fields. Close it when no endpoint uses it."""
+    """The state that all HTTP endpoints share: the gateway's memory budget, encoder threads, spoken
+    answers, and ignored fields. Close it when no endpoint uses it."""
 
-    def __init__(self, config: GatewayConfig, metrics: Metrics, uploads: ByteBudget) -> None:
+    def __init__(self, config: GatewayConfig, metrics: Metrics, memory: ByteBudget) -> None:
         self.ignored = IgnoredFieldReport(metrics)
         self.encoders = EncoderThreads(config.media.encoder_threads)
         self.spoken = SpokenAnswers(config.media.spoken_keep_s, config.media.max_spoken_bytes)
-        self.uploads = uploads
-        self.unread = ByteBudget(
-            config.connections.max_unread_bytes,
-            "unread answers",
-            "gateway.connections.max_unread_bytes",
-        )
-        metrics.watch(
-            "upload_bytes",
-            "Bytes of request bodies, fetched files and their decoded content",
-            lambda: self.uploads.held_bytes,
-        )
-        metrics.watch(
-            "unread_bytes",
-            "Bytes of complete answers not yet read by clients",
-            lambda: self.unread.held_bytes,
-        )
-
-    def stop_uploads(self) -> None:
-        """Refuse those who have not sent their request yet."""
-        self.uploads.clear()
+        self.memory = memory
 
     def close(self) -> None:
         """Encode nothing more."""
@@ -134,15 +113,10 @@ class EndpointApp:
         upload: ExitStack,
         on_queued: Callable[[], None] = _wait,
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """The segments that answer a request once it is prepared; see `Calls.choices`. Room for
-        the body is given back when the request is queued or has its slots."""
-
-        def on_wait(_: Reservation) -> None:
-            upload.close()
-            on_queued()
-
-        async with self._calls.choices(await preparing, on_wait) as segments:
-            upload.close()
+        """The segments that answer a request once it is prepared; see `Calls.choices`. What is left
+        of the body counts with the request from then on."""
+        upload.close()
+        async with self._calls.choices(await preparing, lambda _: on_queued()) as segments:
             yield segments
 
     async def _begin(
@@ -179,7 +153,7 @@ class EndpointApp:
         )
 
     async def _receive(self, scope: Scope, receive: Receive, upload: ExitStack) -> Receiving:
-        """The body; room for it is held until `upload` is closed."""
+        """The body, which counts until `upload` is closed."""
         loop, config = asyncio.get_running_loop(), self._config
         clock = asyncio.timeout(config.limits.body_timeout_s)
 
@@ -187,7 +161,7 @@ class EndpointApp:
             if not clock.expired():
                 clock.reschedule(loop.time())
 
-        holding = upload.enter_context(self._shared.uploads.lease(give_way))
+        holding = upload.enter_context(self._shared.memory.lease(Holder.UPLOADS, give_way))
         try:
             body = self._endpoint.receive(dict(scope["headers"]).get(b"content-type", b""), config)
             await read_body(scope, receive, config, holding, clock, body)
@@ -216,16 +190,12 @@ class EndpointApp:
     ) -> None:
         """Send what no stage works on any more. Who takes nothing of it may have to give way."""
         headers = [_content_type(answer), (b"content-length", str(len(body)).encode())]
-        with self._shared.unread.lease(transport.abort) as holding:
-            try:
+        with self._shared.memory.lease(Holder.UNREAD, transport.abort) as holding:
+            holding.moved(len(body))
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            for piece in pieces({"type": "http.response.body", "body": body}):
+                await send(piece)
                 holding.moved(len(body))
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                for piece in pieces({"type": "http.response.body", "body": body}):
-                    await send(piece)
-                    holding.moved(len(body))
-            except BudgetExceeded:
-                self._metrics.refuse(Refused.UNREAD)
-                raise
 
 
 def endpoint_routes(
