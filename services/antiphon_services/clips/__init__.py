@@ -1,1 +1,3 @@
-"""Reference recordings: features and networks with which voice-cloning models encode them."""
+"""Reference recordings. This package contains the features and networks with which voice-cloning
+models encode them.
+"""

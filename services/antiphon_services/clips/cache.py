@@ -1,4 +1,6 @@
-"""A cache of results for recent clips, since most voices are cloned repeatedly."""
+"""A cache for the results of recent clips. It is useful because most voices are cloned
+repeatedly.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 KEPT_CLIPS = 64
-"""Number of cached results, of some tens of KB each."""
+"""The number of results in the cache. Each of them has a size of some tens of KB."""
 
 Samples = npt.NDArray[np.float32]
 Result = TypeVar("Result")
 
 
 class ClipCache(Generic[Result]):
-    """Calls `encode` once per clip and keeps the last `KEPT_CLIPS` results.
+    """Calls `encode` once for each clip and keeps the last `KEPT_CLIPS` results.
 
-    Threads that request the same new clip at the same time may each encode it.
+    If several threads request the same new clip at the same time, each of them may encode it.
     """
 
     def __init__(self, encode: Callable[[Samples], Result]) -> None:
@@ -30,7 +32,9 @@ class ClipCache(Generic[Result]):
         self._state = threading.Lock()
 
     def of(self, samples: Samples) -> Result:
-        """Return the shared result for samples float32 [n]. Thread-safe."""
+        """Return the result for samples float32 [n], which callers share. This method is
+        thread-safe.
+        """
         key = hashlib.blake2b(np.ascontiguousarray(samples).data, digest_size=16).digest()
         with self._state:
             if key in self._known:

@@ -1,4 +1,4 @@
-"""Spectral features of a clip, float32 samples [n] to float32 rows."""
+"""Spectral features of a clip. They are float32 rows that are computed from float32 samples [n]."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ FBANK_LOWEST_HZ = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LogMel:
-    """Log of Slaney's mel magnitudes, for windows within the reflected signal."""
+    """The logarithm of magnitudes on Slaney's mel scale, for windows within the signal after
+    reflection.
+    """
 
     sample_rate_hz: int
     bins: int
@@ -34,7 +36,7 @@ class LogMel:
     highest_hz: float
 
     def of(self, samples: Tensor) -> Tensor:
-        """Return [bins, frames] for samples [n]; n must be above (window - hop) / 2."""
+        """Return [bins, frames] for samples [n]. n must be greater than (window - hop) / 2."""
         filters = mel_filter_bank(
             self.window // 2 + 1,
             self.bins,
@@ -56,8 +58,9 @@ class LogMel:
 
 
 def whisper_mel(samples: Tensor, bins: int) -> Tensor:
-    """Return Whisper's log mel [bins, n // 160] of samples [n] at 16 kHz, without padding to 30
-    s."""
+    """Return Whisper's log mel features [bins, n // 160] for samples [n] at 16 kHz, without padding
+    to 30 s.
+    """
     filters = mel_filter_bank(
         WHISPER_WINDOW // 2 + 1,
         bins,
@@ -75,8 +78,9 @@ def whisper_mel(samples: Tensor, bins: int) -> Tensor:
 
 
 def kaldi_fbank(samples: npt.NDArray[np.float32], bins: int) -> npt.NDArray[np.float32]:
-    """Return Kaldi's log mel filter banks [frames, bins] of samples [n] at 16 kHz, without
-    dither."""
+    """Return Kaldi's log mel filter banks [frames, bins] for samples [n] at 16 kHz, without
+    dither.
+    """
     filters = mel_filter_bank(
         FBANK_FFT // 2 + 1,
         bins,
@@ -105,7 +109,9 @@ def kaldi_fbank(samples: npt.NDArray[np.float32], bins: int) -> npt.NDArray[np.f
 
 
 def resampled(samples: Tensor, from_hz: int, to_hz: int) -> Tensor:
-    """Resample [n] with a Hann-windowed sinc filter, the default of torchaudio's `resample`."""
+    """Resample [n] with a sinc filter and a Hann window, which is the default of torchaudio's
+    `resample`.
+    """
     common = math.gcd(from_hz, to_hz)
     old, new = from_hz // common, to_hz // common
     if old == new:

@@ -1,7 +1,8 @@
-"""ONNX networks in a checkpoint, run by onnxruntime on a CPU.
+"""ONNX networks in a checkpoint, which onnxruntime runs on a CPU.
 
-onnxruntime is an optional dependency, the extra `clips`, for stages with such a network. A session
-takes a second to create and its file's size in memory, so it is created for the first clip.
+onnxruntime is an optional dependency (the extra `clips`) for stages that use such a network.
+Creating a session takes a second and as much memory as the size of the file. Therefore a session is
+only created when the first clip arrives.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from antiphon.pipelines.files import reading, require_file
 
 
 class OnnxNetwork:
-    """A network in a file. Thread-safe.
+    """A network in a file. This class is thread-safe.
 
-    Raises `FailedPrecondition` if the file or onnxruntime is missing.
+    Raises `FailedPrecondition` if the file does not exist or onnxruntime is not installed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,9 +36,10 @@ class OnnxNetwork:
         self._session: Any = None
 
     def __call__(self, *inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the first output for these inputs, in the network's order.
+        """Return the first output of the network. The inputs must be in the order of the network's
+        inputs.
 
-        Raises `FailedPrecondition` if the file holds no such network.
+        Raises `FailedPrecondition` if the file does not contain such a network.
         """
         session = self._made()
         with reading(self._path):
@@ -56,7 +58,7 @@ def _session(path: Path) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Like the vendor's front end; other clips use the other cores.
+    # This is the same setting as in the vendor's front end. Other clips use the other cores.
     options.intra_op_num_threads = 1
     with reading(path):
         return onnxruntime.InferenceSession(

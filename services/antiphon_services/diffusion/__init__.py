@@ -1,1 +1,3 @@
-"""Masked diffusion: all positions of an answer start masked and are drawn in several steps."""
+"""Masked diffusion, in which all positions of an answer are masked at first and are then drawn in
+several steps.
+"""

@@ -1,8 +1,8 @@
-"""LLaDA: a transformer in which every position of a sequence attends to all of it.
+"""LLaDA, a transformer in which every position of a sequence attends to all positions.
 
-The modules have the tensor names of released checkpoints (`model.transformer.*`), and the
-configuration is a checkpoint's `config.json`. Layers are those of Llama: rotary positions, RMS
-norms, a gated MLP (GSAI-ML/LLaDA-8B, `LLaDALlamaBlock`).
+The modules have the same names as the tensors in released checkpoints (`model.transformer.*`). The
+configuration is the `config.json` of a checkpoint. The layers are the same as Llama's, with rotary
+positions, RMS norms and a gated MLP (GSAI-ML/LLaDA-8B, `LLaDALlamaBlock`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon_services.lm.modules import RMSNorm
 
 
 class Llada(nn.Module):
-    """The module at `model.transformer.`; `ff_out` is the head."""
+    """The module at `model.transformer.`. `ff_out` is the head."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -30,10 +30,10 @@ class Llada(nn.Module):
         self.rope_theta: float = config.rope_theta
 
     def forward(self, ids: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Return the rows before the head [n, length, width] of ids int64 [n, length].
+        """Return the rows before the head [n, length, width], given the IDs int64 [n, length].
 
-        `seen` bool [n, length] is False for padding, which no position attends to. Each sequence
-        must see at least one position. None sees all.
+        `seen` (bool [n, length]) is False for padding, to which no position attends. In each
+        sequence, at least one position must be True. If `seen` is None, there is no padding.
         """
         rotation = self._rotation(ids.shape[1], ids.device)
         mask = None if seen is None else seen[:, None, None, :]
@@ -44,7 +44,7 @@ class Llada(nn.Module):
         return normed
 
     def _rotation(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines float32 [length, head_dim]."""
+        """Return cosines and sines as float32 [length, head_dim]."""
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device)
         frequencies = 1.0 / self.rope_theta ** (exponents / self.head_dim)
         positions = torch.arange(length, dtype=torch.float32, device=device)
@@ -53,7 +53,7 @@ class Llada(nn.Module):
 
 
 class LladaBlock(nn.Module):
-    """Attention over the whole sequence and a gated MLP, each after a norm."""
+    """Attention over the whole sequence and a gated MLP, each preceded by a norm."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -72,8 +72,9 @@ class LladaBlock(nn.Module):
         self.ff_out = nn.Linear(inner, width, bias=False)
 
     def forward(self, rows: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """Rows [n, length, width]; `mask` bool [n, 1, 1, length] is True for keys that are
-        seen."""
+        """Return the rows [n, length, width]. `mask` (bool [n, 1, 1, length]) is True for keys that
+        can be attended to.
+        """
         normed = self.attn_norm(rows)
         queries = _rotate(_split(self.q_proj(normed), self.heads), rotation)
         keys = _rotate(_split(self.k_proj(normed), self.kv_heads), rotation)
@@ -88,7 +89,7 @@ class LladaBlock(nn.Module):
 
 
 def _split(rows: Tensor, heads: int) -> Tensor:
-    """[n, length, heads * head_dim] as [n, heads, length, head_dim]."""
+    """Reshape [n, length, heads * head_dim] to [n, heads, length, head_dim]."""
     return rows.view(*rows.shape[:2], heads, -1).transpose(1, 2)
 
 

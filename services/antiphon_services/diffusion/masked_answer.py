@@ -1,11 +1,11 @@
-"""One step of masked diffusion for several answers in one call of the model.
+"""One step of masked diffusion for several answers, in a single call of the model.
 
-A step draws an id for each masked position of its range and fixes those with the highest
-confidence (`unmasking_plan.py`). Draws depend only on the answer's seed, the step and the position,
-so an answer does not depend on the answers of the same call, and one that is started again with the
-same seed is the same.
+A step draws an ID for each masked position in its range and fixes the IDs that have the highest
+confidence (`unmasking_plan.py`). Draws depend only on the seed of the answer, the step and the
+position. Therefore an answer does not depend on the other answers in the same call. If it is
+started again with the same seed, the result is the same.
 
-The mask itself is never drawn. The vendors' code would leave such a position masked.
+The ID of the mask itself is never drawn. In the vendors' code, such a position would remain masked.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from antiphon_services.diffusion.unmasking_plan import UnmaskingStep
 from antiphon_services.lm.sampler import SamplingRows, choose_each, uniform_each
 
 POSITIONS_AT_ONCE = 128
-"""Bounds the memory of a draw: float64 numbers for these positions and all ids."""
+"""The number of positions that are drawn at once. It limits the memory for float64 numbers for
+these positions and all IDs.
+"""
 SMALLEST_LOGARITHM = 1e-20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnIds:
-    """The ids that an answer may consist of, and the head's rows for them.
+    """The IDs of which an answer may consist, and the rows of the head for them.
 
-    `weight` [choices, width]; `ids` int64 [choices], or None if choices are ids; `forbidden` bool
-    [choices] are never drawn, but count in the confidence of the others.
+    `weight` has the shape [choices, width]. `ids` is int64 [choices], or None if the choices are
+    the IDs themselves. The choices in `forbidden` (bool [choices]) are never drawn, but they are
+    included when the confidence of the other choices is computed.
     """
 
     weight: Tensor
@@ -46,7 +49,7 @@ class DrawnIds:
 
     @classmethod
     def any_but(cls, model: Llada, mask_id: int) -> Self:
-        """Every id of the vocabulary but the mask."""
+        """Return all IDs of the vocabulary except for the mask."""
         weight = model.ff_out.weight
         forbidden = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
         forbidden[mask_id] = True
@@ -54,7 +57,7 @@ class DrawnIds:
 
     @classmethod
     def only(cls, model: Llada, ids: Sequence[int]) -> Self:
-        """These ids, whose rows are copied."""
+        """Return the given IDs. Their rows are copied."""
         weight = model.ff_out.weight
         kept = torch.tensor(ids, device=weight.device)
         return cls(weight[kept], kept)
@@ -62,10 +65,11 @@ class DrawnIds:
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """Classifier-free guidance: logits are u + (scale + 1) * (c - u).
+    """Classifier-free guidance, with the logits u + (scale + 1) * (c - u).
 
-    c are those of the answer's sequence. u are those of a second one with another `prompt`, in
-    which the positions of the answer are masked unless it `sees_answer`.
+    c are the logits for the sequence of the answer. u are the logits for a second sequence, which
+    has a different `prompt`. In this sequence, the positions of the answer are masked unless
+    `sees_answer` is true.
     """
 
     scale: float
@@ -74,14 +78,15 @@ class Guidance:
 
 
 class MaskedAnswer:
-    """An answer between a prompt and the ids `after` it.
+    """An answer between a prompt and the IDs in `after`.
 
-    `ids` int64 [count] are those fixed so far, and `mask_id` elsewhere. Confidence is the
-    probability of the drawn id, at the temperature of `sampling` if `tempered` and at 1 otherwise;
-    a temperature of 0 takes the likeliest id. `sampling.seed` is the key of all draws.
-    An answer is done at the first finished block that contains one of the ids `ends`: what follows
-    that id is not part of the answer, and later blocks cannot change it.
-    Raises `InvalidArgument` if the plan has no step.
+    `ids` (int64 [count]) contains the IDs that have been fixed so far, and `mask_id` at all other
+    positions. The confidence is the probability of the ID that was drawn. It is computed at the
+    temperature of `sampling` if `tempered` is true, and at a temperature of 1 otherwise. If the
+    temperature is 0, the most likely ID is chosen. `sampling.seed` is the key for all draws. An
+    answer is done when the first block that contains one of the IDs in `ends` is finished. What
+    follows that ID is not part of the answer, and later blocks cannot change it. Raises
+    `InvalidArgument` if the plan has no steps.
     """
 
     def __init__(
@@ -117,39 +122,44 @@ class MaskedAnswer:
 
     @property
     def steps_taken(self) -> int:
-        """Steps so far."""
+        """The number of steps so far."""
         return self._taken
 
     @property
     def steps_due(self) -> int:
-        """Steps of the whole answer: those of the plan, or fewer when it has ended."""
+        """The number of steps for the whole answer. This is the number in the plan, or less if the
+        answer has ended earlier.
+        """
         return self._taken if self._ended else len(self._plan)
 
     @property
     def done(self) -> bool:
-        """Whether all positions are fixed or the answer has ended before."""
+        """Whether all positions are fixed or the answer has ended earlier."""
         return self._ended or self._taken == len(self._plan)
 
     @property
     def settled(self) -> int:
-        """How many leading positions are final: those of finished blocks."""
+        """The number of positions at the start that are final because their blocks are finished."""
         whole = self._taken == len(self._plan)
         return self._count if whole else self._plan[self._taken].start
 
     @property
     def rows(self) -> int:
-        """How many sequences a step computes."""
+        """The number of sequences that a step computes."""
         return 1 if self._unguided is None else 2
 
     @property
     def length(self) -> int:
-        """Positions of the longer sequence."""
+        """The number of positions in the longer sequence."""
         unguided = 0 if self._unguided is None else len(self._unguided)
         return max(len(self._before), unguided) + self._count + len(self._after)
 
     def sequences(self) -> list[Tensor]:
-        """Return the sequences of the next step, int64 [length]: the answer's, then that without
-        the prompt, if there is guidance."""
+        """Return the sequences of the next step, each int64 [length].
+
+        The first one is the sequence of the answer. If there is guidance, it is followed by the
+        sequence with the other prompt.
+        """
         made = [torch.cat((self._before, self.ids, self._after))]
         if self._unguided is not None and self._guidance is not None:
             answer = self.ids if self._guidance.sees_answer else self._masked
@@ -157,7 +167,7 @@ class MaskedAnswer:
         return made
 
     def advance(self, rows: Sequence[Tensor]) -> None:
-        """Take a step with the rows before the head [length, width] of each of `sequences`.
+        """Take a step, given the rows before the head [length, width] for each of `sequences`.
 
         Raises `Internal` if the logits are not finite.
         """
@@ -178,7 +188,9 @@ class MaskedAnswer:
             self._ended = bool(torch.isin(self.ids[before : self.settled], self._ends).any())
 
     def _draw(self, rows: Sequence[Tensor], at: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids int64 [n] and confidences float64 [n] for positions `at` of the answer."""
+        """Return IDs (int64 [n]) and confidences (float64 [n]) for the positions `at` of the
+        answer.
+        """
         parts = [
             self._draw_part(rows, part, numbers) for part in torch.split(at, POSITIONS_AT_ONCE)
         ]
@@ -205,10 +217,11 @@ class MaskedAnswer:
 
 
 def sequence_rows(model: Llada, answers: Sequence[MaskedAnswer]) -> list[list[Tensor]]:
-    """Return what `advance` of each answer takes, from one call of the model.
+    """Return the argument for `advance` of each answer. All of them are computed in one call of the
+    model.
 
-    The sequences are padded to the longest. Nothing is kept between steps, because every position
-    may change what all others see.
+    The sequences are padded to the length of the longest one. Nothing is kept between steps,
+    because every position may affect all others.
     """
     sequences = [each.sequences() for each in answers]
     flat = [ids for of_answer in sequences for ids in of_answer]
@@ -220,9 +233,9 @@ def sequence_rows(model: Llada, answers: Sequence[MaskedAnswer]) -> list[list[Te
 
 
 def _probabilities(logits: Tensor, choices: Tensor) -> Tensor:
-    """Return the softmax float64 [n] of `logits` [n, choices] at one choice of each row.
+    """Return the softmax (float64 [n]) of `logits` [n, choices] at one choice of each row.
 
-    It needs one float64 copy of the logits; a softmax needs two.
+    This needs only one copy of the logits in float64, while a softmax needs two.
     """
     wide = logits.double()
     weights = wide.sub_(wide.amax(-1, keepdim=True)).exp_()
@@ -230,6 +243,8 @@ def _probabilities(logits: Tensor, choices: Tensor) -> Tensor:
 
 
 def _gumbel(numbers: Tensor) -> Tensor:
-    """Standard Gumbel numbers of numbers in [0, 1), within the limits of MaskGIT's code."""
+    """Return standard Gumbel numbers for numbers in [0, 1), with the same limits as in MaskGIT's
+    code.
+    """
     inner = -numbers.clamp(min=SMALLEST_LOGARITHM).log()
     return -inner.clamp(min=SMALLEST_LOGARITHM).log()

@@ -1,8 +1,9 @@
-"""An engine of answers by masked diffusion.
+"""An engine that generates answers by masked diffusion.
 
-A family defines its segments: the prompt, what may be drawn and what becomes of the ids. The engine
-takes a step of as many segments as fit into one call. It reports steps, and passes on ids as blocks
-are finished, which never change again. Between two steps a segment can be released at no cost.
+A family defines its segments, which consist of the prompt, the IDs that may be drawn and the use of
+these IDs. The engine takes a step for as many segments as fit into one call. It reports the steps.
+When blocks are finished, it passes on their IDs, which never change again. Between two steps, a
+segment can be released without any cost.
 """
 
 from __future__ import annotations
@@ -26,21 +27,23 @@ class MaskedSegment(Protocol):
 
     @property
     def answer(self) -> MaskedAnswer | None:
-        """The answer; None until the input is complete."""
+        """The answer, or None until the input is complete."""
 
     def accept(self, chunk: InputChunk) -> None:
-        """Store input. Raises `AntiphonError` if it is unusable."""
+        """Store input. Raises `AntiphonError` if it cannot be used."""
 
     def settled(self, ids: Sequence[int], *, done: bool) -> Sequence[EngineEvent]:
-        """Return the output of further final ids, and with `done` the ends of all edges and
-        `Completed`."""
+        """Return the output for further IDs that are final. If `done` is true, it includes the ends
+        of all edges and `Completed`.
+        """
 
 
 class MaskedEngine:
-    """Implements `antiphon.runtime.engine.Engine` for segments that `begin` makes.
+    """Implements `antiphon.runtime.engine.Engine` for segments that `begin` creates.
 
-    `role` is the stage's, `edge` that of its input. At most `slots` segments are admitted. A call
-    has at most `most_positions` positions, padding and guidance included, but at least one segment.
+    `role` is the role of the stage and `edge` is the edge of its input. At most `slots` segments
+    are admitted. A call has at most `most_positions` positions, including padding and guidance,
+    unless a single segment needs more.
     """
 
     def __init__(
@@ -60,17 +63,19 @@ class MaskedEngine:
         self._failed: set[SegmentKey] = set()
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `ResourceExhausted` when all slots are taken, and what `begin` does."""
+        """Register a segment. Raises `ResourceExhausted` if all slots are in use, and the errors of
+        `begin`.
+        """
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{self._role} has {self._slots} slots, and all are taken")
         self._segments[key] = self._begin(key, settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Pass input to the segment. Raises what that does."""
+        """Pass input to the segment. Raises the same errors as its `accept`."""
         self._segments[key].accept(chunk)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The input's edge until the segment has an answer, then None."""
+        """Return the edge of the input until the segment has an answer, and None after that."""
         return None if self._segments[key].answer is not None else self._edge
 
     def release(self, key: SegmentKey) -> None:
@@ -80,7 +85,9 @@ class MaskedEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Take a step of the segments that are not `held`, those first that waited longest."""
+        """Take a step for the segments that are not in `held`. The segments that have waited
+        longest come first.
+        """
         events: list[EngineEvent] = []
         chosen = self._choose(held)
         if not chosen:
@@ -100,7 +107,7 @@ class MaskedEngine:
         return events
 
     def _choose(self, held: Collection[SegmentKey]) -> list[tuple[SegmentKey, MaskedAnswer]]:
-        """Segments whose sequences fit into one call."""
+        """Return segments whose sequences fit into one call."""
         chosen: list[tuple[SegmentKey, MaskedAnswer]] = []
         count = longest = 0
         for key, segment in self._segments.items():

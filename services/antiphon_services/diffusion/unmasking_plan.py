@@ -1,8 +1,9 @@
-"""Which positions of a masked answer a step may fix, and how many.
+"""Determines which positions of a masked answer a step may fix, and how many.
 
-An answer starts with all positions masked. A step draws an id for each masked position of its range
-and fixes the ids with the highest confidence. The others stay masked. The plan depends only on the
-length and the settings, so the number of steps is known before the first one.
+All positions of an answer are masked at first. A step draws an ID for each masked position in its
+range and fixes the IDs that have the highest confidence. All other positions remain masked. The
+plan depends only on the length and the settings, so the number of steps is known before the first
+one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ QUARTER_TURN = np.float32(math.pi / 2)
 
 @dataclass(frozen=True, slots=True)
 class UnmaskingStep:
-    """A step draws the masked positions from `start` to `stop` of the answer and fixes `fixed` of
-    them, at least one.
+    """A step that draws the masked positions from `start` to `stop` of the answer and fixes `fixed`
+    of them. `fixed` is at least 1.
 
-    `noise` is the factor of the Gumbel noise on the logarithms of the probabilities that order the
-    positions.
+    `noise` is the factor of the Gumbel noise that is added to the logarithms of the probabilities
+    when the positions are ordered.
     """
 
     start: int
@@ -33,13 +34,13 @@ class UnmaskingStep:
 
 
 def block_steps(count: int, block: int, steps: int) -> tuple[UnmaskingStep, ...]:
-    """Plan `count` positions in blocks of `block`, from left to right (LLaDA's semi-autoregressive
-    sampling, arXiv:2502.09992).
+    """Plan `count` positions in blocks of `block` positions, from left to right (the
+    semi-autoregressive sampling of LLaDA, arXiv:2502.09992).
 
-    Each block gets an equal part of `steps`, rounded down and at least one, and fixes an equal
-    number of positions in each of its steps; the first steps of a block fix one more if that does
-    not divide. A step without a position to fix is omitted. Positions before the start of a step's
-    range never change again. Raises `InvalidArgument` for a number below 1.
+    Each block gets an equal part of `steps`, rounded down, but at least one step. A block fixes the
+    same number of positions in each of its steps. If this is not possible, the first steps fix one
+    more position. Steps that would fix no position are left out. Positions before the range of a
+    step never change again. Raises `InvalidArgument` if a number is less than 1.
     """
     for name, number in (("count", count), ("block", block), ("steps", steps)):
         _check_positive(name, number)
@@ -56,11 +57,12 @@ def block_steps(count: int, block: int, steps: int) -> tuple[UnmaskingStep, ...]
 def cosine_steps(count: int, steps: int, temperature: float) -> tuple[UnmaskingStep, ...]:
     """Plan `count` positions at once with the cosine schedule (MaskGIT, arXiv:2202.04200).
 
-    After a fraction t of the steps, cos(t * pi / 2) of the positions are masked, rounded down in
-    float32, but one fewer than before and at least one. The last step fixes all positions.
-    The noise of a step is that of the step before, times 1 - t; it starts with `temperature`.
-    `count` positions may need fewer than `steps` steps. Raises `InvalidArgument` for a `count` or
-    `steps` below 1 or a negative temperature.
+    After a fraction t of the steps, cos(t * pi / 2) of the positions are masked. Their number is
+    rounded down in float32, but it decreases by at least one in each step, and at least one
+    position remains masked until the last step, which fixes all positions. The noise of a step is
+    the noise of the previous step multiplied by 1 - t. It starts with `temperature`. If `count` is
+    small, fewer than `steps` steps may be needed. Raises `InvalidArgument` if `count` or `steps` is
+    less than 1 or if the temperature is negative.
     """
     _check_positive("count", count)
     _check_positive("steps", steps)

@@ -1,1 +1,1 @@
-"""Flow matching: ODE solvers, and the layers that models share."""
+"""Flow matching. This package contains ODE solvers and the layers that several models share."""

@@ -1,13 +1,14 @@
-"""Block-causal attention over a growing sequence, with keys and values cached in pages.
+"""Block-causal attention for a growing sequence, whose keys and values are cached in pages.
 
-A row sees its own block and all blocks before it, so a computed block never changes. A sequence
-that grows by blocks can be computed block by block if what later blocks read is cached, for each
-evaluation of the flow and each layer. One page holds one block. A stage has a fixed number of pages
-for all sequences. A sequence caches as many of its first blocks as it has pages, and computes the
-others again, with the same result.
+A row attends to its own block and to all blocks before it, so a block never changes once it has
+been computed. A sequence that grows by blocks can therefore be computed block by block, provided
+that everything that later blocks read is cached for each evaluation of the flow and for each layer.
+One page contains one block. A stage has a fixed number of pages for all sequences. A sequence
+caches as many of its first blocks as it has pages. It computes all other blocks again, with the
+same result.
 
-Keys and values are [sequences, 2, rows, heads, head_dim]. The sequences are the halves of a guided
-batch.
+Keys and values have the shape [sequences, 2, rows, heads, head_dim]. The sequences are the two
+halves of a guided batch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from antiphon_services.flow.layer import AllRows
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """Sizes of a block's cache: `frames` rows of `sequences` for each evaluation and layer."""
+    """The sizes of the cache for a block. For each evaluation and layer, it has `frames` rows for
+    each of `sequences` sequences.
+    """
 
     evaluations: int
     layers: int
@@ -36,18 +39,18 @@ class BlockShape:
 
     @property
     def page(self) -> tuple[int, ...]:
-        """Shape of a page: [evaluations, layers, sequences, 2, frames, heads, head_dim]."""
+        """The shape of a page: [evaluations, layers, sequences, 2, frames, heads, head_dim]."""
         rows = (self.frames, self.heads, self.head_dim)
         return (self.evaluations, self.layers, self.sequences, 2, *rows)
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page in float32."""
+        """The size of a page in bytes, in float32."""
         return math.prod(self.page) * torch.float32.itemsize
 
 
 class BlockPages:
-    """The pages of a stage: as many as fit `cache_bytes`."""
+    """The pages of a stage. There are as many as fit into `cache_bytes` bytes."""
 
     def __init__(self, shape: BlockShape, cache_bytes: int, device: torch.device) -> None:
         self.shape = shape
@@ -57,11 +60,11 @@ class BlockPages:
 
     @property
     def free(self) -> int:
-        """Number of free pages."""
+        """The number of free pages."""
         return len(self._free)
 
     def take(self, most: int) -> list[int]:
-        """Take and return the numbers of at most `most` pages."""
+        """Take up to `most` pages and return their numbers."""
         taken = self._free[:most]
         del self._free[: len(taken)]
         return taken
@@ -72,22 +75,23 @@ class BlockPages:
 
 
 class BlockCache:
-    """The cache of one sequence's first `blocks` blocks."""
+    """The cache for the first `blocks` blocks of one sequence."""
 
     def __init__(self, pages: BlockPages) -> None:
         self.pages = pages
         self.blocks = 0
         self._held: list[int] = []
-        # By evaluation and convolution: its last inputs before the first row that is not cached.
+        # For each evaluation and convolution, the last inputs before the first row that is not
+        # cached.
         self.tails: dict[tuple[int, int], Tensor] = {}
 
     @property
     def kept(self) -> Sequence[int]:
-        """The pages of the cached blocks."""
+        """The pages of the blocks that are cached."""
         return self._held[: self.blocks]
 
     def extend(self, most: int) -> Sequence[int]:
-        """Return pages for at most `most` blocks after the cached ones."""
+        """Return pages for up to `most` blocks that follow the cached ones."""
         missing = self.blocks + most - len(self._held)
         if missing > 0:
             self._held += self.pages.take(missing)
@@ -100,10 +104,10 @@ class BlockCache:
 
 
 class BlockCausalRows(AllRows):
-    """Rows after the blocks in `cache`, up to row `stop` of the sequence.
+    """The rows that follow the blocks in `cache`, up to row `stop` of the sequence.
 
-    The first `keep` blocks of them are written to the cache, as far as pages are available. They
-    count as cached after `commit`.
+    The first `keep` of these blocks are written to the cache if pages are available. They count as
+    cached after `commit`.
     """
 
     def __init__(self, cache: BlockCache, stop: int, keep: int) -> None:
@@ -116,15 +120,16 @@ class BlockCausalRows(AllRows):
         self._mask = self._make_mask(cache.pages.memory.device)
 
     def _make_mask(self, device: torch.device) -> Tensor | None:
-        """Return bool [rows, keys], True where a row sees a key; None if all rows see
-        everything."""
+        """Return a bool mask [rows, keys] that is True if a row attends to a key, or None if all
+        rows attend to all keys.
+        """
         if self.stop - self.first <= self._frames:
             return None
         blocks = torch.arange(self.stop, device=device) // self._frames
         return blocks[self.first :, None] >= blocks
 
     def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
-        """Return the cached keys and values followed by the rows' own."""
+        """Return the cached keys and values, followed by those of the rows."""
         frames, memory = self._frames, self._cache.pages.memory
         for number, page in enumerate(self._pages):
             memory[page, evaluation, window] = own[:, :, number * frames : (number + 1) * frames]
@@ -138,7 +143,7 @@ class BlockCausalRows(AllRows):
         return joined, self._mask
 
     def preceded(self, x: Tensor, evaluation: int, convolution: int, reach: int) -> Tensor:
-        """Return the last inputs of the cached blocks, then `x`."""
+        """Return the last inputs of the cached blocks, followed by `x`."""
         tail = self._cache.tails.get((evaluation, convolution))
         joined = pad(x, (reach, 0)) if tail is None else torch.cat((tail, x), dim=2)
         if self._pages:
@@ -147,6 +152,6 @@ class BlockCausalRows(AllRows):
         return joined
 
     def commit(self) -> None:
-        """Count the written blocks as cached."""
+        """Count the blocks that have been written as cached."""
         self._cache.blocks += len(self._pages)
         self._cache.tails |= self._tails

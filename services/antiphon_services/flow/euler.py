@@ -1,4 +1,4 @@
-"""The Euler method with shorter steps at the start."""
+"""The Euler method with smaller steps at the start."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ PRUNED_POINTS = {
     12: (0, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32),
     16: (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32),
 }
-"""Points of empirically pruned step sampling in units of 1/32, by number of steps."""
+"""The points of empirically pruned step sampling, in units of 1/32, by the number of steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class EulerSteps:
-    """Times at which the velocity is evaluated, float32 [steps], and the width of each step."""
+    """The times at which the velocity is evaluated (float32 [steps]), and the width of each
+    step.
+    """
 
     times: Tensor
     widths: tuple[float, ...]
 
     @classmethod
     def cosine(cls, steps: int) -> EulerSteps:
-        """Return points at 1 - cos(pi * k / (2 * steps)).
+        """Return steps between the points 1 - cos(pi * k / (2 * steps)).
 
-        Times are sums of widths in float32, like in `solve_euler` of CosyVoice: the rounding of
-        both is part of the reference.
+        The times are sums of widths in float32, as in `solve_euler` of CosyVoice, because the
+        rounding of both is part of the reference.
         """
         points = 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * torch.pi)
         time, width = points[0], points[1] - points[0]
@@ -47,9 +49,9 @@ class EulerSteps:
 
     @classmethod
     def pruned(cls, steps: int) -> EulerSteps:
-        """Return points of empirically pruned step sampling with sway towards the start (F5-TTS).
+        """Return steps of empirically pruned step sampling, with sway towards the start (F5-TTS).
 
-        A number of steps without a table uses equal steps before the sway.
+        If there is no table for the number of steps, the steps are equal before sway is applied.
         """
         if steps in PRUNED_POINTS:
             points = 1 / 32 * torch.tensor(PRUNED_POINTS[steps], dtype=torch.float32)
@@ -59,7 +61,7 @@ class EulerSteps:
         return cls(points[:-1], tuple(float(each) for each in points.diff()))
 
     def solve(self, velocity: Velocity, value: Tensor) -> Work[Tensor]:
-        """Return the value at time 1 from the one at time 0."""
+        """Return the value at time 1, given the value at time 0."""
         for number, width in enumerate(self.widths):
             value = value + width * (yield from velocity(number, value))
         return value

@@ -1,9 +1,10 @@
-"""A transformer layer whose norms are scaled and shifted by the flow's time (DiT, AdaLN-zero).
+"""A transformer layer whose norms are scaled and shifted depending on the time of the flow (DiT,
+AdaLN-zero).
 
-Scales, shifts and gates depend only on the time and are computed once per evaluation. Only the
-first head's queries and keys are rotated, in interleaved pairs. The rows of their weights are
-reordered at load into the halves that `antiphon_services.lm.rotary` rotates, which changes no
-product of a query and a key.
+Scales, shifts and gates depend only on the time and are computed once for each evaluation. Only the
+queries and keys of the first head are rotated, in interleaved pairs. When the weights are loaded,
+their rows are reordered into the halves that `antiphon_services.lm.rotary` rotates. This does not
+change any product of a query and a key.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from antiphon_services.lm.rotary import Rotation
 NORM_EPSILON = 1e-6
 
 Affine = tuple[Tensor, Tensor]
-"""Weight and bias."""
+"""A weight and a bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights of a layer. `changes` [evaluations, 6 * width] are shift, scale and gate of
-    attention, then of the MLP."""
+    """The weights of a layer.
+
+    `changes` [evaluations, 6 * width] contains shift, scale and gate for attention, followed by
+    those for the MLP.
+    """
 
     changes: Tensor
     query: Affine
@@ -38,10 +42,11 @@ class LayerWeights:
 
     @classmethod
     def of_block(cls, block: Any, embedding: Tensor, up: Any, down: Any) -> Self:
-        """Return the weights of a block with F5-TTS's module names: `attn_norm` and `attn`.
+        """Return the weights of a block that uses the module names of F5-TTS, `attn_norm` and
+        `attn`.
 
-        `embedding` [evaluations, width] is that of the times, after SiLU. `up` and `down` are the
-        linear modules of the MLP, whose names differ between models.
+        `embedding` [evaluations, width] is the embedding of the times, after SiLU. `up` and `down`
+        are the linear modules of the MLP, whose names differ between models.
         """
         attention = block.attn
         projections = (attention.to_q, attention.to_k, attention.to_v, attention.to_out[0])
@@ -54,32 +59,37 @@ AnyWindow = TypeVar("AnyWindow", contravariant=True)
 
 
 class SeenRows(Protocol[AnyWindow]):
-    """The rows of a call, and the keys and values that they attend to in each layer."""
+    """The rows of a call, and the keys and values to which they attend in each layer."""
 
     def seen(self, own: Tensor, evaluation: Any, window: AnyWindow) -> tuple[Tensor, Tensor | None]:
-        """Return the keys and values that rows attend to, and a mask unless all rows attend to all.
+        """Return the keys and values to which the rows attend, and a mask. The mask is None if all
+        rows attend to all keys.
 
-        `own` [sequences, 2, rows, heads, head_dim] are those of the rows at the layer with this
-        `window`. For the evaluation see `TimedLayer.forward`.
+        `own` [sequences, 2, rows, heads, head_dim] contains the keys and values of the rows, at the
+        layer that has this `window`. `evaluation` is described at `TimedLayer.forward`.
         """
 
 
 class AllRows:
-    """Rows `first` to `stop` of a sequence, computed together, where each row attends to all.
+    """The rows from `first` to `stop` of a sequence, which are computed together. Each row attends
+    to all of them.
 
-    Subclasses compute a part or restrict attention. A layer's window is its number.
+    Subclasses compute only a part of them or restrict attention. The window of a layer is its
+    number.
     """
 
     def __init__(self, first: int, stop: int) -> None:
         self.first, self.stop = first, stop
 
     def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
-        """See `SeenRows`. A mask is bool [rows, keys], True where a row sees a key."""
+        """Implement `SeenRows`. The mask is bool [rows, keys] and True if a row attends to
+        a key.
+        """
         return own, None
 
     def preceded(self, x: Tensor, evaluation: int, convolution: int, reach: int) -> Tensor:
-        """Return a convolution's inputs [sequences, channels, n] after the `reach` inputs before
-        them.
+        """Return the inputs of a convolution [sequences, channels, n], preceded by the `reach`
+        inputs before them.
 
         Zeros precede the sequence.
         """
@@ -87,7 +97,7 @@ class AllRows:
 
 
 class TimedLayer(Generic[Window]):
-    """One layer with `heads` attention heads. `window` selects what its rows attend to."""
+    """A layer with `heads` attention heads. `window` selects the rows to which its rows attend."""
 
     def __init__(self, weights: LayerWeights, heads: int, window: Window) -> None:
         self._heads, self.window = heads, window
@@ -106,9 +116,10 @@ class TimedLayer(Generic[Window]):
         rotation: Rotation,
         among: SeenRows[Window],
     ) -> Tensor:
-        """Return rows [sequences, n, width] after the layer.
+        """Return the rows [sequences, n, width] after the layer.
 
-        The evaluation is a number, or int64 [1] on the device, which a CUDA graph can read.
+        `evaluation` is a number, or an int64 tensor [1] on the device, which can be read within a
+        CUDA graph.
         """
         normed = modulated(rows, self._first_norm, evaluation)
         attended = self._attend(normed, evaluation, rotation, among)
@@ -136,7 +147,9 @@ class TimedLayer(Generic[Window]):
         return linear(mixed.transpose(1, 2).flatten(2), *self._out)
 
     def _halved(self, projection: Affine) -> Affine:
-        """Return the projection with the first head's even rows before its odd ones."""
+        """Return a copy of the projection in which the even rows of the first head precede its odd
+        rows.
+        """
         weight, bias = projection
         order = torch.arange(len(weight), device=weight.device)
         first = order[: self._head_dim].clone()
@@ -145,7 +158,7 @@ class TimedLayer(Generic[Window]):
 
 
 def modulated(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int | Tensor) -> Tensor:
-    """Return the layer norm of rows, scaled and shifted by `change` for an evaluation."""
+    """Return the layer norm of the rows, scaled and shifted by `change` for an evaluation."""
     scale, shift = (_at(each, evaluation) for each in change)
     return layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
 
@@ -156,7 +169,9 @@ def _at(table: Tensor, evaluation: int | Tensor) -> Tensor:
 
 
 def rotation_of(first: int, stop: int, head_dim: int, device: torch.device) -> Rotation:
-    """Return the rotation of positions `first` to `stop` - 1 for `TimedLayer`, with base 10,000."""
+    """Return the rotation for positions `first` to `stop` - 1, with base 10,000, for use with
+    `TimedLayer`.
+    """
     powers = torch.arange(0, head_dim, 2, device=device).float() / head_dim
     angles = torch.arange(first, stop, device=device).float()[:, None] * (1.0 / 10_000**powers)
     angles = torch.cat((angles, angles), 1)

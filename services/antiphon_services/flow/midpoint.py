@@ -1,4 +1,4 @@
-"""The midpoint method between given time points."""
+"""The midpoint method for given points in time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from torch import Tensor
 from antiphon_services.flow.work import Velocity, Work
 
 STAGES = 2
-"""Evaluations per step."""
+"""The number of evaluations per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class MidpointSteps:
-    """Times at which the velocity is evaluated, float32 [STAGES * steps], and the width of each
-    step, float32 [steps]."""
+    """The times at which the velocity is evaluated (float32 [STAGES * steps]), and the width of
+    each step (float32 [steps]).
+    """
 
     times: Tensor
     widths: Tensor
 
     @classmethod
     def between(cls, points: Tensor) -> MidpointSteps:
-        """Return a step from each of the points, float32 [steps + 1], to the next."""
+        """Return steps from each of the points (float32 [steps + 1]) to the next one."""
         widths = points[1:] - points[:-1]
         times = [
             each
@@ -34,9 +35,9 @@ class MidpointSteps:
         return cls(torch.stack(times), widths)
 
     def solve(self, velocity: Velocity, value: Tensor) -> Work[Tensor]:
-        """Return the value at the last point from the one at the first.
+        """Return the value at the last point, given the value at the first point.
 
-        Products have the order of the method `midpoint` in torchdiffeq.
+        Products are computed in the same order as in the method `midpoint` of torchdiffeq.
         """
         for step, width in enumerate(self.widths):
             first = STAGES * step

@@ -1,4 +1,4 @@
-"""The 3/8-rule Runge-Kutta method between given time points."""
+"""The Runge-Kutta method with the 3/8 rule for given points in time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from torch import Tensor
 from antiphon_services.flow.work import Velocity, Work
 
 STAGES = 4
-"""Evaluations per step."""
+"""The number of evaluations per step."""
 
 _ONE_THIRD, _TWO_THIRDS = 1 / 3, 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class RungeKuttaSteps:
-    """Times at which the velocity is evaluated, float32 [STAGES * steps], and the width of each
-    step."""
+    """The times at which the velocity is evaluated (float32 [STAGES * steps]), and the width of
+    each step.
+    """
 
     times: Tensor
     widths: tuple[float, ...]
 
     @classmethod
     def between(cls, points: Tensor) -> RungeKuttaSteps:
-        """Return a step from each of the points, float32 [steps + 1], to the next."""
+        """Return steps from each of the points (float32 [steps + 1]) to the next one."""
         times = []
         for start, end in itertools.pairwise(points):
             width = end - start
@@ -34,9 +35,9 @@ class RungeKuttaSteps:
         return cls(torch.stack(times), tuple((points[1:] - points[:-1]).tolist()))
 
     def solve(self, velocity: Velocity, value: Tensor) -> Work[Tensor]:
-        """Return the value at the last point from the one at the first.
+        """Return the value at the last point, given the value at the first point.
 
-        Products have the order of `RungeKutta4ODESolver` in transformers.
+        Products are computed in the same order as in `RungeKutta4ODESolver` of transformers.
         """
         for step, width in enumerate(self.widths):
             first = step * STAGES

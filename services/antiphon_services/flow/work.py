@@ -1,4 +1,6 @@
-"""Long computations in small steps, so that an engine can interleave them on one thread."""
+"""Long computations that are divided into small steps, so that an engine can interleave them on one
+thread.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from torch import Tensor
 Result = TypeVar("Result")
 
 Work = Generator[int, None, Result]
-"""Computes a result in steps. Each step yields its cost: the number of layer rows."""
+"""Computes a result in steps. Each step yields its cost, which is the number of layer rows."""
 
 Velocity = Callable[[int, Tensor], Work[Tensor]]
-"""Returns the velocity for evaluation number 0, 1, ... and a value, in the value's shape."""
+"""Returns the velocity for the number of an evaluation (0, 1 and so on) and a value. It has the
+same shape as the value.
+"""
 
 
 def run_to_end(work: Work[Result]) -> Result:

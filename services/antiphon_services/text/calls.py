@@ -1,13 +1,14 @@
-"""Extracts function calls from a reply while its text is generated.
+"""Extracts the function calls from a reply while its text is being generated.
 
 Invariants:
 
-- A reply's text is what precedes its first call. Text between and after calls is dropped, like in
-  vLLM's parser of this format.
-- Text is released as soon as it cannot be the beginning of a call. The line break that a model puts
-  before a call belongs to the call, because the chat template inserts it again.
-- A call is sent in pieces as it is generated (`written_call.py`). Its last piece is sent when it
-  has ended and is valid. An invalid call fails the reply, even if pieces were sent.
+- The text of a reply is the part that precedes its first call. Text between calls and after them is
+  dropped, as in vLLM's parser for this format.
+- Text is released as soon as it cannot be the beginning of a call. The line break that a model
+  generates before a call belongs to the call, because the chat template inserts it again.
+- A call is sent in pieces as it is generated (`written_call.py`). Its last piece is sent when the
+  call has ended and is valid. If a call is invalid, the reply fails, even if pieces of the call
+  have already been sent.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from antiphon_services.text.written_call import WrittenCall, malformed
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Which functions a reply may call, and how many calls it may contain.
+    """Determines which functions a reply may call, and how many calls it may contain.
 
-    `begun` is the text that the reply is forced to begin with, including the start of a call. A
-    reply that is not `parallel` ends after its first call.
+    `begun` is the text with which the reply is forced to begin, including the start of a call. If
+    `parallel` is false, the reply ends after its first call.
     """
 
     functions: Collection[str]
@@ -34,8 +35,9 @@ class CallRules:
 
     @classmethod
     def forcing(cls, functions: Collection[str], name: str, *, parallel: bool) -> CallRules:
-        """Return rules for a reply that begins with a call of this function, or of any if `name` is
-        empty."""
+        """Return the rules for a reply that begins with a call of the function `name`. If `name` is
+        empty, any function may be called.
+        """
         begun = f'{OPEN}\n{{"name": "{name}", "arguments":' if name else OPEN
         return cls(functions, begun, parallel)
 
@@ -43,8 +45,8 @@ class CallRules:
 class ReplyCalls:
     """The calls of one reply.
 
-    `speakable` is the length of the text, in characters, that certainly belongs to no call. It is
-    fixed from the first call on, when `begun`.
+    `speakable` is the length of the text, in characters, that certainly does not belong to a call.
+    It no longer changes once the first call has `begun`.
     """
 
     def __init__(self, rules: CallRules) -> None:
@@ -52,14 +54,14 @@ class ReplyCalls:
         self.speakable = 0
         self.complete = False
         self._rules = rules
-        # Text not yet released, or all of the call being generated.
+        # The text that has not been released yet, or the whole call that is being generated.
         self._held = rules.begun.removeprefix(OPEN)
         self._call = WrittenCall(rules.functions) if self.begun else None
 
     def take(self, text: str, *, last: bool) -> tuple[str, list[CallPiece]]:
         """Return the text to show and the pieces of calls to send after this text.
 
-        Raises `MalformedCall`.
+        Raises `MalformedCall` if a call is invalid.
         """
         self._held += text
         shown = "" if self.begun else self._show(last=last)
@@ -72,7 +74,7 @@ class ReplyCalls:
         return shown, pieces
 
     def _show(self, *, last: bool) -> str:
-        """Release the text that belongs to no call, and detect the start of a call."""
+        """Release the text that does not belong to a call, and detect the start of a call."""
         start = self._held.find(OPEN)
         if start < 0:
             count = len(self._held) if last else len(self._held) - self._doubtful()
@@ -86,7 +88,7 @@ class ReplyCalls:
         return shown
 
     def _doubtful(self) -> int:
-        """Return how many characters at the end may belong to a call."""
+        """Return the number of characters at the end that may belong to a call."""
         opener = _begun_at_end(self._held, OPEN)
         line_break = self._held.endswith("\n", 0, len(self._held) - opener)
         return opener + line_break
@@ -96,7 +98,7 @@ class ReplyCalls:
         if self._call is None:
             start = self._held.find(OPEN)
             if start < 0:
-                # The end may begin a call; the rest is dropped.
+                # The end of the text may be the beginning of a call. Everything else is dropped.
                 self._held = self._held[-len(OPEN) + 1 :]
                 return None
             self._held = self._held[start + len(OPEN) :]
@@ -109,6 +111,8 @@ class ReplyCalls:
 
 
 def _begun_at_end(text: str, tag: str) -> int:
-    """Return how many characters at the end of the text may be the beginning of the tag."""
+    """Return the number of characters at the end of the text that may be the beginning of
+    the tag.
+    """
     longest = min(len(tag) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

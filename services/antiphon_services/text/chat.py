@@ -1,16 +1,17 @@
-"""Converts messages to prompt ids: chat template and tokenizer, with one placeholder per recording,
-image and video.
+"""Converts messages to the IDs of a prompt with a chat template and a tokenizer. Each recording,
+image and video becomes a placeholder.
 
-Invariant: for ordinary text the ids equal Hugging Face's, which tokenizes the rendered template as
-a whole. The content of a message, a function's description or a call can never become a control id:
-a control token spelled in a text is tokenized as its characters.
+Invariant: for ordinary text, the IDs are equal to those of Hugging Face, which tokenizes the whole
+rendered template. The content of a message, the description of a function or a call can never
+become a control ID. If a text spells a control token, it is tokenized as a sequence of characters.
 
-Method: text that spells no control token is rendered and tokenized like Hugging Face does.
-Otherwise a mark is inserted after every character that can begin a control token, so that in the
-rendered prompt only the template's own control tokens are intact. The prompt is split at those, the
-marks are removed, and the pieces are tokenized with control tokens disabled. The tokenizer itself
-splits at added tokens first, so the pieces get the same ids as in the whole. An assistant's own
-thoughts keep their tags, since templates search for them to remove them.
+Text that does not spell a control token is rendered and tokenized in the same way as by Hugging
+Face. Otherwise, a mark is inserted after every character that can begin a control token. In the
+rendered prompt, only the control tokens of the template itself are then intact. The prompt is split
+at these tokens, the marks are removed, and the pieces are tokenized with control tokens disabled.
+The tokenizer itself splits a text at added tokens first, so the pieces have the same IDs as they
+would have within the whole text. The assistant's own thoughts keep their tags, because templates
+search for these tags in order to remove the thoughts.
 """
 
 from __future__ import annotations
@@ -41,19 +42,21 @@ from antiphon_services.text.tool_format import find_tool_format
 TEMPLATE_FILE = "chat_template.json"
 
 _MARK = "\ufdd0"
-"""A Unicode noncharacter, which valid text does not contain."""
+"""A Unicode noncharacter, which does not occur in valid text."""
 
 
 NOTHING: Mapping[str, TemplateValue] = MappingProxyType({})
 _OF_VALUES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
-"""Exceptions of a template for values of unexpected types."""
+"""The exceptions that a template raises if values have unexpected types."""
 
 
 class ChatTokenizer:
-    """A checkpoint's chat template and tokenizer."""
+    """The chat template and the tokenizer of a checkpoint."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None) -> None:
-        """`template` overrides the tokenizer's own unless it is None."""
+        """Create a tokenizer. If `template` is not None, it is used instead of the tokenizer's own
+        template.
+        """
         self.tokenizer = tokenizer
         self._template = template
         self._whole = untruncated(tokenizer)
@@ -69,7 +72,7 @@ class ChatTokenizer:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template supports functions, and calls in the known format."""
+        """Whether the template supports functions, and calls in a known format."""
         return self._tool_format is not None
 
     def encode(
@@ -78,11 +81,11 @@ class ChatTokenizer:
         tools: Sequence[str] = (),
         variables: Mapping[str, TemplateValue] = NOTHING,
     ) -> list[int]:
-        """Return prompt ids up to and including the assistant header before the reply.
+        """Return the IDs of the prompt, up to and including the header of the assistant's reply.
 
-        `tools` are those of `Conversation`, `variables` its `template`. Raises `InvalidArgument`
-        for messages and variables that the template rejects, `NotImplementedYet` for functions and
-        calls that it does not support.
+        `tools` and `variables` are the `tools` and the `template` of a `Conversation`. Raises
+        `InvalidArgument` if the template rejects messages or variables, and `NotImplementedYet` if
+        it does not support functions or calls.
         """
         if self._tool_format is None:
             check_no_tools(messages, tools)
@@ -102,8 +105,9 @@ class ChatTokenizer:
         return self._encode_pieces(rendered)
 
     def encode_begun(self, text: str) -> list[int]:
-        """Return ids of a forced beginning of the reply, after the header. Control tokens in it
-        count."""
+        """Return the IDs of the text with which a reply is forced to begin. Control tokens in this
+        text are recognized.
+        """
         return self._encode_pieces(text)
 
     def _render(
@@ -149,9 +153,9 @@ class ChatTokenizer:
         return str(rendered)
 
     def _called(self, messages: Sequence[ConversationMessage]) -> Iterator[str]:
-        """Yield all texts of the calls as passed to the template.
+        """Yield all texts of the calls in the form in which they are passed to the template.
 
-        If arguments are passed as an object, escapes in them are resolved.
+        If arguments are passed as an object, escape sequences in them have been resolved.
         """
         for message in messages:
             yield message.tool_call_id
@@ -160,7 +164,7 @@ class ChatTokenizer:
                     yield from _strings(self._tool_format.write(call))
 
     def _message(self, message: ConversationMessage, marked: bool) -> dict[str, Any]:
-        """Return a message in the template's format, which is OpenAI's."""
+        """Return a message in the format of the template, which is OpenAI's format."""
         content = self._content(message, marked=marked)
         written: dict[str, Any] = {"role": message.role, "content": content}
         if message.tool_call_id:
@@ -171,7 +175,7 @@ class ChatTokenizer:
         return written
 
     def _marked(self, value: Any) -> Any:
-        """Return the JSON value with marks in its texts."""
+        """Return a JSON value in which the texts contain marks."""
         if isinstance(value, str):
             return self._words(value, marked=True)
         if isinstance(value, list):
@@ -181,7 +185,9 @@ class ChatTokenizer:
         return value
 
     def _content(self, message: ConversationMessage, *, marked: bool) -> str | list[dict[str, Any]]:
-        """Return a message's content in the template's format: a string if it is only text."""
+        """Return the content of a message in the format of the template. It is a string if the
+        message only contains text.
+        """
         if all(isinstance(part, TextPart) for part in message.parts):
             words = self._words(_text(message), marked=marked)
             if marked and message.role == "assistant":
@@ -191,7 +197,7 @@ class ChatTokenizer:
         return [self._part(part, marked=marked) for part in message.parts]
 
     def _part(self, part: Part, *, marked: bool) -> dict[str, Any]:
-        """Return a part in the template's format."""
+        """Return a part of a message in the format of the template."""
         match part:
             case TextPart(text):
                 return {"type": "text", "text": self._words(text, marked=marked)}
@@ -207,8 +213,9 @@ class ChatTokenizer:
         return self._first.sub(rf"\1{_MARK}", text) if marked else text
 
     def _encode_pieces(self, rendered: str) -> list[int]:
-        """Return ids of a rendered prompt in which only the template's control tokens are
-        intact."""
+        """Return the IDs of a rendered prompt in which only the control tokens of the template are
+        intact.
+        """
         ids: list[int] = []
         end = 0
         for match in self._any_control.finditer(rendered):
@@ -218,16 +225,20 @@ class ChatTokenizer:
         return ids + self._encode_literally(rendered[end:])
 
     def _encode_literally(self, piece: str) -> list[int]:
-        """Return ids of a piece without its marks. No id is a control token's."""
+        """Return the IDs of a piece without its marks. None of them is the ID of a control
+        token.
+        """
         return self._literal.encode(piece.replace(_MARK, ""), field="messages")
 
 
 def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokenizer:
-    """Return the tokenizer and chat template of a checkpoint directory, from local files only.
+    """Return the tokenizer and the chat template of a checkpoint directory. Only local files are
+    used.
 
-    For `registered` see `load_tokenizer`. `chat_template.json` has a processor's template, which
-    Hugging Face's processor prefers to the tokenizer's. Raises `FailedPrecondition` if neither
-    exists, and if the vocabulary is missing, for which transformers would create an empty one.
+    `registered` is described at `load_tokenizer`. If `chat_template.json` exists, it contains the
+    template of a processor, which Hugging Face's processor prefers to that of the tokenizer. Raises
+    `FailedPrecondition` if there is no template. The same error is raised if the vocabulary is
+    missing, because transformers would create an empty one.
     """
     tokenizer = load_tokenizer(model_dir, registered=registered)
     path = model_dir / TEMPLATE_FILE
@@ -241,7 +252,7 @@ def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokeniz
 
 
 def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]) -> None:
-    """Raise `NotImplementedYet` for available or called functions."""
+    """Raise `NotImplementedYet` if there are functions or calls."""
     there = "tools" if tools else ""
     for index, message in enumerate(messages):
         if message.role == "tool" or message.tool_calls:
@@ -254,18 +265,18 @@ def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]
 
 
 def text_bytes(messages: Sequence[ConversationMessage]) -> int:
-    """Return the UTF-8 bytes of the messages' text, including calls."""
+    """Return the size of the text of all messages, including calls, in UTF-8 bytes."""
     said = (_text(message) for message in messages)
     return sum(len(each.encode()) for each in (*said, *_calls(messages)))
 
 
 def _text(message: ConversationMessage) -> str:
-    """Return all text of a message."""
+    """Return the whole text of a message."""
     return "".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
 def _calls(messages: Sequence[ConversationMessage]) -> Iterator[str]:
-    """Yield all texts of the calls in the messages, as received."""
+    """Yield all texts of the calls in the messages, as they were received."""
     for message in messages:
         yield message.tool_call_id
         for call in message.tool_calls:

@@ -1,10 +1,11 @@
-"""Converts sampled ids to text incrementally, without splitting characters.
+"""Converts sampled IDs to text one at a time, without splitting characters.
 
-Invariant: the concatenated pieces equal `tokenizer.decode(ids, skip_special_tokens=True)` for any
-ids, also for a reply that ends inside a character. The vocabulary is byte-level, so an id stands
-for bytes. An incremental UTF-8 decoder holds back at most three bytes of an unfinished character
-and replaces invalid ones like the tokenizer's decoder. (`tokenizers.DecodeStream` is not used: it
-treats a real U+FFFD as an unfinished character, and cannot flush held bytes when the reply ends.)
+Invariant: the concatenated pieces are equal to `tokenizer.decode(ids, skip_special_tokens=True)`
+for all sequences of IDs, even if a reply ends within a character. The vocabulary is byte-level, so
+each ID stands for a sequence of bytes. An incremental UTF-8 decoder holds back up to three bytes of
+an incomplete character, and replaces invalid bytes in the same way as the tokenizer's decoder.
+`tokenizers.DecodeStream` is not used, because it treats a real U+FFFD as an incomplete character
+and cannot return the remaining bytes when the reply ends.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from antiphon.errors import FailedPrecondition
 
 
 class Vocabulary:
-    """The bytes of each id; shared by all segments."""
+    """The bytes of each ID. All segments share this object."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Read the tokenizer's vocabulary. Raises `FailedPrecondition` if not byte-level."""
+        """Read the vocabulary of the tokenizer. Raises `FailedPrecondition` if it is not
+        byte-level.
+        """
         if not isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
             raise FailedPrecondition("the tokenizer's decoder is not byte-level")
         byte_by_character = _byte_by_character()
@@ -38,39 +41,42 @@ class Vocabulary:
         }
 
     def token_bytes(self, id_: int) -> bytes:
-        """Return the id's bytes; empty for special and unknown ids."""
+        """Return the bytes of an ID. The result is empty for special and unknown IDs."""
         return self._bytes_by_id.get(id_, b"")
 
     def print_bytes(self, id_: int) -> bytes:
-        """Return the id's bytes, or a special id's name; empty for unknown ids."""
+        """Return the bytes of an ID, or the name of a special ID. The result is empty for unknown
+        IDs.
+        """
         return self._special.get(id_) or self.token_bytes(id_)
 
 
 class Detokenizer:
-    """The text of one reply, id by id."""
+    """The text of one reply, which is built from its IDs."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id_: int) -> str:
-        """Return the whole characters that this id completes."""
+        """Return the characters that are complete after this ID."""
         return self._decoder.decode(self._vocabulary.token_bytes(id_))
 
     def flush(self) -> str:
-        """Return the decoding of an unfinished character at the end."""
+        """Return the text for an incomplete character at the end of the reply."""
         return self._decoder.decode(b"", final=True)
 
     @property
     def inside_character(self) -> bool:
-        """Whether bytes of an unfinished character are held back."""
+        """Whether bytes of an incomplete character are being held back."""
         return bool(self._decoder.getstate()[0])
 
 
 def _byte_by_character() -> dict[str, int]:
-    """Return the byte of each character in byte-level tokens.
+    """Return the byte for each character in byte-level tokens.
 
-    Printable characters of Latin-1 are their own byte; other bytes follow from U+0100.
+    Printable characters of Latin-1 represent the byte with their own value. The other bytes are
+    represented by the characters from U+0100 onwards.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
@@ -80,7 +86,9 @@ def _byte_by_character() -> dict[str, int]:
 
 
 def _token_bytes(token: str, byte_by_character: Mapping[str, int]) -> bytes:
-    """Return a byte-level token's bytes. An added token with other characters is its own text."""
+    """Return the bytes of a byte-level token. If an added token contains other characters, its
+    bytes are the UTF-8 encoding of its name.
+    """
     try:
         return bytes(byte_by_character[character] for character in token)
     except KeyError:

@@ -1,11 +1,11 @@
-"""A checkpoint's tokenizer, and tokenization of untrusted text without control tokens.
+"""The tokenizer of a checkpoint, and the tokenization of untrusted text without control tokens.
 
-The tokenizer splits a text at added tokens first. So text between two of them has the same ids as
-in the whole when it is tokenized separately. With control tokens disabled, text that spells one is
-tokenized as its characters.
+The tokenizer splits a text at added tokens first. Therefore the text between two added tokens has
+the same IDs if it is tokenized separately. If control tokens are disabled, text that spells one is
+tokenized as a sequence of characters.
 
-Control tokens are the special ones, and those that Qwen's tokenizers add as not special so that
-decoding keeps them: `<tool_call>`, `</tool_response>`, `<think>`.
+Control tokens are the special tokens and those that Qwen's tokenizers declare as not special so
+that decoding keeps them, such as `<tool_call>`, `</tool_response>` and `<think>`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ TOKENIZER_FILE, OLD_FILES = "tokenizer.json", ("vocab.json", "merges.txt")
 SETTINGS_FILE = "tokenizer_config.json"
 
 MOST_COMPOSED = 3
-"""Largest factor by which normalization shortens text: Hangul composes 9 bytes to 3."""
+"""The maximum factor by which normalization can shorten a text. For Hangul, 9 bytes can
+become 3.
+"""
 
 
 _TAG = re.compile(r"</?[^<>\s]+>")
-"""Pattern of control tokens among added tokens that are not special."""
+"""Matches those control tokens that were added as not special."""
 
 
-# Each text is tokenized by one thread; a thread pool for batches would not survive a fork.
+# Each text is tokenized by one thread. A thread pool for batches would not survive a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class LiteralTokenizer:
-    """Tokenizes text as characters; `control` are the ids of control tokens.
+    """Tokenizes text as a sequence of characters. `control` contains the IDs of control tokens.
 
-    Without `tags` only special tokens are control tokens: for a model that reads text aloud, tags
-    have no meaning. Thread-safe. No id stands for more than `bytes_per_id` bytes. `written` are the
-    added tokens that a text can spell.
+    If `tags` is false, only special tokens are control tokens. This is suitable for a model that
+    reads text aloud, because tags have no meaning for it. This class is thread-safe. An ID stands
+    for at most `bytes_per_id` bytes. `written` contains the added tokens that a text can spell.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, tags: bool = True) -> None:
@@ -70,9 +72,9 @@ class LiteralTokenizer:
         self.bytes_per_id = _bytes_per_id(tokenizer)
 
     def encode(self, text: str, *, field: str) -> list[int]:
-        """Return ids of a text without control tokens.
+        """Return the IDs of a text. They do not include control tokens.
 
-        Raises `InvalidArgument` with the field if the tokenizer yields one nevertheless.
+        Raises `InvalidArgument` with the field if the tokenizer nevertheless produces one.
         """
         ids = text_ids(self._literal, text)
         if not set(ids).isdisjoint(self.control.values()):
@@ -81,11 +83,11 @@ class LiteralTokenizer:
 
 
 def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a checkpoint directory, from local files only.
+    """Return the tokenizer of a checkpoint directory. Only local files are used.
 
-    `registered` is the class that transformers registers for the family. A checkpoint that names it
-    is read with it, as `AutoTokenizer` would choose. Raises `FailedPrecondition` if the vocabulary
-    is missing, for which transformers would create an empty one.
+    `registered` is the class that transformers registers for the family. If the checkpoint names
+    this class, it is used, as `AutoTokenizer` would do. Raises `FailedPrecondition` if the
+    vocabulary is missing, because transformers would create an empty one.
     """
     path = model_dir / TOKENIZER_FILE
     if not path.is_file():
@@ -106,10 +108,10 @@ def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokeni
 
 
 def _tokenizer_class(model_dir: Path, registered: str) -> Any:
-    """Return the tokenizer's class; `AutoTokenizer` if only that can determine it.
+    """Return the class of the tokenizer, or `AutoTokenizer` if only this class can determine it.
 
-    Importing `AutoTokenizer` imports transformers' modelling code, which a stage avoids: see
-    `antiphon_services.lm.modules`.
+    Importing `AutoTokenizer` imports the modelling code of transformers. Stages avoid this, as
+    explained in `antiphon_services.lm.modules`.
     """
     path = model_dir / SETTINGS_FILE
     settings = read_json(path) if registered and path.exists() else {}
@@ -121,7 +123,7 @@ def _tokenizer_class(model_dir: Path, registered: str) -> Any:
 
 
 def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return Hugging Face's backend tokenizer, which is thread-safe, without truncation."""
+    """Return Hugging Face's backend tokenizer without truncation. It is thread-safe."""
     backend: Tokenizer = copy.deepcopy(tokenizer.backend_tokenizer)
     backend.no_truncation()
     backend.no_padding()
@@ -129,10 +131,10 @@ def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return ids of a text, computed without holding the GIL.
+    """Return the IDs of a text. The GIL is not held during the computation.
 
-    `Tokenizer.encode` holds the GIL, so one long text would block every other thread of the stage
-    for seconds. The fast batch call releases it and computes the same ids without offsets.
+    `Tokenizer.encode` holds the GIL, so a long text would block all other threads of the stage for
+    seconds. The fast method for batches releases the GIL and computes the same IDs without offsets.
     """
     (encoding,) = tokenizer.encode_batch_fast([text])
     ids: list[int] = encoding.ids
@@ -140,9 +142,9 @@ def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _bytes_per_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the most bytes of text that one id can stand for.
+    """Return the maximum number of bytes of text for which one ID can stand.
 
-    A byte-level vocabulary writes each byte as a character.
+    A byte-level vocabulary represents each byte by one character.
     """
     longest = max(map(len, tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)))
     added = (len(t.content.encode()) for t in tokenizer.added_tokens_decoder.values())

@@ -1,9 +1,11 @@
-"""Log probabilities of a reply's ids, held until the text shows them.
+"""The log probabilities of the IDs in a reply. They are held back until the text of the IDs is
+shown.
 
-Invariant: an id has an entry if and only if the answer's text shows at least the beginning of its
-own. Stop ids, other special ids and ids cut off by a stop string have none. An entry is released
-with the character in which the id begins, in the order of ids. So the entries' bytes, concatenated
-and decoded, are the text, or begin with it if a stop string cut inside an id.
+Invariant: an ID has an entry if and only if the text of the answer contains at least the beginning
+of its text. Stop IDs, other special IDs and IDs that a stop string removed have no entry. An entry
+is released together with the character in which the text of the ID begins, in the order of IDs. If
+the bytes of all entries are concatenated and decoded, they are equal to the text. If a stop string
+ended within an ID, they begin with the text.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from antiphon_services.text.detokenizer import Vocabulary
 
 
 class ReplyLogprobs:
-    """The entries of one reply. Created only for a segment that requests them."""
+    """The entries of one reply. This object is only created if a segment requests log
+    probabilities.
+    """
 
     def __init__(self, vocabulary: Vocabulary, top: int) -> None:
-        """`top` is the number of most likely ids per entry."""
+        """Create the entries. `top` is the number of most likely IDs in each entry."""
         self.top = top
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -29,8 +33,9 @@ class ReplyLogprobs:
         self._held: deque[tuple[int, TokenLogprob]] = deque()
 
     def push(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Add the next sampled id and the most likely ones in its place, with their log
-        probabilities."""
+        """Add the next sampled ID and the most likely IDs at its position, with their log
+        probabilities.
+        """
         data = self._vocabulary.token_bytes(ids[0])
         if not data:
             return
@@ -40,7 +45,7 @@ class ReplyLogprobs:
         self._held.append((start, TokenLogprob(ids[0], data, logprobs[0], top)))
 
     def release(self, text: str) -> list[TokenLogprob]:
-        """Return the entries released with the next piece of text."""
+        """Return the entries that are released together with the next piece of text."""
         self._released += len(text)
         due: list[TokenLogprob] = []
         while self._held and self._held[0][0] < self._released:
@@ -48,7 +53,7 @@ class ReplyLogprobs:
         return due
 
     def _begin(self, data: bytes) -> int:
-        """Consume the bytes and return the offset of the character that contains the first one."""
+        """Consume the bytes and return the offset of the character that contains the first byte."""
         self._end += len(self._decoder.decode(data[:1]))
         unfinished = bool(self._decoder.getstate()[0])
         start = self._end if unfinished else self._end - 1

@@ -1,4 +1,4 @@
-"""The text of a request whose text is spoken verbatim."""
+"""The text of a request that is spoken verbatim."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ MESSAGES = "messages"
 
 
 def text_to_read(conversation: Conversation) -> str:
-    """Return the text of a conversation of one message. Raises `InvalidArgument`."""
+    """Return the text of a conversation that consists of one message. Raises `InvalidArgument` if
+    there is none.
+    """
     messages = conversation.messages
     if len(messages) != 1 or messages[0].role != "user":
         raise InvalidArgument(

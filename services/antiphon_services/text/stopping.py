@@ -1,20 +1,22 @@
-"""Decides when a reply ends, and what of it may be shown and spoken so far.
+"""Determines when a reply ends, and which part of it may be shown and spoken so far.
 
 Invariants:
 
-- A reply ends with a stop id, with a stop string, or after `limit` ids, in this order of
-  precedence. Its text ends right before the earliest stop string.
+- A reply ends with a stop ID, with a stop string, or after `limit` IDs. If several of these apply,
+  the first one in this list takes precedence. The text of the reply ends directly before the
+  earliest stop string.
 - Text is released as soon as it cannot be the beginning of a stop string.
-- There is a row for every id but the last sampled one (HF feeds id n to get id n+1), so the last
-  sampled id is never spoken, be it a stop id or the id at a length limit. Any other id may be
-  spoken at once.
-- With stop strings, an id is spoken once its text is released, and never if its text ends after the
-  start of the stop string. For this rule, an id that ends inside a character ends after that
-  character's first byte.
-- If the reply may call functions, `calls.py` removes the calls from what the rules above release.
-  An id is spoken once its text belongs to no call, and none from the first call on.
+- There is a row for every ID except for the last one that was sampled, because Hugging Face uses ID
+  n as input to get ID n+1. Therefore the last ID is never spoken, whether it is a stop ID or the ID
+  at which the length limit was reached. Every other ID may be spoken immediately.
+- If there are stop strings, an ID is spoken once its text has been released. It is never spoken if
+  its text ends after the start of the stop string. For this rule, an ID that ends within a
+  character counts as ending after the first byte of that character.
+- If the reply may contain function calls, `calls.py` removes the calls from the text that the rules
+  above release. An ID is spoken once it is known that its text does not belong to a call. No ID is
+  spoken after the start of the first call.
 
-Offsets count characters of the whole text.
+Offsets are counted in characters of the whole text.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ from antiphon_services.text.detokenizer import Detokenizer
 
 @dataclass(frozen=True, slots=True)
 class ReleasedText:
-    """What one more id releases: text to show, ids to speak, pieces of calls, and the finish.
+    """What one additional ID releases: text to show, IDs to speak, pieces of calls, and the finish
+    reason.
 
-    `speech_finish` is set once, with the last id to speak, which may precede the reply's end.
+    `speech_finish` is set once, together with the last ID to speak. This may be before the end of
+    the reply.
     """
 
     text: str
@@ -44,7 +48,7 @@ class ReleasedText:
 
 
 class ReplyText:
-    """The ids sampled for one segment, with the rules above applied."""
+    """The IDs that were sampled for one segment, to which the rules above are applied."""
 
     def __init__(
         self,
@@ -55,7 +59,9 @@ class ReplyText:
         limit: int,
         calls: ReplyCalls | None = None,
     ) -> None:
-        """`limit` is the most ids that may be sampled, at least 1."""
+        """Create an empty reply. `limit` is the maximum number of IDs that may be sampled. It must
+        be at least 1.
+        """
         self.ids: list[int] = []
         self.limit = limit
         self._detokenizer = detokenizer
@@ -68,7 +74,7 @@ class ReplyText:
         self._unspoken: deque[tuple[int, int]] = deque()
 
     def push(self, id_: int) -> ReleasedText:
-        """Add the next sampled id. Must not be called after a release with `finish`."""
+        """Add the next sampled ID. Do not call this after the result contained a `finish`."""
         self.ids.append(id_)
         finish = self._finish_after(id_)
         self._held += self._detokenizer.push(id_)
@@ -84,22 +90,28 @@ class ReplyText:
         return self._release(len(self._held) - self._doubtful(), None)
 
     def _finish_after(self, id_: int) -> FinishReason | None:
-        """Return how the id itself, or the number of ids, ends the reply; None if not."""
+        """Return the finish reason if the ID itself or the number of IDs ends the reply, or None
+        otherwise.
+        """
         if id_ in self._stop_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.ids) == self.limit else None
 
     def _end(self) -> int:
-        """Return the offset at which the text of the latest id ends."""
+        """Return the offset at which the text of the latest ID ends."""
         return self._released + len(self._held) + self._detokenizer.inside_character
 
     def _find_stop_string(self) -> int | None:
-        """Return where in the held text the earliest stop string starts."""
+        """Return the offset at which the earliest stop string starts in the held text, or None if
+        there is none.
+        """
         starts = [self._held.find(stop) for stop in self._stop_strings]
         return min((start for start in starts if start >= 0), default=None)
 
     def _doubtful(self) -> int:
-        """Return how many characters at the end of the held text may begin a stop string."""
+        """Return the number of characters at the end of the held text that may be the beginning of
+        a stop string.
+        """
         return max(
             (
                 count
@@ -111,7 +123,7 @@ class ReplyText:
         )
 
     def _release(self, count: int, finish: FinishReason | None) -> ReleasedText:
-        """Release the first `count` held characters, and the ids that end within them."""
+        """Release the first `count` held characters, and the IDs that end within them."""
         text, self._held = self._held[:count], self._held[count:]
         self._released += count
         calls: list[CallPiece] = []
@@ -125,7 +137,9 @@ class ReplyText:
         return ReleasedText(text, tuple(spoken), finish, self._speech_finish(finish), tuple(calls))
 
     def _speech_finish(self, finish: FinishReason | None) -> FinishReason | None:
-        """Return how speech ends with this release; None if it continues or has ended."""
+        """Return the finish reason if speech ends with this release, or None if it continues or has
+        already ended.
+        """
         if self._calls is not None and self._calls.begun:
             self._unspoken.clear()
             finish = FinishReason.STOP
@@ -135,7 +149,9 @@ class ReplyText:
         return finish
 
     def _may_be_spoken(self, end: int) -> bool:
-        """Return whether an id whose text ends at `end` is part of no stop string and no call."""
+        """Return whether an ID whose text ends at `end` belongs to neither a stop string nor a
+        call.
+        """
         if self._calls is not None:
             return end <= self._calls.speakable
         return not self._stop_strings or end <= self._released

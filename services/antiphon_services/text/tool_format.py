@@ -1,9 +1,10 @@
-"""Detects by trial how a chat template formats function calls.
+"""Determines how a chat template formats function calls by trying it out.
 
-One format is supported, that of Qwen's and Hermes' models: a JSON object with `name` and
-`arguments` between `<tool_call>` and `</tool_call>`. Templates differ in the type of earlier calls'
-arguments. A template that accepts text gets the original text, so that the prompt has the exact
-characters that the model generated. A template that would quote text gets the object.
+Only the format of Qwen's and Hermes' models is supported. It is a JSON object with `name` and
+`arguments` between `<tool_call>` and `</tool_call>`. Templates differ in the type that they expect
+for the arguments of earlier calls. If a template accepts text, the original text is passed, so that
+the prompt contains exactly the characters that the model generated. If a template would quote text,
+the object is passed.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ Apply = Callable[[list[dict[str, Any]], list[Any]], str]
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How a template accepts calls."""
+    """The form in which a template accepts calls."""
 
     arguments_as_text: bool
 
     def write(self, call: ToolCall) -> dict[str, Any]:
-        """Return a call for the template. Raises `InvalidArgument` for malformed arguments."""
+        """Return a call in the form that the template accepts. Raises `InvalidArgument` if its
+        arguments are malformed.
+        """
         arguments: Any = call.arguments
         if not self.arguments_as_text:
             try:
                 arguments = json.loads(arguments)
-                # An escape may stand for a lone surrogate, which tokenizers reject.
+                # An escape sequence may represent a lone surrogate, which tokenizers reject.
                 json.dumps(arguments, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:
                 raise InvalidArgument(
@@ -48,8 +51,9 @@ class ToolFormat:
 
 
 def find_tool_format(apply: Apply) -> ToolFormat | None:
-    """Return how a template accepts calls; None if it does not support them or uses another
-    format."""
+    """Return the form in which a template accepts calls. The result is None if it does not support
+    calls or uses a different format.
+    """
     function = {"name": "tried", "description": "a trial", "parameters": {"type": "object"}}
     tools = [{"type": "function", "function": function}]
     call = ToolCall("trial", "tried", '{"to": "see"}')

@@ -1,4 +1,6 @@
-"""A text that arrives in pieces of UTF-8, which may end within a character. Pure."""
+"""A text that arrives in pieces of UTF-8. A piece may end within a character. This module performs
+no I/O.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,20 @@ import codecs
 from antiphon.errors import InvalidArgument
 
 PIECES = "input.utf8"
-"""The field that errors name."""
+"""The name of the field in error messages."""
 
 
 class Utf8Pieces:
-    """Joins the pieces of one text to characters."""
+    """Joins the pieces of one text and decodes them to characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def take(self, utf8: bytes, *, last: bool) -> str:
-        """The characters that a piece completes; `last` ends the text.
+        """Return the characters that are complete after this piece. If `last` is true, the text
+        ends with it.
 
-        Raises `InvalidArgument` for invalid UTF-8.
+        Raises `InvalidArgument` if the text is not valid UTF-8.
         """
         try:
             return self._decoder.decode(utf8, last)
@@ -32,5 +35,5 @@ class Utf8Pieces:
 
 
 def nothing_to_say() -> InvalidArgument:
-    """The error for a text of pieces that says nothing."""
+    """Return the error for a text that contains nothing to speak."""
     return InvalidArgument(f"{PIECES}: there is nothing to say", field=PIECES)

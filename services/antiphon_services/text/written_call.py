@@ -1,12 +1,13 @@
-"""One function call, released while it is generated.
+"""A single function call, which is released while it is being generated.
 
 Invariants:
 
-- The name is released when the arguments begin, if the function exists. Arguments are released
-  character by character as generated.
-- A call in another order is released whole, when it has ended.
-- The last piece is released when the call has ended and is valid: a JSON object with the name of an
-  existing function and an object of arguments, equal to the released ones.
+- The name is released when the arguments begin, if the function exists. The arguments are released
+  character by character as they are generated.
+- If the parts of a call are in a different order, the whole call is released when it has ended.
+- The last piece is released when the call has ended and is valid. A call is valid if it is a JSON
+  object that contains the name of an existing function and an object of arguments that is equal to
+  the arguments that were released.
 """
 
 from __future__ import annotations
@@ -39,20 +40,21 @@ _arguments_decoder = msgspec.json.Decoder(dict[str, object])
 
 
 class WrittenCall:
-    """A call being generated, of one of these functions."""
+    """A call of one of the given functions that is being generated."""
 
     def __init__(self, functions: Collection[str]) -> None:
         self._functions = functions
-        # Released so far: the name, and the arguments from `_start` to `_left`.
+        # What has been released so far: the name, and the arguments from `_start` to `_left`.
         self._name = ""
         self._start = self._left = 0
         self._depth = 0
         self._quoted = self._escaped = self._closed = False
 
     def more(self, written: str) -> CallPiece | None:
-        """Return what may be released after `written`, the call so far; None if nothing.
+        """Return what may be released, or None if there is nothing. `written` is the text of the
+        call so far.
 
-        Raises `MalformedCall` for an unknown function.
+        Raises `MalformedCall` if the function is unknown.
         """
         name = ""
         if not self._name:
@@ -65,7 +67,9 @@ class WrittenCall:
         return CallPiece(name, written[first : self._left]) if self._left > first else None
 
     def end(self, written: str) -> CallPiece:
-        """Return the last piece of a complete call. Raises `MalformedCall`."""
+        """Return the last piece of a call that is complete. Raises `MalformedCall` if the call is
+        invalid.
+        """
         try:
             call = _call_decoder.decode(written)
             _arguments_decoder.decode(call.arguments)
@@ -85,7 +89,7 @@ class WrittenCall:
             raise malformed(f"there is no function {told(name)}")
 
     def _end_of_arguments(self, written: str) -> int:
-        """Return the end of the arguments in what is written."""
+        """Return the offset at which the arguments end in the text so far."""
         at = self._left
         while at < len(written) and not self._closed:
             self._read(written[at])
@@ -93,7 +97,9 @@ class WrittenCall:
         return at
 
     def _read(self, character: str) -> None:
-        """Process one character of the arguments, an object that ends with its closing brace."""
+        """Process one character of the arguments, which are an object that ends with its closing
+        brace.
+        """
         if self._quoted:
             if self._escaped:
                 self._escaped = False
@@ -111,5 +117,5 @@ class WrittenCall:
 
 
 def malformed(why: str) -> MalformedCall:
-    """Return the error of an invalid call."""
+    """Return the error for an invalid call."""
     return MalformedCall(f"the model has written a call that is none: {why}", edge=EDGE)

@@ -1,4 +1,6 @@
-"""A vocoder's segment: frames received, frames to decode, samples sent."""
+"""A segment of a vocoder, with the frames that were received, the frames to decode, and the samples
+that were sent.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 @dataclass(frozen=True, slots=True)
 class VocoderEdges:
-    """Names of the edges in the pipeline's declaration.
+    """The names of the edges in the declaration of the pipeline.
 
-    The tensor of `frames` has the edge's name. An `audio` chunk has `samples`, and the frames that
-    they were decoded from.
+    The tensor of `frames` has the same name as the edge. A chunk on `audio` contains `samples` and
+    the frames from which they were decoded.
     """
 
     frames: str
@@ -27,7 +29,7 @@ class VocoderEdges:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Frames to decode: uint16 [n, groups]; with `prime`, only for the state."""
+    """Frames to decode, uint16 [n, groups]. If `prime` is true, they only prepare the state."""
 
     codes: Tensor
     prime: bool
@@ -35,9 +37,10 @@ class Pending:
 
 @dataclass(slots=True)
 class AudioSegment:
-    """An admitted segment of a decoder: `come` codes or frames received, `samples` produced.
+    """A segment that a decoder has admitted.
 
-    Output is on the edge `audio` if `wanted`.
+    `come` is the number of codes or frames that were received, and `samples` is the number of
+    samples that were produced. If `wanted` is true, there is output on the edge `audio`.
     """
 
     key: SegmentKey
@@ -49,14 +52,14 @@ class AudioSegment:
     ended: bool = False
 
     def end(self) -> list[EngineEvent]:
-        """Return the segment's last events, after all other output was sent."""
+        """Return the last events of the segment, after all other output has been sent."""
         assert self.finish_reason is not None
         self.ended = True
         last = Emitted(self.key, self.audio, self.samples, finish_reason=self.finish_reason)
         return [*([last] if self.wanted else []), self.cost(self.finish_reason)]
 
     def cost(self, reason: FinishReason) -> Completed:
-        """Return the segment's counts."""
+        """Return the counts of the segment."""
         return Completed(self.key, reason, self.come, self.samples)
 
     def fail(self) -> None:
@@ -66,7 +69,8 @@ class AudioSegment:
 
 @dataclass(slots=True)
 class VocoderSegment:
-    """An admitted segment. `slot` is that of its decoder state, from its first frames on.
+    """A segment that has been admitted. `slot` contains its decoder state, beginning with its first
+    frames.
 
     Its `primed` frames precede its `frames`.
     """
@@ -84,16 +88,16 @@ class VocoderSegment:
 
     @property
     def can_step(self) -> bool:
-        """Whether frames, or the finish, are pending."""
+        """Whether frames or the end of the input are pending."""
         return not self.over and (bool(self.pending) or self.finish_reason is not None)
 
     @property
     def waiting(self) -> int:
-        """Number of frames to decode."""
+        """The number of frames to decode."""
         return sum(len(each.codes) for each in self.pending)
 
     def accept(self, codes: Tensor, chunk: InputChunk) -> None:
-        """Queue the frames of a checked chunk."""
+        """Queue the frames of a chunk that has been validated."""
         if chunk.prime:
             self.primed += len(codes)
         else:
@@ -103,7 +107,9 @@ class VocoderSegment:
             self.pending.append(Pending(codes, chunk.prime))
 
     def take(self, limit: int) -> Pending:
-        """Remove and return at most `limit` pending frames, across chunks."""
+        """Remove up to `limit` pending frames and return them. They may come from several
+        chunks.
+        """
         prime, parts = self.pending[0].prime, []
         while limit and self.pending and self.pending[0].prime == prime:
             codes = self.pending.popleft().codes
@@ -118,12 +124,14 @@ class VocoderSegment:
         self.over = True
 
     def decoded(self, frames: Pending, samples: Tensor) -> list[EngineEvent]:
-        """Return the events for decoded frames."""
+        """Return the events for frames that have been decoded."""
         tensors = {"samples": samples, self.edges.frames: frames.codes}
         return self.emit({} if frames.prime else tensors)
 
     def emit(self, tensors: Tensors) -> list[EngineEvent]:
-        """Return the events for output, including the last ones when nothing is pending."""
+        """Return the events for output. If nothing is pending, they include the last events of the
+        segment.
+        """
         events: list[EngineEvent] = []
         finish_reason = None if self.pending else self.finish_reason
         if self.wanted and (tensors or finish_reason):
@@ -137,11 +145,11 @@ class VocoderSegment:
         return events
 
     def cost(self, reason: FinishReason) -> Completed:
-        """Return the segment's counts."""
+        """Return the counts of the segment."""
         return Completed(self.key, reason, self.frames, self.samples)
 
     def check_order(self, chunk: InputChunk) -> None:
-        """Raise unless the chunk is on the input edge and contiguous."""
+        """Raise an error unless the chunk is on the input edge and contiguous."""
         edge = self.edges.frames
         if chunk.edge != edge:
             raise InvalidArgument(f"the vocoder has no input edge {chunk.edge!r}", edge=chunk.edge)
@@ -155,10 +163,11 @@ class VocoderSegment:
 
 
 def read_codes(chunk: InputChunk, groups: int, entries: int) -> Tensor:
-    """Return the chunk's frames, uint16 [n, groups]; n is 0 for a finish without frames.
+    """Return the frames of the chunk as a uint16 array of shape [n, groups]. `n` is 0 if the chunk
+    only signals the end of the stream.
 
-    They are in the tensor with the edge's name. Raises `InvalidArgument` for codes that the decoder
-    does not support.
+    The frames are in the tensor that has the name of the edge. Raises `InvalidArgument` if the
+    decoder does not support one of the codes.
     """
     edge = chunk.edge
     if not chunk.tensors and chunk.segment_finished:
@@ -174,5 +183,5 @@ def read_codes(chunk: InputChunk, groups: int, entries: int) -> Tensor:
 
 
 def invalid_codes(edge: str, message: str) -> InvalidArgument:
-    """Return the error for invalid codes."""
+    """Return the error for codes that are not valid."""
     return InvalidArgument(f"{edge}: {message}", field=edge, edge=edge)

@@ -1,16 +1,18 @@
 """The state of many sessions in slots, and the batch of new frames that one call processes.
 
-Invariant: a call reads the state of its slots and writes it only at its end (`Batch.commit`). Until
-then nothing has changed, so a failed call can be repeated. Rows of different sessions never mix.
+Invariant: a call reads the state of its slots and only writes it at its end (`Batch.commit`).
+Nothing has changed before that, so a call that failed can be repeated. Rows of different sessions
+never mix.
 
-Two measures give all rows of a batch the same shape:
+Two measures ensure that all rows of a batch have the same shape:
 
-- Shorter rows are padded on the right. All layers are causal, so padding affects no real row. State
-  is taken from each session's own end, and outputs after it are dropped.
-- A transposed convolution with overlapping inputs yields nothing for the first input. Here it
-  yields rows nevertheless, so each frame yields the same number of rows from the first on. At a
-  `Level`, the stream's first `start` rows are not real. They are zeroed wherever a later row could
-  read them, like padding on the left.
+- Shorter rows are padded on the right. All layers are causal, so the padding does not affect real
+  rows. The state is taken from the end of each session's own rows, and outputs after this end are
+  dropped.
+- A transposed convolution with overlapping inputs normally produces no output for the first input.
+  Here it produces rows anyway, so that each frame results in the same number of rows. At a `Level`,
+  the first `start` rows of the stream are therefore not real. They are set to zero wherever a later
+  row could read them, like padding on the left.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Position of a layer in the upsampling: rows per frame, and unreal rows at the start."""
+    """The position of a layer in the upsampling: the number of rows per frame, and the number of
+    rows at the start that are not real.
+    """
 
     rate: int = 1
     start: int = 0
@@ -40,15 +44,15 @@ class Level:
         return Level(self.rate * stride, (self.start + overlaps) * stride)
 
     def rows(self, frames: int) -> int:
-        """Return the number of real rows of a stream's first `frames` frames."""
+        """Return the number of real rows for the first `frames` frames of a stream."""
         return max(0, frames * self.rate - self.start)
 
 
 class StreamStates:
-    """The state of sessions between calls, one slot each, in one tensor.
+    """The state of sessions between calls. It is one tensor with one slot per session.
 
-    `shapes` has, by layer, the [rows, channels] of each tensor of a session. A slot must be reset
-    before its first use; only then does a CPU commit its memory.
+    For each layer, `shapes` contains the shape [rows, channels] of each state tensor of a session.
+    A slot must be reset before it is used for the first time. A CPU commits its memory only then.
     """
 
     def __init__(
@@ -78,12 +82,12 @@ class StreamStates:
 
 
 def numbers_of(shapes: Sequence[Sequence[Shape]]) -> int:
-    """Return the number of values in a session's state."""
+    """Return the number of values in the state of a session."""
     return sum(math.prod(shape) for layer in shapes for shape in layer)
 
 
 class Members:
-    """The sessions of a call, on the host: int64 arrays with one entry each."""
+    """The sessions of a call, as int64 arrays on the host that have one entry per session."""
 
     def __init__(self, states: StreamStates, slots: Sequence[int], lengths: Sequence[int]) -> None:
         self.slots = np.asarray(slots, dtype=np.int64)
@@ -92,15 +96,15 @@ class Members:
 
     @property
     def numbers(self) -> Array:
-        """Slot, new frames and frames seen before, int64 [n, 3]."""
+        """The slot, the number of new frames and the number of earlier frames, as int64 [n, 3]."""
         return np.stack((self.slots, self.lengths, self.seen), axis=1)
 
 
 class Batch:
-    """New frames of distinct slots; see the module.
+    """New frames of distinct slots. See the docstring of the module.
 
-    `numbers` are those of `Members` on the device. With `known`, host values save work. Without it,
-    the calls are the same for any numbers, as a CUDA graph requires.
+    `numbers` are those of `Members`, on the device. With `known`, values on the host save work.
+    Without it, the calls are the same for all numbers, as a CUDA graph requires.
     """
 
     def __init__(self, numbers: Tensor, known: Members | None = None) -> None:
@@ -114,7 +118,7 @@ class Batch:
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def extended(self, past: Tensor, rows: int) -> Tensor:
-        """Return a buffer [size, past rows + rows, channels] that begins with the state."""
+        """Return a buffer [size, past rows + rows, channels] whose first rows contain the state."""
         _, before, channels = past.shape
         joined = past.new_empty((self.size, before + rows, channels))
         if self._alone >= 0:
@@ -124,7 +128,9 @@ class Batch:
         return joined
 
     def zero_start(self, rows: Tensor, level: Level) -> None:
-        """Zero the unreal rows among the new rows [size, frames * rate, channels]."""
+        """Set the rows that are not real to zero among the new rows [size, frames * rate,
+        channels].
+        """
         most = min(level.start - self._youngest * level.rate, rows.shape[1])
         if most <= 0:
             return
@@ -133,11 +139,13 @@ class Batch:
         rows[:, :most].masked_fill_((places < unreal[:, None])[..., None], 0)
 
     def keep_last(self, past: Tensor, joined: Tensor, level: Level) -> None:
-        """Record each session's last rows of `joined`, an extended buffer, as its new state."""
+        """Record the last rows of each session in `joined`, which is an extended buffer, as its new
+        state.
+        """
         length, before = joined.shape[1], past.shape[1]
         if self._even:
             kept = joined[:, length - before :]
-            # A view would keep the whole buffer alive until the call's end.
+            # A view would keep the whole buffer alive until the end of the call.
             kept = kept if 2 * before > length else kept.clone()
         else:
             firsts = self._lengths * level.rate
@@ -151,7 +159,7 @@ class Batch:
         self._kept.append((past, kept))
 
     def commit(self) -> None:
-        """Write the recorded states."""
+        """Write the states that have been recorded."""
         for past, kept in self._kept:
             if self._alone >= 0:
                 past[self._alone] = kept[0]

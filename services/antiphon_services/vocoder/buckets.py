@@ -1,8 +1,8 @@
-"""Decoder calls in a few fixed shapes, to be replayed as CUDA graphs.
+"""Decoder calls with a few fixed shapes, which can be replayed as CUDA graphs.
 
-A call is padded to the next sizes in frames and members. Frames after a member's own do not affect
-it, as in any batch. Padding members write to the last slot, which no session owns. Larger calls run
-without padding.
+A call is padded to the next larger number of frames and members. As in any batch, the frames that
+follow those of a member do not affect it. Members that are only padding write to the last slot,
+which does not belong to any session. Calls that are too large run without padding.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from antiphon_services.vocoder.batch import Batch, Members, StreamStates
 from antiphon_services.vocoder.pace import DecodePace
 from antiphon_services.vocoder.stream import StreamDecoder
 
-# Slot, new frames, seen frames: the values before the codes in a row of numbers.
+# The number of values that precede the codes in a row: slot, new frames and earlier frames.
 _HEAD = 3
 
 
 class Buckets:
-    """A `Run` for these states, whose last slot no session owns.
+    """A `Run` for these states. Their last slot must not belong to any session.
 
-    There are buckets up to `steady` frames, those of a steady chunk, and up to as many frames in
-    total as a step of this pace. All are captured on construction.
+    There are buckets for up to `steady` frames, which is the size of a steady chunk, and for up to
+    as many frames in total as a step of this pace has. All of them are captured during
+    construction.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class Buckets:
         self._frames = bucket_sizes(1, steady)
         self._members: dict[int, tuple[int, ...]] = {}
         self._runs: dict[int, RowFunction] = {}
-        # Largest first: the others' intermediates fit into its memory.
+        # The largest bucket comes first, because the intermediate values of all others fit into its
+        # memory.
         for frames in reversed(self._frames):
             most = max(1, min(self._unowned, pace.step // frames))
             self._members[frames] = bucket_sizes(1, most)
@@ -53,7 +55,9 @@ class Buckets:
             self._runs[frames] = bucketing(partial(self._forward, frames), (rows,), 1)
 
     def __call__(self, codes: Array, members: Members) -> Tensor:
-        """Return the samples of these frames in separate memory: float [n, samples or more]."""
+        """Return the samples of these frames as a float tensor [n, samples or more] in separate
+        memory.
+        """
         count, given, _ = codes.shape
         frames = next((each for each in self._frames if each >= given), 0)
         sizes = self._members.get(frames, ())
@@ -63,11 +67,11 @@ class Buckets:
         rows[:count, :_HEAD] = members.numbers
         rows[:count, _HEAD : _HEAD + given * self._decoder.groups] = codes.reshape(count, -1)
         (samples,) = self._runs[frames](on_device(rows, self._decoder.device))
-        # The next replay overwrites these.
+        # The next replay overwrites the original.
         return samples[:count].clone()
 
     def _padding(self, members: int, frames: int) -> Array:
-        """Return padding rows: int64 [members, 3 + frames * groups]."""
+        """Return padding rows as int64 [members, 3 + frames * groups]."""
         rows = np.zeros((members, _HEAD + frames * self._decoder.groups), dtype=np.int64)
         rows[:, 0], rows[:, 1] = self._unowned, frames
         return rows

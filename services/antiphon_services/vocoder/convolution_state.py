@@ -1,7 +1,8 @@
-"""Convolutions of one stream, computed piece by piece.
+"""The convolutions of one stream, which are computed piece by piece.
 
-The concatenated outputs of all pieces equal one call over the concatenated inputs. A stream keeps,
-for each convolution, the inputs that later outputs read. Tensors are [1, channels, n].
+If the outputs of all pieces are concatenated, they are equal to the output of one call for the
+concatenated inputs. For each convolution, a stream keeps the inputs that later outputs need.
+Tensors have the shape [1, channels, n].
 """
 
 from __future__ import annotations
@@ -12,22 +13,26 @@ from torch.nn.functional import pad
 
 
 class ConvolutionState:
-    """The inputs kept for one stream, by convolution. Each module occurs once in the stream."""
+    """The inputs that are kept for one stream, by convolution. Each module occurs only once in the
+    stream.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[nn.Conv1d, Tensor] = {}
 
     def causal(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
-        """Return one output per input. It reads that input and earlier ones; zeros precede the
-        first."""
+        """Return one output for each input. An output depends on that input and on earlier ones.
+        Zeros precede the first input.
+        """
         reach = (conv.kernel_size[0] - 1) * conv.dilation[0]
         joined = self._joined(conv, x, zeros=reach)
         self._keep(conv, joined, joined.shape[2] - reach)
         return self._run(conv, joined)
 
     def strided(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
-        """Return the outputs whose inputs are complete, with `stride` - 1 zeros before the first
-        input."""
+        """Return the outputs whose inputs are complete. `stride` - 1 zeros precede the
+        first input.
+        """
         kernel, stride = conv.kernel_size[0], conv.stride[0]
         joined = self._joined(conv, x, zeros=stride - 1)
         count = max(0, (joined.shape[2] - kernel) // stride + 1)
@@ -37,8 +42,8 @@ class ConvolutionState:
     def ahead(self, conv: nn.Conv1d, x: Tensor, *, finished: bool) -> Tensor:
         """Return the outputs whose inputs are complete.
 
-        An output reads `kernel_size` - 1 inputs after its own. Zeros follow the last input of a
-        `finished` stream.
+        An output depends on the `kernel_size` - 1 inputs that follow its own. If the stream is
+        `finished`, zeros follow its last input.
         """
         reach = conv.kernel_size[0] - 1
         joined = self._joined(conv, x, zeros=0)

@@ -1,10 +1,10 @@
-"""The vocoder engine: runs many segments on one `StreamDecoder`.
+"""The engine of a vocoder, which runs many segments on one `StreamDecoder`.
 
-A segment's frames are decoded once, in order, as soon as they arrive: a step takes what is pending
-and never waits for more. A step is bounded in frames, not in segments. So audio is sent as it is
-produced, and a long backlog of one segment neither delays others nor needs memory for all of it.
-Segments of similar length share a call. For the decoding itself see
-`antiphon_services.vocoder.stream`.
+The frames of a segment are decoded once, in order, as soon as they arrive. A step decodes the
+frames that are pending and never waits for more. The number of frames in a step is limited, but the
+number of segments is not. Therefore audio is sent as it is produced, and a long backlog of one
+segment neither delays other segments nor needs memory for all of its frames. Segments of similar
+length share a call. The decoding itself is described in `antiphon_services.vocoder.stream`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ Turn = tuple[VocoderSegment, Pending]
 
 
 class VocoderEngine:
-    """An `Engine`: codec frames in, audio out, on the `edges` that the pipeline declares.
+    """An `Engine` that decodes codec frames to audio. `edges` are the edges that the pipeline
+    declares.
 
-    `context_limit` is the most frames of a segment, `slots` the most segments. A segment holds a
-    slot of `decoder.state_bytes` from its first decoded frame to its release. With `bucketing`,
-    calls of common shapes, up to `steady` frames, are captured here.
+    `context_limit` is the maximum number of frames in a segment, and `slots` is the maximum number
+    of segments. A segment has a slot of `decoder.state_bytes` bytes from its first decoded frame
+    until its release. With `bucketing`, calls with common shapes of up to `steady` frames are
+    captured here.
     """
 
     def __init__(
@@ -58,23 +60,25 @@ class VocoderEngine:
         self._context_limit = context_limit
         self._slots = slots
         self._pace = pace
-        # One additional slot for padding members.
+        # There is one additional slot for members that are only padding.
         self._states = decoder.new_states(slots + (bucketing is not None))
         self._run: Run = partial(decoder.run, self._states)
         if bucketing is not None:
             self._run = Buckets(decoder, self._states, bucketing, pace, steady)
         self._free_slots = list(range(slots))
         self._segments: dict[SegmentKey, VocoderSegment] = {}
-        # Segments that can step, longest-waiting first.
+        # The segments that can step. The one that has waited longest is first.
         self._ready: dict[SegmentKey, None] = {}
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of decoder state currently held by segments."""
+        """The total size of the decoder states of all segments in bytes."""
         return (self._slots - len(self._free_slots)) * self._decoder.state_bytes
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Register a segment, without a slot yet. Raises `ResourceExhausted` if none is left."""
+        """Register a segment, which does not have a slot yet. Raises `ResourceExhausted` if there
+        are too many segments.
+        """
         if key in self._segments:
             raise FailedPrecondition(f"segment {key} is there already")
         if len(self._segments) == self._slots:
@@ -83,10 +87,10 @@ class VocoderEngine:
         self._segments[key] = VocoderSegment(key, self._edges, wanted)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Check and queue frames.
+        """Validate and queue frames.
 
-        Raises `DataLoss` for chunks that are not contiguous, and `InvalidArgument` for codes that
-        the decoder does not support.
+        Raises `DataLoss` if chunks are not contiguous, and `InvalidArgument` if the decoder does
+        not support one of the codes.
         """
         segment = self._segments[key]
         segment.check_order(chunk)
@@ -98,11 +102,13 @@ class VocoderEngine:
             self._ready[key] = None
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return the edge of the frames, or None while frames or the finish are pending."""
+        """Return the edge of the frames, or None if frames or the end of the input are pending."""
         return None if self._segments[key].can_step else self._edges.frames
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode at most `DecodePace.step` frames, longest-waiting segments first."""
+        """Decode up to `DecodePace.step` frames. The segments that have waited longest come
+        first.
+        """
         ready = [self._segments[key] for key in self._ready if key not in held]
         finishing = [segment for segment in ready if not segment.pending]
         waiting = [segment for segment in ready if segment.pending]
@@ -122,7 +128,7 @@ class VocoderEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the segment's counts so far."""
+        """Return the current counts of the segment."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
@@ -133,7 +139,7 @@ class VocoderEngine:
             self._free_slots.append(segment.slot)
 
     def _advance(self, turns: Sequence[Turn]) -> list[EngineEvent]:
-        """Decode these frames in one call, which changes no state if it fails."""
+        """Decode these frames in a single call. If the call fails, no state has changed."""
         events: list[EngineEvent] = []
         for (segment, frames), samples in zip(turns, together(self._decode, turns), strict=True):
             with alone(segment.key, events, segment.end):
@@ -141,16 +147,16 @@ class VocoderEngine:
         return events
 
     def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:
-        """Return the samples of these frames, float32 [m] each."""
+        """Return the samples of these frames, each as float32 [m]."""
         pieces = [StreamPiece(self._slot(segment), frames.codes) for segment, frames in turns]
         rows, spans = self._decoder.advance(self._states, pieces, self._run)
-        # One copy for all; each segment sends its slice.
+        # All samples are copied at once, and each segment sends its slice.
         return [
             row[span] for row, span in zip(self._to_host.copy(rows.float()), spans, strict=True)
         ]
 
     def _slot(self, segment: VocoderSegment) -> int:
-        """Return the segment's slot, taking one if it has none."""
+        """Return the slot of the segment. If the segment has no slot yet, it takes one."""
         if segment.slot is None:
             segment.slot = self._free_slots.pop()
             self._states.reset(segment.slot)

@@ -1,9 +1,10 @@
-"""Operations of a causal vocoder on rows: [batch, rows, channels], channels last.
+"""Operations of a causal vocoder on rows, which have the shape [batch, rows, channels].
 
-Rows are time steps. With channels last, a tail, a frame's samples and a weight's panel are
-contiguous. On a CPU in float32 the weights are packed once into oneDNN's blocks. With plain weights
-each call repacks them, which for a few frames costs more than the arithmetic, and matrix products
-use a library that leaves half of some processors' vector width unused.
+Rows are time steps. Because the channels are the last axis, the kept inputs of a layer, the samples
+of a frame and a panel of a weight are contiguous. On a CPU in float32, weights are packed once into
+the blocks of oneDNN. With plain weights, each call would pack them again, which costs more than the
+arithmetic for a few frames. Matrix products would also use a library that leaves half of the vector
+width of some processors unused.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from torch.nn import functional
 from antiphon_services.lm.in_place import into
 from antiphon_services.lm.products import onednn_for
 
-# Number of rows that a convolution's packed layout is chosen for; any number works.
+# The packed layout of a convolution is chosen for this number of rows. Any number works.
 PACKED_FOR_ROWS = 256
 
 
 class Linear:
-    """`weight` [outputs, inputs] and `bias` [outputs] applied to the last axis.
+    """Applies `weight` [outputs, inputs] and `bias` [outputs] to the last axis.
 
-    Holds the packed weight and no other copy.
+    It keeps the packed weight and no other copy.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -35,7 +36,7 @@ class Linear:
             self._weight = self._onednn._reorder_linear_weight(self._weight)
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """Return the product, plus `plus` [..., outputs] if given."""
+        """Return the product. If `plus` [..., outputs] is given, it is added."""
         if self._onednn is None:
             y = functional.linear(x, self._weight, self._bias)
         else:
@@ -44,9 +45,9 @@ class Linear:
 
 
 class Convolution:
-    """`weight` [outputs, inputs / groups, kernel] along the rows, without padding.
+    """Applies `weight` [outputs, inputs / groups, kernel] along the rows, without padding.
 
-    `reach` is how many earlier rows each output reads.
+    `reach` is the number of earlier rows on which each output depends.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Convolution:
         self.reach = (weight.shape[-1] - 1) * dilation
         self.inputs = weight.shape[1] * groups
         image = weight.detach()[:, :, None].contiguous(memory_format=torch.channels_last)
-        # Depthwise convolutions have too little arithmetic for the layout to matter.
+        # Depthwise convolutions do not need enough arithmetic for the layout to matter.
         self._onednn = onednn_for(weight) if groups == 1 else None
         if self._onednn is not None:
             shape = [1, self.inputs, 1, PACKED_FOR_ROWS + self.reach]
@@ -67,11 +68,11 @@ class Convolution:
 
     @property
     def _geometry(self) -> tuple[list[int], list[int], list[int], int]:
-        """Padding, stride, dilation and groups in 2D."""
+        """Return padding, stride, dilation and groups for a 2D convolution."""
         return [0, 0], [1, 1], [1, self._dilation], self._groups
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map [batch, rows, inputs] to [batch, rows - reach, outputs], contiguous."""
+        """Map [batch, rows, inputs] to a contiguous tensor [batch, rows - reach, outputs]."""
         padding, stride, dilation, groups = self._geometry
         image = x.transpose(1, 2).unsqueeze(2)
         if self._onednn is None:
@@ -85,10 +86,12 @@ class Convolution:
 
 
 class UnfoldedConvolution:
-    """A `Convolution` without groups, as one matrix product over the rows of all sessions.
+    """A `Convolution` without groups that is computed as one matrix product over the rows of all
+    sessions.
 
-    Faster if each session has few rows, which would not fill the registers of a convolution's
-    kernel. With many rows, the unfolded rows, `kernel` times as wide, would not fit the caches.
+    This is faster if each session has only a few rows, which would not fill the registers of a
+    convolution's kernel. The unfolded rows are `kernel` times as wide, so with many rows they would
+    not fit into the caches.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, dilation: int = 1) -> None:
@@ -98,7 +101,7 @@ class UnfoldedConvolution:
         self.reach = (self._kernel - 1) * dilation
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Like `Convolution.__call__`; `x` must be contiguous."""
+        """Like `Convolution.__call__`, but `x` must be contiguous."""
         batch, length, channels = x.shape
         shape = (batch, length - self.reach, self._kernel, channels)
         strides = (length * channels, channels, self._dilation * channels, 1)
@@ -106,7 +109,9 @@ class UnfoldedConvolution:
 
 
 class Snake:
-    """SnakeBeta with precomputed exponentials: `alpha`, `beta`, `no_div_by_zero`."""
+    """A SnakeBeta activation whose exponentials are computed in advance from `alpha`, `beta` and
+    `no_div_by_zero`.
+    """
 
     def __init__(self, module: Any) -> None:
         with torch.no_grad():
@@ -114,13 +119,15 @@ class Snake:
             self._magnitude: Tensor = 1.0 / (module.beta.exp() + module.no_div_by_zero)
 
     def __call__(self, x: Tensor, out: Tensor) -> Tensor:
-        """Write x + magnitude * sin(frequency * x) ** 2 to `out`, which may be `x`."""
+        """Write x + magnitude * sin(frequency * x) ** 2 to `out`, which may be the same tensor as
+        `x`.
+        """
         wave = torch.mul(x, self._frequency).sin_()
         return into(out, torch.addcmul, x, wave.mul_(wave), self._magnitude)
 
 
 def concatenated(*layers: nn.Linear) -> Linear:
-    """Return one `Linear` with the concatenated outputs of the layers."""
+    """Return one `Linear` that computes the concatenated outputs of the layers."""
     biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
     if len(biases) not in (0, len(layers)):
         raise ValueError("either all layers have a bias or none")
@@ -129,6 +136,6 @@ def concatenated(*layers: nn.Linear) -> Linear:
 
 
 def scaled(layer: nn.Linear, scale: Tensor) -> Linear:
-    """Return one `Linear` for `layer` with its outputs multiplied by `scale`."""
+    """Return a `Linear` that computes the outputs of `layer` multiplied by `scale`."""
     bias = None if layer.bias is None else layer.bias * scale
     return Linear(layer.weight * scale[:, None], bias)

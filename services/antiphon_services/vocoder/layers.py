@@ -1,10 +1,11 @@
-"""The causal layers of a vocoder, applied to new inputs only.
+"""The causal layers of a vocoder, which are applied to new inputs only.
 
 They are built from transformers' modules, which are recognized by their parts (`stream.py`).
 
-Invariant: for a session's new rows, a layer returns exactly what the Hugging Face module returns at
-these rows when it sees all of the session's rows at once. A layer's state is in slots of fixed
-shape (`batch.StreamStates`). Tensors are [batch, rows, channels].
+Invariant: for the new rows of a session, a layer returns exactly what the Hugging Face module
+returns for these rows if it processes all rows of the session at once. The state of a layer is
+stored in slots of a fixed shape (`batch.StreamStates`). Tensors have the shape [batch, rows,
+channels].
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from antiphon_services.vocoder.kernels import (
     scaled,
 )
 
-# Rows per frame up to which an unfolded convolution is faster.
+# An unfolded convolution is faster up to this number of rows per frame.
 UNFOLDED_ROWS = 32
 
 
 class StreamLayer(Protocol):
-    """One causal layer; immutable, shared by all sessions."""
+    """A causal layer. It is immutable, and all sessions share it."""
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Shapes of a session's state, which is zero before the first input."""
+        """The shapes of the state of a session. The state is zero before the first input."""
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Return the outputs at the new rows `x`; may overwrite `x`."""
+        """Return the outputs for the new rows `x`. The contents of `x` may be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class CausalConvolution:
-    """A causal convolution, optionally after a SnakeBeta."""
+    """A causal convolution, which may be preceded by a SnakeBeta."""
 
     convolution: Convolution | UnfoldedConvolution
     level: Level
@@ -51,11 +52,15 @@ class CausalConvolution:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The last inputs. Zeros stand for the padding on the left."""
+        """The shape of the last inputs. Before the first input they are zero, like padding on the
+        left.
+        """
         return ((self.convolution.reach, self.convolution.inputs),)
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Append the activated rows to the state and convolve without padding; keeps `x`."""
+        """Append the activated rows to the state and convolve without padding. `x` is not
+        modified.
+        """
         (tail,) = past
         joined = batch.extended(tail, x.shape[1])
         rows = joined[:, tail.shape[1] :]
@@ -70,18 +75,20 @@ class CausalConvolution:
 
 @dataclass(frozen=True, slots=True)
 class Upsampling:
-    """A transposed convolution, as one that yields the `stride` outputs of a row side by side."""
+    """A transposed convolution, implemented as a convolution that computes the `stride` outputs of
+    a row next to each other.
+    """
 
     taps: CausalConvolution | Linear
     stride: int
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The last input, if inputs overlap."""
+        """The shape of the last input, if inputs overlap."""
         return () if isinstance(self.taps, Linear) else self.taps.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Return `stride` rows for each row, see `Level.upsampled`."""
+        """Return `stride` rows for each row. See `Level.upsampled`."""
         taps = self.taps
         y = taps(x) if isinstance(taps, Linear) else taps.advance(batch, past, x)
         return y.view(len(y), y.shape[1] * self.stride, -1)
@@ -89,22 +96,22 @@ class Upsampling:
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """A linear layer, without state."""
+    """A linear layer, which has no state."""
 
     linear: Linear
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Empty."""
+        """Empty, because the layer has no state."""
         return ()
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Return the outputs at the new rows."""
+        """Return the outputs for the new rows."""
         return self.linear(x)
 
 
 class ConvNeXt:
-    """A ConvNeXt block. Only its depthwise convolution has state."""
+    """A ConvNeXt block. Only its depthwise convolution has a state."""
 
     def __init__(self, module: Any, level: Level) -> None:
         self._depthwise = causal_convolution(module.dwconv, level)
@@ -116,17 +123,17 @@ class ConvNeXt:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Those of the depthwise convolution."""
+        """The shapes for the depthwise convolution."""
         return self._depthwise.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The module's `forward` over the new rows."""
+        """Compute the `forward` of the module for the new rows."""
         y = self._norm(self._depthwise.advance(batch, past, x))
         return self._shrink(self._act(self._expand(y)), plus=x)
 
 
 class ResidualUnit:
-    """Two convolutions, each after a SnakeBeta; the second has kernel 1."""
+    """Two convolutions, each preceded by a SnakeBeta. The kernel of the second one has size 1."""
 
     def __init__(self, module: Any, level: Level) -> None:
         second = module.conv2.conv
@@ -138,17 +145,19 @@ class ResidualUnit:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Those of the first convolution."""
+        """The shapes for the first convolution."""
         return self._first.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The module's `forward` over the new rows."""
+        """Compute the `forward` of the module for the new rows."""
         y = self._first.advance(batch, past, x)
         return self._second(self._snake(y, out=y), plus=x)
 
 
 def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConvolution:
-    """Return the streaming form of a convolution of stride 1, with the preceding SnakeBeta."""
+    """Return the streaming form of a convolution with stride 1, including the SnakeBeta that
+    precedes it.
+    """
     conv = module.conv
     kernel = _kernel(level, conv.weight, conv.bias, conv.dilation[0], conv.groups)
     if conv.stride != (1,) or conv.padding != (0,) or module.padding != kernel.reach:
@@ -159,10 +168,10 @@ def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConv
 def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, Level]:
     """Return the streaming form of a transposed convolution, and the level after it.
 
-    Its kernel must be one or two strides wide. With two, neighbouring inputs overlap by a stride,
-    and the outputs of a row depend on the previous row and itself. A module that trims a stride at
-    both ends yields no output for the first row. One that trims only at the end yields all of it,
-    as if zeros preceded.
+    Its kernel must be either one or two strides wide. If it is two strides wide, neighbouring
+    inputs overlap by one stride, and the outputs of a row depend on this row and on the previous
+    one. If the module trims one stride at both ends, it produces no output for the first row. If it
+    only trims the end, it produces all outputs of the first row, as if zeros preceded it.
     """
     conv, (stride,) = module.conv, module.conv.stride
     plain = (conv.padding, conv.output_padding, conv.dilation) == ((0,), (0,), (1,))
@@ -176,7 +185,7 @@ def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, 
     bias = None if conv.bias is None else conv.bias.repeat(stride)
     if not trim and act is None:
         return Upsampling(Linear(by_row[0].flatten(0, 1), bias), stride), behind
-    # The previous row comes first; it contributes the kernel's last stride.
+    # The previous row comes first. It contributes the last stride of the kernel.
     weight = by_row.flip(0).flatten(1, 2).permute(1, 2, 0)
     snake = None if act is None else Snake(act)
     taps = CausalConvolution(_kernel(level, weight, bias), level, snake)
@@ -186,7 +195,7 @@ def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, 
 def _kernel(
     level: Level, weight: Tensor, bias: Tensor | None, dilation: int = 1, groups: int = 1
 ) -> Convolution | UnfoldedConvolution:
-    """Return the faster of the two at this level."""
+    """Return the implementation that is faster at this level."""
     if level.rate <= UNFOLDED_ROWS and groups == 1:
         return UnfoldedConvolution(weight, bias, dilation=dilation)
     return Convolution(weight, bias, dilation=dilation, groups=groups)

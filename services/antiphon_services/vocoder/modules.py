@@ -1,8 +1,8 @@
-"""The modules that hold a causal vocoder's weights, under the names that checkpoints give them.
+"""The modules that contain the weights of a causal vocoder, with the names that checkpoints use.
 
-`antiphon_services.vocoder.stream` reads weights and geometry from them. Names and shapes are those
-of the vocoders in transformers, whose modelling files no stage imports: see
-`antiphon_services.lm.modules`.
+`antiphon_services.vocoder.stream` reads weights and geometry from them. Their names and shapes are
+those of the vocoders in transformers. No stage imports the modelling files of transformers, as
+explained in `antiphon_services.lm.modules`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import nn
 from antiphon_services.lm.modules import Attention, GatedMLP, RMSNorm, RotaryEmbedding
 
 CONVOLUTION = 7
-"""Kernel of the convolutions that keep the rate."""
+"""The kernel size of convolutions that do not change the rate."""
 DILATIONS = 1, 3, 9
 
 
 class CausalConvolutionModule(nn.Module):
-    """Reads `padding` rows before each row."""
+    """A convolution whose output for a row depends on `padding` earlier rows."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, dilation: int = 1, groups: int = 1
@@ -31,8 +31,9 @@ class CausalConvolutionModule(nn.Module):
 
 
 class CausalUpsampling(nn.Module):
-    """A transposed convolution whose output is trimmed at both ends; without `left`, only at the
-    end."""
+    """A transposed convolution whose output is trimmed at both ends. If `left` is false, only the
+    end is trimmed.
+    """
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int, *, left: bool = True
@@ -44,7 +45,7 @@ class CausalUpsampling(nn.Module):
 
 
 class ConvNeXtBlock(nn.Module):
-    """A depthwise convolution, a norm and an MLP of four times the width."""
+    """A depthwise convolution, a norm and an MLP with four times the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class SnakeBeta(nn.Module):
-    """x + sin²(x · exp(alpha)) / exp(beta), by channel."""
+    """Computes x + sin²(x · exp(alpha)) / exp(beta) for each channel."""
 
     no_div_by_zero = 0.000000001
 
@@ -68,7 +69,7 @@ class SnakeBeta(nn.Module):
 
 
 class ResidualUnitModule(nn.Module):
-    """A dilated and a pointwise convolution, each after its activation."""
+    """A dilated convolution and a pointwise convolution, each preceded by its activation."""
 
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
@@ -79,7 +80,9 @@ class ResidualUnitModule(nn.Module):
 
 
 class UpsamplingBlock(nn.Module):
-    """Raises the rate `rate` times, halves the channels, and refines with residual units."""
+    """Increases the rate by a factor of `rate`, halves the number of channels, and applies residual
+    units.
+    """
 
     def __init__(self, width: int, rate: int, *, left: bool = True) -> None:
         super().__init__()
@@ -102,7 +105,7 @@ class LayerScale(nn.Module):
 
 
 class SlidingLayer(nn.Module):
-    """One layer of the transformer."""
+    """A single layer of the transformer."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -116,7 +119,7 @@ class SlidingLayer(nn.Module):
 
 
 class SlidingTransformerModule(nn.Module):
-    """Layers whose attention has a window, and a final norm."""
+    """Layers whose attention is limited to a window, followed by a final norm."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

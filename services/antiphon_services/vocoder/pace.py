@@ -1,4 +1,4 @@
-"""How much a step decodes, and which segments share a decoder call."""
+"""Determines how much a step decodes, and which segments share a decoder call."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DecodePace:
-    """Step sizes for a device, in frames.
+    """The step sizes for a device, in frames.
 
-    `step` bounds the frames of all segments per step, so that a step stays well below the
-    watchdog's timeout and audio is sent as it is produced. A segment gets an equal share of them,
-    but at least `least`. A call may spend `padding` frames in total on rows shorter than its
-    longest, which is about the cost of a separate call.
+    `step` is the maximum number of frames of all segments in a step. It ensures that a step stays
+    well below the timeout of the watchdog and that audio is sent as it is produced. Each segment
+    gets an equal share of these frames, but at least `least`. In a call, rows that are shorter than
+    the longest one may add a total of up to `padding` frames of padding, which cost about as much
+    as a separate call.
     """
 
     step: int
@@ -21,7 +22,7 @@ class DecodePace:
     padding: int
 
     def shares(self, waiting: Sequence[int]) -> list[int]:
-        """Return how many of its `waiting` frames each segment decodes now, in order."""
+        """Return, in order, how many of its `waiting` frames each segment decodes now."""
         share = max(self.least, self.step // max(1, len(waiting)))
         left, shares = self.step, []
         for frames in waiting:
@@ -30,7 +31,7 @@ class DecodePace:
         return shares
 
     def grouped(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Return the indices of the pieces by call, longest first."""
+        """Return the indices of the pieces in each call. The longest pieces come first."""
         groups: list[list[int]] = []
         spare = 0
         for index in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
@@ -43,8 +44,9 @@ class DecodePace:
         return groups
 
 
-# On a CPU the fixed cost of a call is about one frame, and larger steps cost more per frame
-# (benchmarks/RESULTS.md). An accelerator is bound by the number of calls instead. Its step is not
-# measured; it bounds working memory, about 3 MB per frame in float32.
+# On a CPU, the fixed cost of a call is about that of one frame, and larger steps cost more per
+# frame (benchmarks/RESULTS.md). On an accelerator, the number of calls determines the cost. Its
+# step size was not measured. It limits the working memory, which is about 3 MB per frame in
+# float32.
 CPU = DecodePace(step=32, least=4, padding=1)
 ACCELERATOR = DecodePace(step=256, least=4, padding=256)

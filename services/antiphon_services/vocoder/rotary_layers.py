@@ -1,6 +1,6 @@
-"""Transformer layers of an audio tokenizer: pre-LayerNorm, rotary positions, GELU.
+"""The transformer layers of an audio tokenizer, with pre-LayerNorm, rotary positions and GELU.
 
-A row sees the rows within a window, or all rows, of one sequence at a time.
+A row attends to the rows of the same sequence, either within a window or to all of them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How many rows before and after its own a row sees; None: all."""
+    """The number of rows before and after its own position to which a row attends. None stands for
+    all rows.
+    """
 
     before: int | None = None
     after: int | None = None
 
     def mask(self, count: int, device: torch.device) -> Tensor | None:
-        """Return bool [count, count], true where a row sees a column; None if all see all."""
+        """Return a bool mask [count, count] that is true if a row attends to a column, or None if
+        all rows attend to all.
+        """
         if self.before is None and self.after is None:
             return None
         at = torch.arange(count, device=device)
@@ -34,7 +38,7 @@ class Window:
 
 
 class RotaryLayer(nn.Module):
-    """Attention and MLP. Keys have no bias."""
+    """Attention and an MLP. The projection of keys has no bias."""
 
     def __init__(self, width: int, heads: int, intermediate: int) -> None:
         super().__init__()
@@ -46,7 +50,9 @@ class RotaryLayer(nn.Module):
         self._heads = heads
 
     def forward(self, rows: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """Return rows [n, width] after the layer; `turns` are cosines and sines [n, head_dim]."""
+        """Return the rows [n, width] after the layer. `turns` are cosines and sines [n,
+        head_dim].
+        """
         rows = rows + self._attended(self.self_attn_layer_norm(rows), turns, mask)
         inner = gelu(self.fc1(self.final_layer_norm(rows)))
         out: Tensor = rows + self.fc2(inner)
@@ -83,7 +89,9 @@ class _Projections(nn.Module):
 
 
 def rotary_turns(count: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines [count, head_dim] of positions 0, 1, ..., in the dtype of `like`."""
+    """Return the cosines and sines [count, head_dim] of positions 0, 1 and so on, in the dtype of
+    `like`.
+    """
     index = torch.arange(0, head_dim, 2, device=like.device).float() / head_dim
     angles = torch.arange(count, device=like.device).float()[:, None] / theta**index
     angles = torch.cat((angles, angles), dim=-1)

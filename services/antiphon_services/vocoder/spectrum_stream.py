@@ -1,7 +1,8 @@
-"""The short-time Fourier transform and its inverse over one stream, piece by piece.
+"""The short-time Fourier transform and its inverse for one stream, computed piece by piece.
 
-The concatenated pieces equal one call of `torch.stft` (centered, reflecting) or `torch.istft`
-(centered) over the whole stream. The window is as long as the transform.
+If the results of all pieces are concatenated, they are equal to a single call of `torch.stft`
+(centered, with reflection) or `torch.istft` (centered) for the whole stream. The window has the
+same length as the transform.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor
 
 Window = Tensor
-"""float [n_fft]."""
+"""A window as a float tensor [n_fft]."""
 
 
 class StreamingStft:
-    """Spectra of a stream of samples. `hop` divides half a window."""
+    """The spectra of a stream of samples. Half a window must be a multiple of `hop`."""
 
     def __init__(self, window: Window, hop: int) -> None:
         self._window, self._hop = window, hop
@@ -22,9 +23,11 @@ class StreamingStft:
         self._kept: Tensor | None = None
 
     def advance(self, samples: Tensor, *, finished: bool) -> Tensor:
-        """Return complex [bins, columns]: the columns completed by samples [n].
+        """Return complex [bins, columns]. These are the columns that are complete after the samples
+        [n].
 
-        The first piece, and the last one with what was kept, must be longer than half a window.
+        The first piece must be longer than half a window. The same applies to the last piece
+        together with the samples that were kept.
         """
         if self._kept is None:
             first = samples[1 : self._half + 1].flip(0)
@@ -43,7 +46,9 @@ class StreamingStft:
 
 
 class StreamingIstft:
-    """Samples of a stream of spectra: overlap-add of windows, divided by their weights."""
+    """The samples of a stream of spectra. Windows are overlapped and added, and the sum is divided
+    by their weights.
+    """
 
     def __init__(self, window: Window, hop: int) -> None:
         self._window, self._hop = window, hop
@@ -52,10 +57,10 @@ class StreamingIstft:
         self._sums = window.new_zeros(2, overlap)
 
     def advance(self, spectra: Tensor, *, finished: bool) -> Tensor:
-        """Return float [n]: the samples that no later spectrum changes, from complex [bins,
-        columns].
+        """Return float [n], given spectra complex [bins, columns]. No later spectrum can change
+        these samples.
 
-        A stream of c columns has hop * (c - 1) samples.
+        A stream with c columns has hop * (c - 1) samples.
         """
         size, count = len(self._window), spectra.shape[1]
         frames = torch.fft.irfft(spectra.T, n=size) * self._window
@@ -67,7 +72,7 @@ class StreamingIstft:
         sums[:, : self._sums.shape[1]] += self._sums
         whole = self._hop * count
         self._sums = sums[:, whole:].clone()
-        # Half a window precedes the first sample, and half of one follows the last.
+        # Half a window precedes the first sample, and half a window follows the last one.
         stop = whole + self._sums.shape[1] - len(self._window) // 2 if finished else whole
         skipped = min(self._skipped, stop)
         self._skipped -= skipped

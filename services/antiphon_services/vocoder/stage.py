@@ -1,4 +1,4 @@
-"""Builds a vocoder stage from a family's `Vocoder`."""
+"""Builds the stage of a vocoder from the `Vocoder` of a family."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VocoderTerms:
-    """A family's facts about its vocoder besides the weights.
+    """What a family specifies about its vocoder in addition to the weights.
 
-    `config_path` is the file that describes it, `most_frames` the longest stream that its positions
-    allow, `steady` the frames of a steady chunk.
+    `config_path` is the file that describes the vocoder. `most_frames` is the length of the longest
+    stream that its positions permit. `steady` is the number of frames in a steady chunk.
     """
 
     edges: VocoderEdges
@@ -49,9 +49,10 @@ class VocoderTerms:
 
 
 def frame_limit(config: StageConfig, most: int) -> int:
-    """Return the most frames of a segment: the setting, or the checkpoint's `most`.
+    """Return the maximum number of frames in a segment. It is the setting, or `most`, which is the
+    limit of the checkpoint.
 
-    State does not grow with the stream, so any setting fits.
+    The state does not grow with the stream, so any setting fits into the memory.
     """
     limit = config.context_limit
     return (limit if isinstance(limit, int) else 0) or most
@@ -64,9 +65,9 @@ def vocoder_stage(
     config: StageConfig,
     bucketing: Bucketing | None = None,
 ) -> LoadedStage:
-    """Return the stage, ready to run; `bucketing` defaults to the choice of `config.graphs`.
+    """Return the stage, which is ready to run. By default, `config.graphs` determines `bucketing`.
 
-    Raises `FailedPrecondition` for a vocoder that cannot be streamed.
+    Raises `FailedPrecondition` if the vocoder cannot be streamed.
     """
     with reading(terms.config_path):
         decoder = StreamDecoder(vocoder)
@@ -116,10 +117,10 @@ def _warm_up(
     step: int,
     context_limit: int,
 ) -> None:
-    """Decode chunks of every length up to a steady one, and the largest steps.
+    """Decode chunks of every length up to that of a steady chunk, and the largest steps.
 
-    This compiles the kernels of these shapes and commits the memory of the largest step, so that no
-    request pays for it. Raises `Internal` if the decoder fails.
+    This compiles the kernels for these shapes and commits the memory of the largest step, so that
+    no request has to wait for it. Raises `Internal` if the decoder fails.
     """
     most_frames = max(1, min(step, context_limit // 2))
     totals = accumulate(range(1, steady + 1))

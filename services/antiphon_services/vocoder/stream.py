@@ -1,22 +1,24 @@
-"""Exact streaming decoding: each frame is decoded once, with a fixed state per session.
+"""Exact streaming decoding. Each frame is decoded once, and the size of the state of a session is
+fixed.
 
-The problem: codec frames arrive a few at a time and audio must leave at once. Decoding all frames
-again for each chunk costs quadratic time. Decoding windows with some context costs the context
-every time, and is still not exact: joints are audible, and results depend on how frames were
-chunked.
+Codec frames arrive a few at a time, and audio must be sent immediately. If all frames were decoded
+again for each chunk, the cost would be quadratic. If windows with some context were decoded, the
+context would have to be decoded each time, and the result would still not be exact: joints are
+audible, and results depend on how the frames were divided into chunks.
 
-The vocoders here are causal: every layer's output at a row depends on that row and earlier ones. So
-each layer keeps exactly the inputs that later rows will read:
+The vocoders here are causal, which means that the output of every layer at a row depends only on
+this row and on earlier ones. Therefore each layer keeps exactly the inputs that later rows need:
 
-- a convolution keeps the last (kernel - 1) * dilation rows of its input (`CausalConvolution`);
-- a transposed convolution keeps the last input, if its inputs overlap (`Upsampling`);
-- a transformer with a window of w frames keeps rotated keys and values of w - 1 frames
+- A convolution keeps the last (kernel - 1) * dilation rows of its input (`CausalConvolution`).
+- A transposed convolution keeps the last input if its inputs overlap (`Upsampling`).
+- A transformer with a window of w frames keeps the rotated keys and the values of w - 1 frames
   (`SlidingTransformer`).
 
-The samples of any chunking, concatenated, equal the model's `forward` over all frames, whichever
-sessions share the calls. The state has the same size for any length of stream (`state_bytes`).
+If the samples of all chunks are concatenated, they are equal to the output of the model's `forward`
+for all frames, regardless of the chunks and of the sessions that share the calls. The state has the
+same size for a stream of any length (`state_bytes`).
 
-One call, from frames to samples:
+A call processes frames to samples as follows:
 
     VocoderEngine.step         choose frames of many segments, bounded by `DecodePace`
     StreamDecoder.advance      pad the pieces to one shape; `Members` has slots and lengths
@@ -25,14 +27,16 @@ One call, from frames to samples:
       StreamLayer.advance        state + new rows -> outputs; record the new state in `Batch`
     Batch.commit               write all new states at once
 
-Nothing is written before `commit`. So a call that fails for one session changes none, and the
-engine repeats it for each session separately (`antiphon_services.stage.isolation.together`).
+Nothing is written before `commit`. If a call fails because of one session, no session has changed,
+and the engine repeats the call for each session separately
+(`antiphon_services.stage.isolation.together`).
 
-What is not pretty. First, a transposed convolution yields no rows for a stream's first input, so
-sessions at their start would have other shapes than the rest. They get unreal rows instead, which
-`Batch.zero_start` zeroes at every layer that could read them; `Level.start` counts them. Second,
-the modules come from transformers, which copies a class per model. They are recognized by their
-parts (`_layers_of`), not by class.
+Two details are not elegant. First, a transposed convolution produces no rows for the first input of
+a stream, so the rows of sessions at their start would have different shapes than the others.
+Instead, these sessions have rows that are not real. `Batch.zero_start` sets them to zero at every
+layer that could read them, and `Level.start` counts them. Second, the modules come from
+transformers, which has a copy of the class for each model. Therefore they are recognized by their
+parts (`_layers_of`) instead of their class.
 """
 
 from __future__ import annotations
@@ -64,27 +68,30 @@ from antiphon_services.vocoder.transformer import SlidingTransformer
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """Frames that follow those the slot has seen: uint16 [n, groups], n at least 1."""
+    """Frames that follow the earlier frames of the slot, as uint16 [n, groups]. There must be at
+    least one.
+    """
 
     slot: int
     codes: Array
 
 
-# Decodes frames, int64 [n, frames, groups], of n members: float [n, samples or more].
+# Decodes the frames (int64 [n, frames, groups]) of n members to a float tensor [n, samples or
+# more].
 Run = Callable[[Array, Members], Tensor]
 
 
-# Embeds codes int64 [batch, frames, groups]: [batch, frames, width].
+# Embeds codes (int64 [batch, frames, groups]) as [batch, frames, width].
 EmbedFrames = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Vocoder:
-    """A causal vocoder: the embedding of its frames, and its modules in order.
+    """A causal vocoder, which consists of the embedding of its frames and its modules in order.
 
-    A frame has `groups` codes, each below `entries`. A module may be a block of others. Streamable
-    modules are transformers' causal ones, which are named differently in each model and are
-    recognized by their parts.
+    A frame has `groups` codes, each of which is below `entries`. A module may be a block of other
+    modules. The modules that can be streamed are transformers' causal modules. Their names differ
+    between models, so they are recognized by their parts.
     """
 
     groups: int
@@ -96,9 +103,9 @@ class Vocoder:
 class StreamDecoder:
     """Decodes any number of sessions frame by frame.
 
-    Immutable after construction: all state is in a `StreamStates`. Holds packed weights, and of the
-    modules only the small layers. The constructor raises `FailedPrecondition` for a layer that
-    cannot be streamed.
+    It is immutable after construction, because all state is in a `StreamStates`. It keeps packed
+    weights, and only the small layers of the modules. The constructor raises `FailedPrecondition`
+    if a layer cannot be streamed.
     """
 
     def __init__(self, vocoder: Vocoder) -> None:
@@ -112,22 +119,24 @@ class StreamDecoder:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a session's state, for any length of stream."""
+        """The size of the state of a session in bytes, for a stream of any length."""
         shapes = [layer.state_shapes for layer in self._layers]
         return numbers_of(shapes) * self._dtype.itemsize
 
     def samples(self, frames: int) -> int:
-        """Return the number of samples of a stream's first `frames` frames."""
+        """Return the number of samples for the first `frames` frames of a stream."""
         return self._level.rows(frames)
 
     def new_states(self, slots: int) -> StreamStates:
-        """Return memory for the states of `slots` sessions; reset a slot before its first use."""
+        """Return memory for the states of `slots` sessions. Reset a slot before it is used for the
+        first time.
+        """
         shapes = [layer.state_shapes for layer in self._layers]
         return StreamStates(shapes, slots, self._dtype, self.device)
 
     @torch.inference_mode()
     def decode(self, states: StreamStates, pieces: Sequence[StreamPiece]) -> list[Tensor]:
-        """Return the samples of each piece on the host: float [m] in [-1, 1]; m may be 0."""
+        """Return the samples of each piece on the host, as float [m] in [-1, 1]. m may be 0."""
         rows, spans = self.advance(states, pieces)
         return [row[span] for row, span in zip(rows.cpu(), spans, strict=True)]
 
@@ -135,12 +144,14 @@ class StreamDecoder:
     def advance(
         self, states: StreamStates, pieces: Sequence[StreamPiece], run: Run | None = None
     ) -> tuple[Tensor, list[slice]]:
-        """Return a row of samples for each piece, and which of them belong to the piece.
+        """Return a row of samples for each piece, and the slice of the row that belongs to the
+        piece.
 
-        Rows are float [batch, n] in [-1, 1] on the decoder's device; a piece may have no samples.
-        Pieces have distinct slots, and codes are below `entries`, as checked by the caller. Working
-        memory is proportional to the longest piece times the number of pieces. After an exception
-        all states are unchanged. `run` may call `forward` differently, such as in a graph.
+        The rows are float [batch, n] in [-1, 1] on the device of the decoder. A piece may have no
+        samples. The caller must ensure that the slots of the pieces are distinct and that all codes
+        are below `entries`. The working memory is proportional to the length of the longest piece
+        times the number of pieces. If an exception is raised, no state has changed. `run` can be
+        used to call `forward` in a different way, such as in a graph.
         """
         lengths = [len(piece.codes) for piece in pieces]
         members = Members(states, [piece.slot for piece in pieces], lengths)
@@ -157,8 +168,9 @@ class StreamDecoder:
         return rows, spans
 
     def forward(self, states: StreamStates, batch: Batch, codes: Tensor) -> Tensor:
-        """Return the samples of frames int64 [batch, frames, groups]: float [batch, n]. Writes
-        states."""
+        """Return the samples float [batch, n] of frames int64 [batch, frames, groups]. This updates
+        the states.
+        """
         x = self._embed(codes)
         for layer, past in zip(self._layers, states.layers, strict=True):
             x = layer.advance(batch, past, x)
@@ -167,7 +179,7 @@ class StreamDecoder:
         return rows
 
     def run(self, states: StreamStates, codes: Array, members: Members) -> Tensor:
-        """A `Run` for these states, with the host's values of the members."""
+        """Implement `Run` for these states. The values of `members` on the host are used."""
         batch = Batch(on_device(members.numbers, self.device), members)
         return self.forward(states, batch, on_device(codes, self.device))
 

@@ -1,4 +1,6 @@
-"""The input of a decoder that needs all of it: ids that come in chunks of any size."""
+"""The input of a decoder that needs all of it at once. It consists of IDs that arrive in chunks of
+any size.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ from antiphon_services.vocoder.audio_segment import invalid_codes
 
 @dataclass(slots=True)
 class WholeIds:
-    """A segment's ids below `entries` on `edge`, at most `limit`, in a tensor of the edge's name.
+    """The IDs of a segment on `edge`. They are below `entries`, there are at most `limit` of them,
+    and their tensor has the name of the edge.
 
-    `count` have come. They are all if `finish_reason` is known.
+    `count` is the number of IDs that have arrived. Once `finish_reason` is set, these are all IDs.
     """
 
     edge: str
@@ -28,7 +31,9 @@ class WholeIds:
     _parts: list[Tensor] = field(default_factory=list)
 
     def accept(self, chunk: InputChunk) -> None:
-        """Take a chunk's ids, uint16 [n]. Raises `DataLoss` or `InvalidArgument`."""
+        """Add the IDs of a chunk, uint16 [n]. Raises `DataLoss` or `InvalidArgument` if they are
+        not valid.
+        """
         edge = self.edge
         if chunk.edge != edge:
             raise InvalidArgument(f"there is no input edge {chunk.edge!r}", edge=chunk.edge)
@@ -63,5 +68,5 @@ class WholeIds:
 
     @property
     def ids(self) -> Tensor:
-        """uint16 [count]: all ids."""
+        """All IDs as uint16 [count]."""
         return np.concatenate(self._parts) if self._parts else np.empty(0, np.uint16)
