@@ -1,1 +1,3 @@
-"""The stages: a folder for each model family with one for each stage, and what all of them use."""
+"""The stages of all families. There is a folder for each family, which contains a folder for each
+stage, and there are packages that all of them use.
+"""

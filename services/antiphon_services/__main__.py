@@ -14,7 +14,7 @@ from antiphon_services.stage.nameless_user import settle_user
 def serve_stage(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_services"
 ) -> int:
-    """Run a stage until it is told to stop. Returns the exit status."""
+    """Run a stage until it is stopped. Returns the exit status."""
     settle_user()
     ask_for_equal_digits()
     return main(load_stage, arguments, prog=prog)

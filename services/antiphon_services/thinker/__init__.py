@@ -1,1 +1,3 @@
-"""Thinkers of all families: recordings, images and text in, a reply and hidden rows out."""
+"""The thinkers of all families. A thinker converts recordings, images and text to a reply and
+hidden rows.
+"""

@@ -1,9 +1,10 @@
-"""Converts recordings to mel features, exactly as the families' processors do.
+"""Converts recordings to mel features, exactly as the processors of the families do.
 
-Some processors pad the recordings of a conversation to the longest. Padding then affects the last
-frames of shorter ones, so all must go through one call of the feature extractor. Others pad each to
-the maximum length. Padding is then silence beyond the reach of a frame, so each recording is
-processed separately with only as much silence as a frame reaches.
+Some processors pad all recordings of a conversation to the length of the longest one. The padding
+then affects the last frames of shorter recordings, so all of them must be passed to the feature
+extractor in one call. Other processors pad each recording to the maximum length. In this case the
+padding is silence, most of which is out of reach of any frame. Therefore each recording is
+processed separately, and only as much silence is added as a frame can reach.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ from antiphon_services.thinker.known_recordings import KnownRecording, KnownReco
 Float32 = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int32]
 Heard = Float32 | KnownRecording
-"""A recording: its samples, or cached features."""
+"""A recording, either as samples or as features from the cache."""
 
 KNOWN_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class AudioFeatures:
-    """Mel features of A recordings; the longest has F frames.
+    """The mel features of A recordings. The longest recording has F frames.
 
-    `features` is float32 [mel bins, all real frames], concatenated, since padding to F would
-    multiply the size of short recordings. `mask` is int32 [A, F] with 1 at real frames. `positions`
-    is the number of prompt positions of each recording. Recordings with equal `digests` (negative
-    64-bit numbers) are encoded alike. The tower pads its chunks to `padded` frames. If all
-    recordings are shorter, a silent recording without positions precedes them.
+    `features` is float32 [mel bins, all real frames]. The recordings are concatenated, because
+    padding them to F frames would multiply the size of short ones. `mask` is int32 [A, F] and
+    contains 1 at real frames. `positions` contains the number of prompt positions for each
+    recording. Recordings that have the same value in `digests` (negative 64-bit numbers) have the
+    same encoding. The tower pads its chunks to `padded` frames. If all recordings are shorter than
+    this, they are preceded by a silent recording that has no positions.
     """
 
     features: Float32
@@ -57,7 +59,7 @@ class AudioFeatures:
         digests: tuple[int, ...],
         padded: int,
     ) -> AudioFeatures:
-        """Return features of recordings [mel bins, frames]."""
+        """Return the features of several recordings, each with shape [mel bins, frames]."""
         if all(each.shape[1] < padded for each in features):
             features = [np.zeros((len(features[0]), padded), np.float32), *features]
         frames = [each.shape[1] for each in features]
@@ -65,13 +67,14 @@ class AudioFeatures:
         return cls(np.concatenate(features, axis=1), mask, positions, digests, padded)
 
     def each(self) -> list[Float32]:
-        """Return the recordings, [mel bins, frames]."""
+        """Return the features of each recording, with shape [mel bins, frames]."""
         ends = np.cumsum(self.mask.sum(-1))
         return np.split(self.features, ends[:-1], axis=1)[-len(self.positions) :]
 
     def behind(self, count: int) -> AudioFeatures:
-        """Return the recordings without the first `count`, to be encoded as if those were
-        present."""
+        """Return the recordings without the first `count` ones. They are encoded as if the others
+        were still present.
+        """
         if not count:
             return self
         left = self.each()[count:]
@@ -79,11 +82,11 @@ class AudioFeatures:
 
 
 class AudioWindow:
-    """A part that the tower encodes independently: a window of a recording, or, without windows,
-    all of it.
+    """A part that the tower encodes independently. It is a window of a recording or, if there are
+    no windows, the whole recording.
 
-    `features` are float32 [mel bins, frames] and take `positions`. The tower pads its chunks to
-    `padded` frames.
+    `features` is float32 [mel bins, frames] and takes `positions` positions. The tower pads its
+    chunks to `padded` frames.
     """
 
     __slots__ = ("_name", "features", "padded", "positions")
@@ -96,12 +99,14 @@ class AudioWindow:
 
     @property
     def is_named(self) -> bool:
-        """Whether `name` is already computed."""
+        """Whether `name` has already been computed."""
         return bool(self._name)
 
     @property
     def name(self) -> str:
-        """Name of the encoding: equal exactly for equal encodings. Computed on first access."""
+        """The name of the encoding. Two encodings have the same name if and only if they are equal.
+        It is computed on first access.
+        """
         if not self._name:
             content = hashlib.blake2b(self.padded.to_bytes(8, "little"), digest_size=16)
             content.update(np.ascontiguousarray(self.features).data)
@@ -111,12 +116,13 @@ class AudioWindow:
 
 @dataclass(frozen=True, slots=True)
 class AudioTower:
-    """How a family's audio tower processes features.
+    """How the audio tower of a family processes features.
 
-    `positions` returns the positions of a number of mel frames. The encoding of recordings up to
-    `shared_frames` frames depends on the longest one among them, and all are padded to it; 0 means
-    that each is independent, followed by silence. Whole windows of `window_frames` are encoded
-    independently; 0 means none.
+    `positions` returns the number of positions for a number of mel frames. For recordings of up to
+    `shared_frames` frames, the encoding depends on the longest one among them, and all are padded
+    to its length. If `shared_frames` is 0, each recording is independent and is followed by
+    silence. Complete windows of `window_frames` frames are encoded independently. If
+    `window_frames` is 0, there are no windows.
     """
 
     positions: Callable[[int], int]
@@ -125,7 +131,7 @@ class AudioTower:
 
 
 class AudioFrontEnd:
-    """The checkpoint's feature extractor, with limits on its input."""
+    """The feature extractor of a checkpoint, with limits on its input."""
 
     def __init__(
         self,
@@ -135,7 +141,9 @@ class AudioFrontEnd:
         max_audio_s: float,
         known_bytes: int = KNOWN_BYTES,
     ) -> None:
-        """`max_audio_s` bounds one recording, `known_bytes` the cached features."""
+        """Create the front end. `max_audio_s` limits the length of a recording, and `known_bytes`
+        limits the size of the cache.
+        """
         self.sample_rate_hz: int = extractor.sampling_rate
         self.max_audio_s = max_audio_s
         self._extractor = extractor
@@ -143,9 +151,9 @@ class AudioFrontEnd:
         self.known = KnownRecordings(known_bytes)
 
     def recall(self, recordings: Sequence[Tensor]) -> list[Heard]:
-        """Return the recordings, with keys replaced by cached recordings.
+        """Return the recordings. Keys are replaced by recordings from the cache.
 
-        Raises `NotFound` with the field if one is no longer cached.
+        Raises `NotFound` with the field if a recording is no longer in the cache.
         """
         return [
             self.known.named(each.tobytes(), f"audio.{index}") if is_recording_key(each) else each
@@ -153,7 +161,9 @@ class AudioFrontEnd:
         ]
 
     def lengths(self, recordings: Sequence[Tensor]) -> list[int]:
-        """Return the samples of recordings; 0 for a key that is no longer cached."""
+        """Return the number of samples of each recording, or 0 for a key that is no longer in the
+        cache.
+        """
         lengths = []
         for each in recordings:
             heard = self.known.get(each.tobytes()) if is_recording_key(each) else each
@@ -162,17 +172,19 @@ class AudioFrontEnd:
 
     @property
     def listens(self) -> bool:
-        """Whether a recording can be processed window by window while it is in progress."""
+        """Whether a recording can be processed window by window while it is still in progress."""
         return self._tower.window_frames > 0 and not self._extractor.dither
 
     def growing(self) -> GrowingFeatures:
-        """Return incremental features of a recording in progress, as if `alone`."""
+        """Return features that grow with a recording in progress. They are computed as if it were
+        `alone`.
+        """
         tower = self._tower
         silent_end = not tower.shared_frames
         return GrowingFeatures(self._extractor, tower.window_frames, silent_end=silent_end)
 
     def windows(self, audio: AudioFeatures | None) -> list[list[AudioWindow]]:
-        """Return the independently encoded parts of each recording."""
+        """Return the parts of each recording that are encoded independently."""
         if audio is None:
             return []
         tower, heard = self._tower, []
@@ -186,34 +198,40 @@ class AudioFrontEnd:
         return heard
 
     def most_windows(self, recordings: int, positions: int) -> int:
-        """Return the most windows of `recordings` recordings that take `positions` in total."""
+        """Return the maximum number of windows for `recordings` recordings that take `positions`
+        positions in total.
+        """
         size = self._tower.window_frames
         return recordings + (positions // self._tower.positions(size) if size else 0)
 
     def positions_of(self, frames: int) -> int:
-        """Return the tower's positions for a number of frames."""
+        """Return the number of positions in the tower for a number of frames."""
         return self._tower.positions(frames)
 
     def how_encoded(self, frames: Iterable[int], *, company: bool) -> bytes:
-        """Return what the encoding of recordings of these lengths depends on, besides themselves.
+        """Return a value that represents everything, apart from their content, on which the
+        encoding of recordings of these lengths depends.
 
-        A tower that pads its chunks to the longest one, and sizes its attention windows
-        accordingly, makes short recordings depend on the longest.
+        A tower may pad its chunks to the longest one and choose the size of its attention windows
+        accordingly. In this case, the encoding of a short recording depends on the longest
+        recording.
         """
         shared = self._tower.shared_frames
         longest = shared if company else min(max(frames), shared)
         return longest.to_bytes(8, "little")
 
     def depends(self, samples: Iterable[int]) -> bool:
-        """Return whether the encoding of recordings of these lengths depends on each other's
-        lengths."""
+        """Return whether the encodings of recordings with these lengths depend on each other's
+        length.
+        """
         shared = self._tower.shared_frames * self._extractor.hop_length
         return all(0 < each < shared for each in samples) and shared > 0
 
     def positions(self, recordings: Sequence[Heard], *, alone: bool = False) -> tuple[int, ...]:
-        """Return the prompt positions of each recording, without extracting features.
+        """Return the number of prompt positions for each recording. Features are not extracted.
 
-        Raises `InvalidArgument` with the recording that is too short or too long.
+        Raises `InvalidArgument` if a recording is too short or too long. The error names the
+        recording.
         """
         for index, recording in enumerate(recordings):
             self.check_length(index, len(recording))
@@ -229,19 +247,20 @@ class AudioFrontEnd:
     def extract(
         self, recordings: Sequence[Heard], *, alone: bool = False, company: bool = False
     ) -> AudioFeatures | None:
-        """Return features of all recordings (float32 mono at `sample_rate_hz`); None if there are
-        none.
+        """Return the features of all recordings (float32 mono at `sample_rate_hz`), or None if
+        there are none.
 
-        With `alone` each is extracted separately and cached; only these may be sent by key later.
-        With `company` they are encoded as if together with a recording long enough to be
-        independent.
+        If `alone` is true, the features of each recording are extracted separately and cached. Only
+        these recordings can be sent by key later. If `company` is true, they are encoded as if
+        there were another recording that is long enough to make them independent of each other.
         """
         if not recordings:
             return None
         if alone or not self._tower.shared_frames:
             known = [self._known(each, keep=alone) for each in recordings]
             real = [each.made.features() for each in known]
-            # With `alone`, the encoding follows from its samples and how it is encoded.
+            # With `alone`, the encoding depends only on the samples and on the way in which they
+            # are encoded.
             told = [each.key for each in known]
         else:
             whole = [each for each in recordings if not isinstance(each, KnownRecording)]
@@ -253,7 +272,9 @@ class AudioFrontEnd:
         return self.together(real, tuple(digest(how, each) for each in told), company=company)
 
     def _known(self, recording: Heard, *, keep: bool) -> KnownRecording:
-        """Return a recording with its separate features, cached if `keep`."""
+        """Return a recording with features that were extracted separately. They are cached if
+        `keep` is true.
+        """
         if isinstance(recording, KnownRecording):
             return recording
         key = recording_key(recording)
@@ -268,7 +289,9 @@ class AudioFrontEnd:
     def together(
         self, features: Sequence[Float32], digests: tuple[int, ...] = (), *, company: bool = False
     ) -> AudioFeatures:
-        """Return features of recordings, or of windows of one, for a single tower call."""
+        """Return the features of several recordings, or of several windows of one recording, for a
+        single call of the tower.
+        """
         tower = self._tower
         frames = [each.shape[1] for each in features]
         positions = tuple(map(tower.positions, frames))
@@ -276,7 +299,7 @@ class AudioFrontEnd:
         return AudioFeatures.of(features, positions, digests, padded)
 
     def _by_itself(self, recording: Float32) -> Float32:
-        """Return features of a recording followed by nothing, or by silence."""
+        """Return the features of a recording that is followed by nothing, or by silence."""
         if self._tower.shared_frames:
             made, _ = self._extract([recording], padding="longest")
             whole: Float32 = made[0]
@@ -300,7 +323,9 @@ class AudioFrontEnd:
         return batch["input_features"], batch["attention_mask"]
 
     def check_length(self, index: int, samples: int) -> None:
-        """Raise unless a recording fills the extractor's window and is within the limit."""
+        """Raise an error unless a recording fills the window of the extractor and is within the
+        limit.
+        """
         field = f"audio.{index}"
         shortest = self._extractor.n_fft
         if samples < shortest:
@@ -311,7 +336,7 @@ class AudioFrontEnd:
         self.check_longest(index, samples)
 
     def check_longest(self, index: int, samples: int) -> None:
-        """Raise for a recording longer than the limit."""
+        """Raise an error if a recording is longer than the limit."""
         field = f"audio.{index}"
         if samples > self.max_audio_s * self.sample_rate_hz:
             raise InvalidArgument(
@@ -322,7 +347,9 @@ class AudioFrontEnd:
 
 
 def digest(how: bytes, key: bytes) -> int:
-    """Return a negative 64-bit number, unlike any id, for a recording's key and its encoding."""
+    """Return a negative 64-bit number for the key of a recording and its encoding. IDs are never
+    negative.
+    """
     both = hashlib.blake2b(key, digest_size=8)
     both.update(how)
     return int.from_bytes(both.digest(), "little", signed=True) | -(1 << 63)

@@ -1,20 +1,25 @@
-"""The `torch` engine of the thinker: continuous batching over slots.
+"""The `torch` engine of the thinker, with continuous batching over slots.
 
-A segment's conversation is converted to prompt ids on another thread (`preparation`). Then it goes
-through three kinds of steps:
+The conversation of a segment is converted to the IDs of a prompt on another thread (`preparation`).
+After that, the segment goes through three types of steps:
 
-- begin: the prompt's ids are sent on `prompt` at once, so that the talker prefills in parallel;
-- prefill, in as many steps as its rows need: hidden rows that the talker reads are sent on `prompt`
-  as they are computed, and the first id is sampled with the last row of the prompt;
-- decode: one more id, and, if the talker reads it, the row of the previous one.
+- begin: The IDs of the prompt are sent on `prompt` immediately, so that the talker can prefill
+  concurrently.
+- prefill: This takes as many steps as the rows of the prompt need. Hidden rows that the talker
+  reads are sent on `prompt` as they are computed. The first ID is sampled together with the last
+  row of the prompt.
+- decode: Each step generates one more ID. If the talker reads the row of the previous ID, this row
+  is sent as well.
 
-Every `step` runs one forward: the latest id of every decoding segment, and at most `prefill_rows`
-prompt rows. It encodes media of one segment, and of others as far as the budget of rows allows, and
-begins all prepared prompts. So the length of a step, and the interval between two ids of a reply,
-is independent of the length of others' prompts.
+Every `step` runs one forward pass, which contains the latest ID of every segment that is decoding
+and up to `prefill_rows` prompt rows. It also encodes the media of one segment, and of more segments
+if the budget of rows permits this, and it begins all prompts that have been prepared. Therefore the
+duration of a step, and the interval between two IDs of a reply, do not depend on the length of
+other prompts.
 
-A fault in a step fails only its segment: a forward that failed for all is repeated for each
-separately (it writes the same keys and values to the same places).
+If something fails in a step, only the segment in question fails. If a forward pass fails for all
+segments, it is repeated for each segment separately. This writes the same keys and values to the
+same places.
 """
 
 from __future__ import annotations
@@ -51,7 +56,9 @@ from antiphon_services.thinker.thinker_segment import INPUT, PROMPT
 from antiphon_services.thinker.thinker_segment import ThinkerSegment as AnySegment
 
 ROWS_AT_ONCE = 512
-"""Most rows of one prompt sent in one step, or as many as are computed in one."""
+"""The maximum number of rows of one prompt that are sent in one step, unless more are computed in
+one step.
+"""
 
 Segment = AnySegment[SlotGeneration]
 _Work = list[tuple[Segment, SlotGeneration, ThinkerFeed]]
@@ -82,23 +89,24 @@ class ThinkerEngine:
 
     @property
     def segments(self) -> Mapping[SegmentKey, Segment]:
-        """The segments that the engine has, by their keys."""
+        """All segments of the engine by key."""
         return self._segments
 
     @property
     def intake(self) -> PromptIntake:
-        """What makes prompts of conversations."""
+        """The object that converts conversations to prompts."""
         return self._intake
 
     @property
     def model(self) -> ThinkerModel:
-        """The model that the engine steps."""
+        """The model that the engine runs."""
         return self._model
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Register a segment.
 
-        Raises `NotImplementedYet` for a JSON schema, and `InvalidArgument` for an invalid history.
+        Raises `NotImplementedYet` if a JSON schema is requested, and `InvalidArgument` if the
+        history is invalid.
         """
         if settings.sampling.json_schema is not None:
             raise NotImplementedYet(
@@ -111,7 +119,7 @@ class ThinkerEngine:
         self._segments[key] = segment
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store the conversation, or a piece of it. Raises `InvalidArgument`."""
+        """Store the conversation, or a piece of it. Raises `InvalidArgument` if it is invalid."""
         segment = self._segments[key]
         self._intake.store(segment, chunk)
         self._prepare(segment)
@@ -120,17 +128,21 @@ class ThinkerEngine:
         self._intake.prepare(segment, self._preparations, lambda: self._wake())
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return `input` until the conversation is complete, unless work is possible before."""
+        """Return `input` until the conversation is complete, unless there is work that can be done
+        before.
+        """
         return None if _can_step(self._segments[key]) else INPUT
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Return whether the segment's prompt is being prepared and it has no other work."""
+        """Return whether the prompt of the segment is being prepared and the segment has no other
+        work.
+        """
         segment = self._segments[key]
         preparation = segment.preparation
         return preparation is not None and not preparation.done() and not _has_work(segment)
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a prompt is prepared."""
+        """Call `wake` whenever a prompt has been prepared."""
         self._wake = wake
 
     def close(self) -> None:
@@ -139,9 +151,9 @@ class ThinkerEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Run one forward for all segments, and start the prepared prompts.
+        """Run one forward pass for all segments, and begin the prompts that have been prepared.
 
-        Waits for a prompt if there is no other work.
+        If there is no other work, this waits for a prompt.
         """
         events: list[EngineEvent] = []
         self._preparations.begin_step()
@@ -171,12 +183,12 @@ class ThinkerEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the segment's counts so far."""
+        """Return the current counts of the segment."""
         return self._segments[key].so_far()
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment. Its content may stay in its slot for reuse."""
+        """Forget a segment. The content of its slot may be kept so that it can be reused."""
         self._preparations.drop(key)
         self._give_slot_back(self._segments.pop(key), worth_keeping=True)
 
@@ -187,11 +199,11 @@ class ThinkerEngine:
     def _alone(
         self, segment: Segment, events: list[EngineEvent]
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose exceptions fail only this segment."""
+        """Return a context manager in which an exception only fails this segment."""
         return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
 
     def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
-        """Send the prompt's ids and the known part of the reply."""
+        """Send the IDs of the prompt and the known part of the reply."""
         known = known_ids(segment, self._intake.prompts.special)
         generation = segment.generation = self._generation(segment, prompt, known)
         yield from segment.emit_prompt(generation)
@@ -210,7 +222,7 @@ class ThinkerEngine:
         )
 
     def _hear(self, segment: Segment, heard: HeardPrompt) -> Iterator[EngineEvent]:
-        """Continue with a prompt that has grown, and send its new ids."""
+        """Continue with a prompt that has grown, and send its new IDs."""
         if segment.generation is None:
             segment.generation = self._generation(segment, heard.prompt)
         generation = segment.generation
@@ -228,7 +240,7 @@ class ThinkerEngine:
     def _prompt_work(
         self, waiting: list[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> _Work:
-        """Return this step's part of the prompts that have, or get, a slot."""
+        """Return this step's part of the prompts that have a slot or get one now."""
         placed = [each for each in waiting if self._place(*each, events)]
         self._encode(placed, events)
         ready = [each for each in placed if not (each[0].ended or each[1].must_encode)]
@@ -242,7 +254,9 @@ class ThinkerEngine:
     def _encode(
         self, placed: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> None:
-        """Encode what the oldest prompt needs next, and more within the budget."""
+        """Encode the media that the oldest prompt needs next, and more if the budget
+        permits this.
+        """
         left = self._prefill_rows
         for segment, generation in placed:
             while not segment.ended and (positions := generation.to_encode):
@@ -256,12 +270,13 @@ class ThinkerEngine:
     def _place(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> bool:
-        """Return whether the prompt has a slot. It waits if all are taken."""
+        """Return whether the prompt has a slot. If all slots are in use, the prompt waits."""
         if generation.slot is None:
             claim = self._slots.claim(generation.content)
             if claim is None:
                 return False
-            # Before the copy, since an exception there would lose the slot.
+            # This comes before the copy, because an exception in the copy would otherwise leak the
+            # slot.
             generation.place(claim)
             if claim.source is not None:
                 with self._alone(segment, events):
@@ -269,7 +284,9 @@ class ThinkerEngine:
         return not segment.ended
 
     def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
-        """Run the work in one batch, and sample where a prompt or id is complete."""
+        """Run all work in one batch. Sample an ID for each segment whose prompt or last ID is
+        complete.
+        """
         fed = together(self._model.forward, [feed for _, _, feed in work])
         sampled: list[tuple[Segment, SlotGeneration]] = []
         spoken: list[tuple[SlotGeneration, torch.Tensor]] = []
@@ -303,7 +320,7 @@ class ThinkerEngine:
     def _logits_row(
         self, segment: Segment, generation: SlotGeneration, logits: torch.Tensor
     ) -> LogitsRow:
-        """Return what the segment's next id is sampled from."""
+        """Return the logits from which the next ID of the segment is sampled."""
         sampling, window = segment.settings.sampling, self._intake.window
         seen = generation.seen(logits) if sampling.repetition_penalty != 1.0 else None
         latest = None if window is None else window.of(generation.latest(window.size))
@@ -312,7 +329,7 @@ class ThinkerEngine:
     def _push(
         self, segment: Segment, generation: SlotGeneration, id_: int, events: list[EngineEvent]
     ) -> None:
-        """Append an id to the reply and send what may be sent."""
+        """Append an ID to the reply, and send everything that may be sent now."""
         release = generation.reply.push(id_)
         events += segment.emit_reply(generation, release)
         if segment.wants_reply_rows:
@@ -324,7 +341,7 @@ class ThinkerEngine:
     def _complete(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """End a segment whose reply has ended, once the rows of its prompt are sent."""
+        """End a segment whose reply has ended, once all rows of its prompt have been sent."""
         sends = segment.wants_rows(generation) and not generation.all_rows_sent
         if generation.finish is not None and not sends:
             events.append(segment.complete(generation, generation.finish))
@@ -333,7 +350,7 @@ class ThinkerEngine:
     def _send_rows(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """Send available prompt rows to the talker, a bounded number per step."""
+        """Send prompt rows that are available to the talker. Their number per step is limited."""
         sends = segment.wants_rows(generation) and not generation.holds_rows
         if not sends or generation.all_rows_sent:
             return
@@ -347,7 +364,7 @@ class ThinkerEngine:
     def _send_known_rows(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """Send reply rows that were prefilled, or were already in the slot."""
+        """Send the rows of the reply that were prefilled or that were already in the slot."""
         first, positions = generation.known_rows_due()
         if len(positions):
             rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
@@ -357,15 +374,16 @@ class ThinkerEngine:
     def _go_on_sending(
         self, done: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> None:
-        """Send more rows of prompts without other work: the reply has ended, or more input must
-        come."""
+        """Send more rows for prompts that have no other work because the reply has ended or more
+        input is needed.
+        """
         for segment, generation in done:
             with self._alone(segment, events):
                 self._send_rows(segment, generation, events)
                 self._complete(segment, generation, events)
 
     def _bring_rows(self, spoken: Sequence[tuple[SlotGeneration, torch.Tensor]]) -> None:
-        """Copy the rows of the fed ids, one each, to the host in one copy."""
+        """Copy one row for each ID that was processed to the host, in a single copy."""
         if spoken:
             rows = self._to_host.copy(torch.cat([each for _, each in spoken]))
             for at, (generation, _) in enumerate(spoken):
@@ -373,7 +391,9 @@ class ThinkerEngine:
                 generation.reply_rows.come(fed, rows[at : at + 1])
 
     def _push_scored(self, asked: _Asked, events: list[EngineEvent]) -> None:
-        """Append the ids of segments that request log probabilities, after all others."""
+        """Append the IDs of segments that request log probabilities. This is done after all other
+        segments.
+        """
         scores = together(score_together, [sampled for *_, sampled in asked])
         for (segment, generation, logprobs, sampled), score in zip(asked, scores, strict=True):
             with self._alone(segment, events):
@@ -381,7 +401,7 @@ class ThinkerEngine:
                 self._push(segment, generation, sampled.id_, events)
 
     def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:
-        """Keep the content of a segment's slot for reuse, or clear it. Idempotent."""
+        """Keep the content of the slot for reuse, or clear it. This may be called several times."""
         generation = segment.generation
         if generation is None or generation.slot is None:
             return
@@ -395,7 +415,7 @@ class ThinkerEngine:
 
 
 def _has_work(segment: Segment) -> bool:
-    """Return whether a step has work for the segment besides starting its prompt."""
+    """Return whether a step has work for the segment other than beginning its prompt."""
     generation = segment.generation
     if segment.ended or generation is None:
         return False
@@ -403,7 +423,8 @@ def _has_work(segment: Segment) -> bool:
 
 
 def _owes_rows(segment: Segment, generation: SlotGeneration) -> bool:
-    """Return whether an open, fully prefilled prompt has unsent rows of a reused prefix.
+    """Return whether a prompt that is still open and completely prefilled has unsent rows from a
+    reused prefix.
 
     They are sent while the user speaks.
     """
@@ -413,7 +434,7 @@ def _owes_rows(segment: Segment, generation: SlotGeneration) -> bool:
 
 
 def _can_step(segment: Segment) -> bool:
-    """Return whether the segment needs no input, or has work before it arrives."""
+    """Return whether the segment needs no input, or has work that can be done before it arrives."""
     return segment.can_step or (
         not segment.ended and (segment.preparation is not None or _has_work(segment))
     )

@@ -1,4 +1,4 @@
-"""A prompt being prefilled into a slot, and its reply."""
+"""A prompt that is being prefilled into a slot, and its reply."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ Encode = Callable[[AudioFeatures | VisualPatches], torch.Tensor]
 
 
 class SlotGeneration:
-    """State of one segment in the model.
+    """The state of one segment in the model.
 
-    `length` counts the positions in the slot: those of the prompt, of which the first `reused` were
-    present before, then those of the reply without its latest id. The `known` ids of the reply are
-    prefilled after the prompt. `finish` is set when the reply has ended. `reply_rows` are kept if
-    needed. While the prompt `is_open`, more of it will arrive; `told` of its ids were sent.
+    `length` is the number of positions in the slot. These are the positions of the prompt,
+    including the first `reused` positions that were already there, and those of the reply without
+    its latest ID. The `known` IDs of the reply are prefilled after the prompt. `finish` is set when
+    the reply has ended. `reply_rows` are kept if they are needed. While the prompt `is_open`, more
+    of it will arrive. `told` is the number of its IDs that have been sent.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class SlotGeneration:
         every_row: bool,
         known: Sequence[int] = (),
     ) -> None:
-        """Rows at `row_positions` of the prompt are kept; with `every_row`, the reply's too."""
-        # Patches are released one by one as they are encoded.
+        """Create the state. Rows at `row_positions` of the prompt are kept. If `every_row` is true,
+        the rows of the reply are kept as well.
+        """
+        # The patches are released one by one as they are encoded.
         self.prompt = dataclasses.replace(prompt, patches=())
         self.reply = reply
         self.row_positions = row_positions
@@ -80,7 +83,9 @@ class SlotGeneration:
     def hear(
         self, heard: HeardPrompt, row_positions: Positions, reply: Callable[[], ReplyText]
     ) -> None:
-        """Extend the prompt and discard what no longer holds. `reply` is called at its end."""
+        """Extend the prompt, and discard everything that is no longer valid. When the prompt is
+        complete, `reply` is called.
+        """
         special, ids = self._special, heard.prompt.ids
         self.prompt = heard.prompt
         self.is_open = heard.is_open
@@ -114,7 +119,7 @@ class SlotGeneration:
             self.reply = reply()
 
     def _feed_prompt(self, known: Sequence[int]) -> None:
-        """Set what is prefilled: the prompt and the known part of the reply."""
+        """Set what is to be prefilled: the prompt and the known part of the reply."""
         prompt, tapped = self.prompt, self.row_positions
         self._fed = np.concatenate((prompt.ids, np.asarray(known, np.int32)))
         behind = np.arange(len(prompt.ids), len(self._fed))
@@ -126,35 +131,38 @@ class SlotGeneration:
 
     @property
     def remaining(self) -> int:
-        """Positions still to be prefilled."""
+        """The number of positions that still have to be prefilled."""
         return max(len(self._fed) - self.length, 0)
 
     @property
     def replies(self) -> bool:
-        """Whether the next id of the reply is to be computed."""
+        """Whether the next ID of the reply has to be computed."""
         return not (self.remaining or self.is_open) and self.finish is None
 
     @property
     def must_encode(self) -> bool:
-        """Whether media must be encoded before more of the prompt can be fed."""
+        """Whether media have to be encoded before more of the prompt can be processed."""
         return self.to_encode > 0
 
     @property
     def to_encode(self) -> int:
-        """Positions of the media to encode next; 0 if none."""
+        """The number of positions of the media that have to be encoded next, or 0 if there are
+        none.
+        """
         while self._pieces and self._pieces[0][0][-1] < self.length:
             self._pieces.popleft()
         return len(self._pieces[0][0]) if self._pieces else 0
 
     def place(self, claim: Claim) -> None:
-        """Take the slot. Media within its reused content need no encoding."""
+        """Take the slot. Media within the reused content need not be encoded."""
         self.slot = claim.slot
         self.length = self.reused = claim.reused
         self._pieces = deque(_behind(self.length, *each) for each in self._pieces)
 
     def encode(self, encode: Encode) -> None:
-        """Encode all of the prompt's recordings, which may depend on each other, or one image or
-        video."""
+        """Encode either all recordings of the prompt, because they may depend on each other, or one
+        image or video.
+        """
         positions, piece = self._pieces.popleft()
         made = encode(piece)
         if self._encoded is None:
@@ -163,7 +171,7 @@ class SlotGeneration:
         self._encoded[on_device(at, made.device)] = made
 
     def prompt_feed(self, count: int) -> ThinkerFeed:
-        """Return the next `count` positions of the prompt and the known part of the reply."""
+        """Return the next `count` positions of the prompt and of the known part of the reply."""
         start, end = self.length, self.length + count
         first, last = np.searchsorted(self._tapped, (start, end))
         media = None
@@ -180,26 +188,29 @@ class SlotGeneration:
         )
 
     def reply_feed(self) -> ThinkerFeed:
-        """Return the reply's latest id as a feed."""
+        """Return the latest ID of the reply as a feed."""
         latest = np.asarray(self.reply.ids[-1:], dtype=np.int32)
         tapped = np.zeros(1, dtype=np.intp) if self._every_row else no_positions()
         shift = self.prompt.shift
         return ThinkerFeed(self.placed(), self.length, latest, tapped, sampled=True, shift=shift)
 
     def take(self, feed: ThinkerFeed) -> None:
-        """Record what was fed."""
+        """Record what has been processed."""
         self.length = feed.span.end
         if not self.remaining:
             self._encoded = None
 
     @property
     def holds_rows(self) -> bool:
-        """Whether rows must wait: a talker that reads every row does not support growing
-        prompts."""
+        """Whether rows have to wait, because a talker that reads every row does not support prompts
+        that grow.
+        """
         return self.is_open and self._every_row
 
     def rows_due(self, most: int) -> Positions:
-        """Return the next, at most `most`, prompt positions with available, unsent rows."""
+        """Return up to `most` of the next prompt positions whose rows are available but have not
+        been sent.
+        """
         there = int(np.searchsorted(self.row_positions, self.length))
         return self.row_positions[self._rows_sent : min(there, self._rows_sent + most)]
 
@@ -208,10 +219,10 @@ class SlotGeneration:
         self._rows_sent += count
 
     def known_rows_due(self) -> tuple[int, Positions]:
-        """Return the first known id with an available, unsent row, and the positions of all such
-        rows.
+        """Return the first known ID whose row is available but has not been sent, and the positions
+        of all such rows.
 
-        They count as sent.
+        The rows are then counted as sent.
         """
         first, prompt = self._known_rows_sent, len(self.prompt.ids)
         self._known_rows_sent = max(first, min(self.length, len(self._fed)) - prompt)
@@ -219,13 +230,15 @@ class SlotGeneration:
 
     @property
     def all_rows_sent(self) -> bool:
-        """Whether the rows of all `row_positions` were sent and no more will come."""
+        """Whether the rows of all `row_positions` have been sent and there will be no more."""
         return self._rows_sent == len(self.row_positions) and not self.is_open
 
     def kept(self) -> Kept | None:
-        """Return the reusable content of the slot; None while the prompt is prefilled."""
+        """Return the content of the slot that can be reused, or None while the prompt is being
+        prefilled.
+        """
         if self.is_open:
-            # The part certain to be in a later prompt, too.
+            # The part that is certain to be contained in a later prompt as well.
             known = min(self.length, self._head)
             return Kept(self.content[:known], known) if known >= MIN_REUSED else None
         if self.remaining:
@@ -235,28 +248,29 @@ class SlotGeneration:
         return Kept(content[: self.length], len(self.prompt.ids))
 
     def seen(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return which ids occurred so far, bool like `logits` [V], for the repetition penalty.
+        """Return which IDs have occurred so far, as bool with the same shape as `logits` [V], for
+        the repetition penalty.
 
-        Kept on the device. Ids outside the vocabulary are ignored.
+        The result is kept on the device. IDs outside the vocabulary are ignored.
         """
         if self._seen is None:
             self._seen = torch.zeros_like(logits, dtype=torch.bool)
             ids = self._fed[self._fed < len(logits)].astype(np.int64)
             self._seen[on_device(ids, logits.device)] = True
-        # Each id is recorded before the next is chosen.
+        # Each ID is recorded before the next one is chosen.
         if latest := self.reply.ids[-1:]:
             self._seen[latest[0]] = True
         return self._seen
 
     def latest(self, count: int) -> Sequence[int]:
-        """Return the last `count` ids of prompt and reply."""
+        """Return the last `count` IDs of the prompt and the reply."""
         ids = self.reply.ids[-count:]
         missing = count - len(ids)
         before: list[int] = self.prompt.ids[-missing:].tolist() if missing else []
         return [*before, *ids]
 
     def placed(self) -> int:
-        """Return the slot. Raises `Internal` before `place`."""
+        """Return the slot. Raises `Internal` if `place` has not been called."""
         if self.slot is None:
             raise Internal("a prompt is fed before it has a slot")
         return self.slot
@@ -265,8 +279,9 @@ class SlotGeneration:
 def _behind(
     length: int, positions: Positions, piece: AudioFeatures | VisualPatches
 ) -> tuple[Positions, AudioFeatures | VisualPatches]:
-    """Return a piece without the recordings that end within `length` positions; the last one
-    stays."""
+    """Return a piece without the recordings that end within the first `length` positions. The last
+    recording is never removed.
+    """
     if not isinstance(piece, AudioFeatures):
         return positions, piece
     ends = np.cumsum(piece.positions)
@@ -275,7 +290,7 @@ def _behind(
 
 
 def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Content:
-    """Return the content of a prompt's positions. Digests are negative, unlike ids."""
+    """Return the content of a prompt's positions. In contrast to IDs, digests are negative."""
     content = ids.astype(np.int64)
     if audio is not None:
         heard = np.flatnonzero(ids == audio_id)[: sum(audio.positions)]
@@ -284,7 +299,7 @@ def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Cont
 
 
 def visual_positions(prompt: PreparedPrompt, special: MediaIds) -> Sequence[Positions]:
-    """Return the positions of each of the prompt's images and videos, in order."""
+    """Return the positions of each image and video of the prompt, in order."""
     left = {
         "image": np.flatnonzero(prompt.ids == special.image),
         "video": np.flatnonzero(prompt.ids == special.video),

@@ -1,9 +1,11 @@
-"""Incremental mel features of a recording in progress, bit-identical to those of the whole.
+"""The mel features of a recording in progress. They are bit-identical to those of the complete
+recording.
 
-A frame depends on the `n_fft` samples around it and, through its floor, on the loudest frame of
-all. So a frame can be computed when its samples are available. Its floor rises when a louder frame
-arrives, which changes windows with a cell below the new floor. At both ends, Hugging Face's
-extractor mirrors the recording, or appends silence.
+A frame depends on the `n_fft` samples around it. It also depends on the loudest frame of the
+recording, which determines the floor. Therefore a frame can be computed as soon as its samples are
+available. The floor rises when a louder frame arrives. This changes all windows that contain a cell
+below the new floor. At both ends, Hugging Face's extractor mirrors the recording, or it appends
+silence.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from torch import Tensor
 Float32 = npt.NDArray[np.float32]
 
 RANGE = 8.0
-"""Distance of the floor below the loudest cell, in powers of ten (`WhisperFeatureExtractor`)."""
+"""The distance between the floor and the loudest cell, in powers of ten
+(`WhisperFeatureExtractor`).
+"""
 
 
 class GrowingFeatures:
-    """Windows of `window_frames` frames; the last may be shorter or missing.
+    """Windows of `window_frames` frames. The last window may be shorter or missing.
 
-    With `silent_end` the recording is followed by silence instead of its mirror image. Not
-    thread-safe.
+    If `silent_end` is true, the recording is followed by silence instead of its mirror image. This
+    class is not thread-safe.
     """
 
     def __init__(self, extractor: Any, window_frames: int, *, silent_end: bool) -> None:
@@ -37,36 +41,40 @@ class GrowingFeatures:
         self._silent_end = silent_end
         self._shape = torch.hann_window(self._size)
         self._filters = torch.from_numpy(extractor.mel_filters).to(torch.float32).T
-        # Log mel without a floor of all windows so far, and the lowest cell of each.
+        # The log mel features of all windows so far, before the floor is applied, and the lowest
+        # cell of each window.
         self._windows: list[Tensor] = []
         self._lowest: list[float] = []
         self._loudest = -math.inf
-        # Samples needed from the next window's first frame on. Frame 0 is in its middle.
+        # The samples that are needed from the first frame of the next window onwards. Frame 0 is in
+        # the middle of its samples.
         self._kept: Float32 = np.empty(0, np.float32)
         self._heard = 0
 
     @property
     def lengths(self) -> list[int]:
-        """Frames of each window so far."""
+        """The number of frames in each window so far."""
         return [each.shape[1] for each in self._windows]
 
     @property
     def bins(self) -> int:
-        """Mel bins of a frame."""
+        """The number of mel bins in a frame."""
         return len(self._filters)
 
     @property
     def count(self) -> int:
-        """Number of windows."""
+        """The number of windows."""
         return len(self._windows)
 
     def samples_for(self, windows: int) -> int:
-        """Return the number of samples needed for `windows` whole windows."""
+        """Return the number of samples that `windows` complete windows need."""
         frames = windows * self._window_frames
         return (frames - 1) * self._hop + self._size - self._half
 
     def hear(self, samples: Float32) -> int:
-        """Add samples. Return the first window that is new or changed, `count` if none."""
+        """Add samples. Returns the index of the first window that is new or has changed, or `count`
+        if there is none.
+        """
         self._keep(samples)
         told, before = len(self._windows), self._loudest
         while self._heard >= self.samples_for(len(self._windows) + 1):
@@ -74,10 +82,12 @@ class GrowingFeatures:
         return self._first_other(told, before)
 
     def finish(self) -> int:
-        """End the recording. Return the first window that is new or changed, `count` if none."""
+        """End the recording. Returns the index of the first window that is new or has changed, or
+        `count` if there is none.
+        """
         told, done, before = len(self._windows), sum(self.lengths), self._loudest
         if self._silent_end:
-            # The loudest frame may be one that reaches into the silence.
+            # The loudest frame may be one that extends into the silence.
             total, beyond = -(-self._heard // self._hop), -(-self._size // self._hop)
             end = (total + beyond) * self._hop + self._half
             self._keep(np.zeros(end - self._heard, np.float32))
@@ -93,7 +103,7 @@ class GrowingFeatures:
         return self._first_other(told, before)
 
     def window(self, index: int) -> Float32:
-        """Return features [mel bins, frames] of a window, given the loudest frame so far."""
+        """Return the features [mel bins, frames] of a window, given the loudest frame so far."""
         floored = torch.maximum(self._windows[index], torch.tensor(self._loudest) - RANGE)
         features: Float32 = ((floored + 4.0) / 4.0).numpy()
         return features
@@ -107,8 +117,9 @@ class GrowingFeatures:
             self._kept = np.concatenate((self._kept[self._half : 0 : -1], self._kept))
 
     def _cut(self, frames: int) -> Tensor:
-        """Return log mel [mel bins, frames] of the next frames, and drop samples no longer
-        needed."""
+        """Return the log mel features [mel bins, frames] of the next frames, and drop the samples
+        that are no longer needed.
+        """
         heard = torch.from_numpy(self._kept[: (frames - 1) * self._hop + self._size])
         self._kept = self._kept[frames * self._hop :]
         spectrum = torch.stft(
@@ -116,7 +127,8 @@ class GrowingFeatures:
         )
         power = (spectrum.abs() ** 2).contiguous()
         if alone := power.shape[1] == 1:
-            # A product with a single column rounds differently from the same column among others.
+            # A product with a single column is rounded differently than the same column in a
+            # product with several columns.
             power = power.repeat(1, 2)
         log_mel = torch.clamp(self._filters @ power, min=1e-10).log10()
         return log_mel[:, :1] if alone else log_mel
@@ -127,9 +139,9 @@ class GrowingFeatures:
         self._loudest = max(self._loudest, float(window.max()))
 
     def _first_other(self, told: int, before: float) -> int:
-        """Return the first reported window that a raised floor changes, or the first new one.
+        """Return the first reported window that a higher floor changes, or the first new window.
 
-        `before` was the loudest cell when they were reported.
+        `before` is the loudest cell at the time when the windows were reported.
         """
         floor = float(torch.tensor(self._loudest) - RANGE)
         if self._loudest > before:

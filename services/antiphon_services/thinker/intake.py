@@ -1,4 +1,4 @@
-"""Converts a segment's input to its prompt and an empty reply, for every engine."""
+"""Converts the input of a segment to a prompt and an empty reply. All engines use this module."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from antiphon_services.thinker.thinker_segment import (
 
 ThinkerPreparations = Preparations[PreparedPrompt | HeardPrompt]
 SEEN = ("image.", "video.")
-"""Name prefixes of tensors with files to decode."""
+"""The prefixes of the names of tensors that contain files to decode."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptIntake:
-    """Creates prompts and replies for one checkpoint; `stop_id` ends a reply.
+    """Creates prompts and replies for one checkpoint. `stop_id` ends a reply.
 
-    `row_positions` returns the prompt positions whose hidden rows the talker needs, ascending. With
-    `every_row` these are all positions, and those of the reply, too. `speech` describes a reply
-    whose ids are partly codes. The latest ids have another penalty if there is a `window`.
+    `row_positions` returns the prompt positions whose hidden rows the talker needs, in ascending
+    order. If `every_row` is true, the talker needs the rows of all positions, including those of
+    the reply. `speech` describes a reply in which some of the IDs are codes. If there is a
+    `window`, a different penalty applies to the latest IDs.
     """
 
     prompts: PromptFactory
@@ -52,9 +53,11 @@ class PromptIntake:
     window: PenaltyWindow | None = None
 
     def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
-        """Store the conversation, which is one chunk except for a live segment's last recording.
+        """Store the conversation. It is a single chunk, except for the last recording of a live
+        segment.
 
-        Raises `InvalidArgument`, also for messages longer than any that fit.
+        Raises `InvalidArgument` if it is invalid, or if the messages are longer than any that can
+        fit.
         """
         if chunk.edge != INPUT:
             raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
@@ -69,7 +72,9 @@ class PromptIntake:
         segment.input_finished = chunk.segment_finished
 
     def _hear(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
-        """Store a piece of a live segment's input. If unused until complete, treat it as whole."""
+        """Store a piece of the input of a live segment. If no piece is used before the input is
+        complete, the input is treated as a whole.
+        """
         if segment.live_input is None:
             speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
             segment.live_input = LiveInput(self.prompts, speaks=speaks)
@@ -83,10 +88,11 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start preparing the segment's prompt, or the next part of a growing one, unless in
-        progress.
+        """Start to prepare the prompt of the segment, or the next part of a prompt that grows,
+        unless a preparation is in progress.
 
-        `done` is called at its end, on any thread. The prompt raises `InvalidArgument`.
+        When the preparation ends, `done` is called on any thread. The prompt raises
+        `InvalidArgument` if the input is invalid.
         """
         live = segment.live_input
         if segment.preparation is not None or segment.ended:
@@ -102,7 +108,9 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start preparing the available part of a live segment's input, if it is enough."""
+        """Start to prepare the part of a live segment's input that is available, if it is long
+        enough.
+        """
         job = segment.live_input.next_job() if segment.live_input is not None else None
         if job is not None:
             make, size = job
@@ -114,14 +122,14 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start preparing the prompt of a segment whose input is complete."""
+        """Start to prepare the prompt of a segment whose input is complete."""
         tensors, segment.tensors = segment.tensors, {}
         speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
         make = partial(self._make, tensors, speaks=speaks)
         text_bytes = sum(tensors[name].nbytes for name in ("messages", "tools") if name in tensors)
         media_bytes = sum(tensor.nbytes for tensor in tensors.values()) - text_bytes
         if self.prompts.patches and any(name.startswith(SEEN) for name in tensors):
-            # A small file may have many pixels.
+            # A small file may contain many pixels.
             media_bytes = max(media_bytes, LARGE_MEDIA_BYTES)
         self._start(
             segment, preparations, make, done, text_bytes=text_bytes, media_bytes=media_bytes
@@ -146,8 +154,9 @@ class PromptIntake:
         return self.prompts.prepare(from_tensors(tensors), speaks=speaks)
 
     def start_reply(self, segment: ThinkerSegment[G], prompt: PreparedPrompt) -> ReplyText:
-        """Return an empty reply with the segment's stop conditions, and its log probabilities if
-        requested."""
+        """Return an empty reply with the stop conditions of the segment. It includes log
+        probabilities if they are requested.
+        """
         sampling = segment.settings.sampling
         if sampling.top_logprobs is not None and segment.wants(TEXT):
             segment.logprobs = ReplyLogprobs(self.vocabulary, sampling.top_logprobs)
@@ -160,7 +169,7 @@ class PromptIntake:
         )
 
     def _stop_id(self, segment: ThinkerSegment[G]) -> int:
-        """Return the id that ends the reply of a segment."""
+        """Return the ID that ends the reply of a segment."""
         if self.speech is None or segment.wants(self.speech.edge):
             return self.stop_id
         return self.speech.unspoken_stop_id

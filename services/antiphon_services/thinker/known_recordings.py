@@ -1,4 +1,4 @@
-"""A cache of features of recent recordings, by key."""
+"""A cache for the features of recent recordings, by key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Float32 = npt.NDArray[np.float32]
 
 
 class MadeOnce:
-    """Features computed on first access. Concurrent threads may each compute them."""
+    """Features that are computed on first access. If several threads access them at the same time,
+    each may compute them.
+    """
 
     __slots__ = ("_made", "_make")
 
@@ -28,7 +30,7 @@ class MadeOnce:
         """Return the features."""
         make, made = self._make, self._made
         if made is None:
-            # `make` is released after the features are stored.
+            # `make` is released after the features have been stored.
             made = self._made if make is None else make()
             assert made is not None
             self._made = made
@@ -38,9 +40,10 @@ class MadeOnce:
 
 @dataclass(frozen=True, slots=True)
 class KnownRecording:
-    """A recording of `samples` samples, with its separate features [mel bins, frames] in `made`.
+    """A recording of `samples` samples. `made` contains its features [mel bins, frames], which were
+    extracted separately.
 
-    The features take `size_bytes`.
+    The size of the features is `size_bytes`.
     """
 
     key: bytes
@@ -53,7 +56,9 @@ class KnownRecording:
 
 
 class KnownRecordings:
-    """At most `most_bytes` of features, but always the latest recording's. Thread-safe."""
+    """Recordings with up to `most_bytes` bytes of features. The latest recording is always kept.
+    This class is thread-safe.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -62,14 +67,14 @@ class KnownRecordings:
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> KnownRecording | None:
-        """Return the recording if it is cached."""
+        """Return the recording if it is in the cache, or None otherwise."""
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
             return self._known.get(key)
 
     def named(self, key: bytes, field: str) -> KnownRecording:
-        """Return the recording. Raises `NotFound` with the field."""
+        """Return the recording. Raises `NotFound` with the field if it is not in the cache."""
         known = self.get(key)
         if known is None:
             raise NotFound(
@@ -79,7 +84,7 @@ class KnownRecordings:
         return known
 
     def put(self, recording: KnownRecording) -> None:
-        """Cache a recording. The least recently used ones are evicted."""
+        """Add a recording to the cache. The least recently used recordings are evicted."""
         with self._lock:
             before = self._known.pop(recording.key, None)
             self._bytes += recording.size_bytes - (before.size_bytes if before else 0)
@@ -90,5 +95,5 @@ class KnownRecordings:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all cached features."""
+        """The total size of the features in the cache in bytes."""
         return self._bytes

@@ -1,7 +1,7 @@
-"""The beginning of a reply that its client already has: see `antiphon.values.history`.
+"""The beginning of a reply that the client already has. See `antiphon.values.history`.
 
-Its last id is sampled again, so that the end of the reply is decided in the usual place. The ids
-before it are fed like those of a prompt.
+Its last ID is sampled again, so that the end of the reply is determined in the usual place. The IDs
+before it are processed in the same way as those of a prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon_services.thinker.thinker_segment import G, ThinkerSegment
 
 
 def check_history(segment: ThinkerSegment[G], vocabulary: int) -> None:
-    """Raise `InvalidArgument` for ids outside `vocabulary`."""
+    """Raise `InvalidArgument` if an ID is outside `vocabulary`."""
     history = segment.settings.history
     if history is None or not len(history.ids):
         return
@@ -30,10 +30,11 @@ def check_history(segment: ThinkerSegment[G], vocabulary: int) -> None:
 
 
 def known_ids(segment: ThinkerSegment[G], special: MediaIds) -> list[int]:
-    """Return the ids that need not be sampled.
+    """Return the IDs that need not be sampled.
 
-    With log probabilities all must be sampled, since these are not stored. So must all from the
-    first id on that would be a media placeholder in a prompt.
+    If log probabilities are requested, all IDs must be sampled, because log probabilities are not
+    stored. If an ID would be a media placeholder in a prompt, this ID and all IDs after it must be
+    sampled.
     """
     history = segment.settings.history
     if history is None or segment.settings.sampling.top_logprobs is not None:
@@ -47,9 +48,9 @@ def known_ids(segment: ThinkerSegment[G], special: MediaIds) -> list[int]:
 def repeat_reply(
     segment: ThinkerSegment[G], generation: G, ids: Sequence[int]
 ) -> Iterator[EngineEvent]:
-    """Send the ids and their text as if they had been sampled.
+    """Send the IDs and their text as if they had been sampled.
 
-    Raises `InvalidArgument` for ids after the reply's end.
+    Raises `InvalidArgument` if there are IDs after the end of the reply.
     """
     for number, id_ in enumerate(ids):
         release = generation.reply.push(id_)

@@ -1,13 +1,15 @@
-"""A live segment's input: a conversation whose last recording is in progress.
+"""The input of a live segment, which is a conversation whose last recording is still in progress.
 
-Its prompt grows by whole windows of the audio tower. Progress is reported as `HeardPrompt`s: the
-first has the conversation up to the recording, the last the rest of it and what follows. Ids never
-change. When a louder frame arrives, features of reported windows may change; everything from the
-first of them on must then be computed again.
+The prompt grows by complete windows of the audio tower. Progress is reported as `HeardPrompt`
+values. The first one contains the conversation up to the recording. The last one contains the rest
+of the recording and everything after it. IDs never change. When a louder frame arrives, the
+features of windows that were already reported may change. Everything from the first changed window
+onwards must then be computed again.
 
-`LiveInput` holds what was received, on the engine's thread. `Listener` computes features where
-prompts are prepared, at most one job per segment at a time. A recording that ends before any job
-started, or whose tower has no windows, is prepared as a whole.
+`LiveInput` contains the input that has been received, and is used on the engine's thread.
+`Listener` computes features on the threads that prepare prompts. A segment has at most one such job
+at a time. If a recording ends before a job has started, or if the tower has no windows, the
+recording is prepared as a whole.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ from antiphon_services.thinker.prompt import PreparedPrompt, PromptFactory
 Float32 = npt.NDArray[np.float32]
 
 UNKNOWN = -1
-"""Content of positions whose recording is incomplete; never equal to another."""
+"""The content of positions whose recording is incomplete. It is never equal to other content."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeardPrompt:
-    """The known part of a prompt; the recording begins at position `start`.
+    """The known part of a prompt. The recording begins at position `start`.
 
-    Positions before `kept` are unchanged. `windows` are features from the first changed position
-    on, each with its first position. `digest` is the content of the recording's positions once the
-    prompt is no longer `is_open`.
+    Positions before `kept` have not changed. `windows` contains the features from the first changed
+    position onwards, each with its first position. Once the prompt is no longer `is_open`, `digest`
+    is the content of the positions of the recording.
     """
 
     prompt: PreparedPrompt
@@ -50,24 +52,27 @@ class HeardPrompt:
 
 
 class Listener:
-    """Prepares a prompt from a conversation, and from its last recording while that is in
-    progress."""
+    """Prepares a prompt from a conversation, including its last recording while that is still in
+    progress.
+    """
 
     def __init__(self, prompts: PromptFactory, tensors: Mapping[str, Tensor], speaks: bool) -> None:
         self._prompts = prompts
         self._tensors = tensors
         self._speaks = speaks
         self._features = prompts.audio.growing()
-        # Depends only on constants, so any thread may call it.
+        # This depends only on constants, so any thread may call it.
         self.samples_for = self._features.samples_for
         self._key = RecordingKey()
         self._head: PreparedPrompt | None = None
         self._start = self._recordings = 0
 
     def hear(self, samples: Float32, *, last: bool) -> HeardPrompt:
-        """Return what the conversation and the next samples add; `last` means that no more follow.
+        """Return what the conversation and the next samples add to the prompt. If `last` is true,
+        no more samples follow.
 
-        Raises `InvalidArgument`, also for a conversation that does not end with a live recording.
+        Raises `InvalidArgument` if the input is invalid or the conversation does not end with a
+        live recording.
         """
         is_first = self._head is None
         head = self._head = self._head or self._begin()
@@ -99,7 +104,7 @@ class Listener:
         return HeardPrompt(prompt, start, kept, windows, digest(how, self._key.key), is_open=False)
 
     def _remember(self) -> None:
-        """Cache the recording, so that it can be sent by key."""
+        """Add the recording to the cache, so that it can be sent by key."""
         features = self._features
         size = sum(features.lengths) * features.bins * np.dtype(np.float32).itemsize
 
@@ -110,7 +115,7 @@ class Listener:
         self._prompts.audio.known.put(known)
 
     def _begin(self) -> PreparedPrompt:
-        """Return the prompt, in which the open recording has one position."""
+        """Return the prompt. The recording in progress has one position in it."""
         conversation = from_tensors(self._tensors, live=True)
         self._tensors = {}
         head = self._prompts.prepare(conversation, speaks=self._speaks, open_end=True)
@@ -123,13 +128,15 @@ Job = Callable[[], "PreparedPrompt | HeardPrompt"]
 
 
 class LiveInput:
-    """A live segment's received input, and what of it can be prepared next."""
+    """The input of a live segment that has been received, and the part of it that can be prepared
+    next.
+    """
 
     def __init__(self, prompts: PromptFactory, *, speaks: bool) -> None:
         self.finished = False
         self._opened = False
         self._prompts = prompts
-        # Otherwise nothing is prepared before all input was received.
+        # If this is false, nothing is prepared before the whole input has been received.
         self._listens = prompts.audio.listens
         self._speaks = speaks
         self._tensors: Mapping[str, Tensor] = {}
@@ -141,9 +148,11 @@ class LiveInput:
         self._ended = False
 
     def take(self, tensors: Mapping[str, Tensor], *, last: bool) -> None:
-        """Add a chunk's tensors: first the conversation, then samples.
+        """Add the tensors of a chunk. The first chunk contains the conversation, and the others
+        contain samples.
 
-        Raises `InvalidArgument` for anything else, for too many samples, and for NaN.
+        Raises `InvalidArgument` if the chunk contains anything else, if there are too many samples,
+        or if they contain NaN.
         """
         rest = {name: each for name, each in tensors.items() if name != "samples"}
         if tensors and bool(rest) == self._opened:
@@ -156,7 +165,8 @@ class LiveInput:
             self._opened = True
             self._tensors = rest
             self._index = sum(name.startswith("audio.") for name in rest)
-            # The layout of a prompt with images or videos is known only as a whole.
+            # The layout of a prompt that contains images or videos is only known once the prompt is
+            # complete.
             self._listens &= not any(name.startswith(("image.", "video.")) for name in rest)
         if len(samples := tensors.get("samples", np.empty(0, np.float32))):
             self._hear(samples)
@@ -168,18 +178,21 @@ class LiveInput:
         audio.check_longest(self._index, self._samples)
         if not np.isfinite(samples).all():
             raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
-        # Copy: the chunk's bytes may belong to a transport, and contain more than this.
+        # The samples are copied, because the bytes of the chunk may belong to a transport and
+        # contain other data as well.
         self._pieces.append(np.array(samples))
 
     @property
     def began(self) -> bool:
-        """Whether a job was started before all input was received."""
+        """Whether a job was started before the whole input had been received."""
         return self._listener is not None
 
     def next_job(self) -> tuple[Job, int] | None:
-        """Return the next job and its bytes; None if nothing can be prepared yet, or any more.
+        """Return the next job and its size in bytes, or None if nothing can be prepared yet or
+        nothing remains.
 
-        None also if no job was started and the input is finished: it is then prepared as a whole.
+        The result is also None if no job was started and the input is finished. The input is then
+        prepared as a whole.
         """
         if self._ended or (self._listener is None and not self._can_begin):
             return None
@@ -202,7 +215,9 @@ class LiveInput:
 
     @property
     def _can_begin(self) -> bool:
-        """Whether the encoding of the conversation's recordings is determined."""
+        """Return whether the encoding of the recordings in the conversation is already
+        determined.
+        """
         if self.finished or not (self._listens and self._tensors):
             return False
         audio = self._prompts.audio
@@ -210,6 +225,6 @@ class LiveInput:
         return not said or not audio.depends([*audio.lengths(said), max(self._samples, 1)])
 
     def _taken(self) -> Float32:
-        """Return the received samples that were not prepared yet."""
+        """Return the samples that have been received but not prepared yet."""
         pieces, self._pieces = self._pieces, []
         return np.concatenate(pieces) if pieces else np.empty(0, np.float32)

@@ -1,4 +1,4 @@
-"""Loads what the thinkers of all families have in common."""
+"""Loads the components that the thinkers of all families have in common."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ VLLM_READS_IT = "set the stage's engine to vllm, which reads it"
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
 )
-"""Defaults of Hugging Face's `generate`: greedy, 1024 tokens."""
+"""The defaults of Hugging Face's `generate`: greedy decoding and 1024 tokens."""
 
 
 def load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
-    """Return the audio feature extractor. Raises `FailedPrecondition`."""
+    """Return the audio feature extractor. Raises `FailedPrecondition` if it cannot be read."""
     path = model_dir / PREPROCESSOR_FILE
     settings = read_json(path)
     with reading(path):
@@ -45,15 +45,16 @@ def with_media(
     *,
     cuts: bool = False,
 ) -> PromptFactory:
-    """Return the factory with these limits, and with the checkpoint's vision front end if needed.
+    """Return the factory with these limits and, if it is needed, with the vision front end of the
+    checkpoint.
 
-    `settings` are those of the family's processor in transformers. With `cuts` it cuts pixels to
-    patches for an engine that does not decode them itself.
+    `settings` are those of the family's processor in transformers. If `cuts` is true, the factory
+    divides pixels into patches, for an engine that does not decode images itself.
     """
     prompts = dataclasses.replace(prompts, max_recordings=media.audio)
     if not media.sees:
         return prompts
-    # Pillow and OpenCV are installed with vLLM and needed only here.
+    # Pillow and OpenCV are installed together with vLLM and are only needed here.
     from antiphon_services.thinker.vision_loading import load_patch_maker, load_vision
 
     vision = load_vision(model_dir, settings, max_images=media.image, max_videos=media.video)
@@ -62,7 +63,7 @@ def with_media(
 
 
 def first_picture(media: MediaLimits) -> bytes:
-    """Return the image for the warm-up; empty without vision."""
+    """Return the image used for warm-up, or an empty value if the stage has no vision support."""
     if not media.image:
         return b""
     from antiphon_services.thinker.vision_loading import blank_picture
@@ -73,7 +74,7 @@ def first_picture(media: MediaLimits) -> bytes:
 def thinker_facts(
     role: str, model_dir: Path, prompts: PromptFactory, engine: str, media: MediaLimits
 ) -> StageFacts:
-    """Return the thinker's facts for `Describe`."""
+    """Return the thinker's part of `Describe`."""
     kinds = ["text", *(name for name, most in dataclasses.asdict(media).items() if most)]
     if prompts.chat.takes_tools:
         kinds.append("tools")

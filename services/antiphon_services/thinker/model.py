@@ -1,8 +1,9 @@
-"""One forward over new positions of many sequences, with Hugging Face's weights.
+"""One forward pass over new positions of many sequences, with Hugging Face's weights.
 
-Equals the families' thinkers in transformers (5.19), except for the deepstack features of images,
-which are omitted. With only text and audio, rotary positions are those in the slot. With images and
-videos, the prompt specifies them.
+The results are equal to those of the families' thinkers in transformers (5.19), except that the
+deepstack features of images are left out. If a prompt contains only text and audio, the rotary
+positions are the positions in the slot. If it contains images or videos, the prompt specifies the
+rotary positions.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ Offsets = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class ThinkerFeed:
-    """New ids of one sequence, from position `start` on.
+    """The new IDs of one sequence, beginning at position `start`.
 
-    `media` [k, hidden] are the rows at the k media placeholders among them. `tapped` are offsets of
-    ids whose row is kept. The logits after the last id are computed if `sampled`. `turned` int64
-    [n, 3] are the rotary positions; None means those in the slot plus `shift`.
+    `media` [k, hidden] contains the rows for the k media placeholders among the IDs. `tapped`
+    contains the offsets of the IDs whose row is kept. If `sampled` is true, the logits after the
+    last ID are computed. `turned` (int64 [n, 3]) contains the rotary positions. If it is None, they
+    are the positions in the slot plus `shift`.
     """
 
     slot: int
@@ -54,13 +56,15 @@ class ThinkerFeed:
 
     @property
     def span(self) -> Span:
-        """The span of the ids in the slot."""
+        """The span of the IDs in the slot."""
         return Span(self.slot, self.start, len(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Logits [V] after the last id if requested, and the kept rows [n, hidden]."""
+    """The logits [V] after the last ID if they were requested, and the rows [n, hidden] that are
+    kept.
+    """
 
     logits: Tensor | None
     rows: Tensor
@@ -68,11 +72,14 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class _StepNumbers(Generic[Of]):
-    """Numbers of a step for the device, as arrays or as tensors on it.
+    """The numbers of a step that are needed on the device, either as arrays or as tensors on the
+    device.
 
-    `ids` [n]; the rows with media, with kept hidden states (`tapped`), or with logits (`sampled`);
-    for the kept ones `places` [2, k], slots and positions, and whether they are `words` [k]; rotary
-    positions [n] or [n, 3] if they differ from the slots'.
+    `ids` has the shape [n]. There are also the indices of rows with media, of rows whose hidden
+    states are kept (`tapped`), and of rows whose logits are needed (`sampled`). For the rows that
+    are kept, `places` [2, k] contains slots and positions, and `words` [k] indicates whether they
+    are words. The rotary positions have the shape [n] or [n, 3]. They are included if they differ
+    from the positions in the slots.
     """
 
     ids: Of
@@ -90,12 +97,14 @@ class _StepNumbers(Generic[Of]):
 
 
 class ThinkerModel:
-    """Runs Hugging Face's `module`, a thinker; the talker's rows stay in `row_store`.
+    """Runs Hugging Face's `module`, which is a thinker. The rows for the talker are stored in
+    `row_store`.
 
-    A row is hidden state number `tapped_layer`, counted as in `Decoder.append`. `with_words`, it is
-    the sum with the word's embedding, which is zero at media positions. `special` are the
-    placeholder ids, `towers` the plan of the encoders. `bucketing` runs parts as graphs, with
-    `kernels` if given. Raises `InvalidArgument` if a GPU cannot hold all slots at full length.
+    A row is the hidden state with number `tapped_layer`, which is counted as in `Decoder.append`.
+    If `with_words` is true, the embedding of the word is added, which is zero at media positions.
+    `special` contains the placeholder IDs, and `towers` is the plan for the encoders. `bucketing`
+    runs parts of the computation as graphs, with `kernels` if they are given. Raises
+    `InvalidArgument` if a GPU does not have enough memory for all slots at full length.
     """
 
     def __init__(
@@ -135,15 +144,16 @@ class ThinkerModel:
         self.memory = SlotMemory(
             slots, context_limit, shape.layers * shape.position_bytes + row_bytes, self.device
         )
-        """Of slots that are at their longest, with the talker's rows."""
+        """The memory of slots at their full length, including the rows for the talker."""
         self.memory.require_room(grows=True)
         self.cache = KVCache(shape, slots, context_limit, grows=True)
         self.vocabulary = len(self._words.weight)
         self.row_store = RowStore(self._words.weight, width, slots, context_limit)
 
     def encode(self, piece: AudioFeatures | VisualPatches) -> Tensor:
-        """Return a tower's output [positions, hidden] for all recordings, or for an image or
-        video."""
+        """Return the output of a tower [positions, hidden] for all recordings, or for one image or
+        video.
+        """
         if isinstance(piece, AudioFeatures):
             return self._encode_audio(piece)
         patches = on_device(piece.patches, self.device).to(self._vision_tower.dtype)
@@ -155,12 +165,14 @@ class ThinkerModel:
         return rows.to(self._words.weight.dtype)
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Copy the first positions of a slot to another: keys, values and rows."""
+        """Copy the keys, values and rows at the first `positions` positions of a slot to another
+        slot.
+        """
         self.cache.copy(source, target, positions)
         self.row_store.copy(source, target, positions)
 
     def _encode_audio(self, audio: AudioFeatures) -> Tensor:
-        """Mirrors `get_audio_features`."""
+        """Compute the same result as `get_audio_features`."""
         features, frames = torch.from_numpy(audio.features), torch.from_numpy(audio.mask.sum(-1))
         encoded = [
             self._audio_tower(return_dict=True, **there(each, self.device)).last_hidden_state
@@ -170,7 +182,7 @@ class ThinkerModel:
         return rows[len(rows) - sum(audio.positions) :].to(self._words.weight.dtype)
 
     def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:
-        """Append every feed's ids to its sequence in one batch."""
+        """Append the IDs of every feed to its sequence, in one batch."""
         order = sorted(range(len(feeds)), key=lambda index: self._decoder.order(feeds[index].span))
         ordered = [feeds[index] for index in order]
         self.cache.reserve(max(each.span.end for each in feeds))
@@ -198,7 +210,7 @@ class ThinkerModel:
         return [fed[index] for index in range(len(feeds))]
 
     def _numbers(self, feeds: Sequence[ThinkerFeed]) -> _StepNumbers[npt.NDArray[np.int64]]:
-        """Return the numbers of a step for the device."""
+        """Return the numbers of a step that are needed on the device."""
         starts = np.cumsum([0, *(len(each.ids) for each in feeds)])[:-1]
         heard = [
             start + np.flatnonzero(is_media(each.ids, self._special))
@@ -231,7 +243,9 @@ class ThinkerModel:
         )
 
     def _embed(self, feeds: Sequence[ThinkerFeed], there: _StepNumbers[Tensor]) -> Tensor:
-        """Return word embeddings [n, hidden], with media rows at their placeholders."""
+        """Return the word embeddings [n, hidden], in which placeholders are replaced by
+        media rows.
+        """
         rows: Tensor = self._words(there.ids)
         media = [each.media for each in feeds if each.media is not None and len(each.media)]
         if media:
@@ -245,7 +259,7 @@ class ThinkerModel:
         tapped: Tensor,
         embedded: Tensor,
     ) -> Tensor:
-        """Store and return the rows that `feeds` keep; [n, hidden]."""
+        """Store the rows that `feeds` keep, and return them [n, hidden]."""
         rows = tapped[there.tapped]
         if not len(rows):
             return rows
@@ -256,7 +270,9 @@ class ThinkerModel:
 
 
 def _turned(feeds: Sequence[ThinkerFeed]) -> npt.NDArray[np.int64] | None:
-    """Return rotary positions [n] or [n, 3]; None if they are those in the slots."""
+    """Return the rotary positions [n] or [n, 3], or None if they are equal to the positions in the
+    slots.
+    """
     if all(each.turned is None and not each.shift for each in feeds):
         return None
     plain = [
@@ -276,7 +292,7 @@ def _whole(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
 
 
 def _split(feeds: Sequence[ThinkerFeed], logits: Tensor, tapped: Tensor) -> list[Fed]:
-    """Return each feed's part of the results."""
+    """Return the part of the results that belongs to each feed."""
     rows = iter(torch.split(tapped, [len(each.tapped) for each in feeds]))
     drawn = iter(logits)
     return [Fed(next(drawn) if each.sampled else None, next(rows)) for each in feeds]

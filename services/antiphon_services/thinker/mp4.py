@@ -1,7 +1,8 @@
-"""Counts the samples that an MP4 file declares, from its boxes, before a decoder opens it.
+"""Counts the samples that an MP4 file declares by reading its boxes, before a decoder opens the
+file.
 
-A table of a few bytes can declare billions of frames. FFmpeg indexes all of them when it opens the
-file, and reading the last visible one would take that many grabs.
+A table of a few bytes can declare billions of frames. When FFmpeg opens such a file, it indexes all
+of them. Reading the last visible frame would then require as many calls.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ from dataclasses import dataclass
 from antiphon.errors import InvalidArgument
 
 MAX_VIDEO_FRAMES = 28_800
-"""Two minutes at 240 frames per second."""
+"""Corresponds to two minutes at 240 frames per second."""
 
 MAX_OTHER_SAMPLES = 8_000_000
-"""For tracks other than video: two minutes of audio with one entry per sample."""
+"""The limit for tracks other than video. It corresponds to two minutes of audio with one entry per
+sample.
+"""
 
 MAX_TRACKS = 16
 
 MAX_INDEX_BYTES = 16 << 20
-"""Size of the box that describes all tracks; two minutes of video and audio take about 1 MB."""
+"""The maximum size of the box that describes all tracks. Two minutes of video and audio take about
+1 MB.
+"""
 
 MAX_BOXES = 100_000
-"""About three times what one fragment per frame of two minutes takes."""
+"""About three times the number of boxes in a file of two minutes that has one fragment per
+frame.
+"""
 
 _CONTAINERS = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"})
 _SIZE_TABLES = frozenset({b"stsz", b"stz2"})
@@ -32,7 +39,7 @@ _SIZE_TABLES = frozenset({b"stsz", b"stz2"})
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts of the current track, of those before it, and of all fragments."""
+    """The counts for the current track, for the tracks before it, and for all fragments."""
 
     samples: int = 0
     others: int = 0
@@ -42,7 +49,7 @@ class _Counts:
 
 
 def check_samples(data: bytes, name: str) -> None:
-    """Raise `InvalidArgument`, with `name` as its field, for a file with too many samples."""
+    """Raise `InvalidArgument` with the field `name` if the file declares too many samples."""
     counts = _Counts()
     for boxes, (kind, start, end) in enumerate(_boxes(data, 0, len(data))):
         if boxes >= MAX_BOXES:
@@ -86,7 +93,9 @@ def _check(counts: _Counts, name: str) -> None:
 
 
 def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield kind, start and end of each box's content; a container precedes its children."""
+    """Yield the type, the start and the end of the content of each box. A container precedes its
+    children.
+    """
     waiting = [(at, end)]
     while waiting:
         at, end = waiting.pop()
@@ -106,12 +115,12 @@ def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _timed(data: bytes, start: int, end: int) -> int:
-    """Return the samples in a run-length coded table of durations."""
+    """Return the number of samples in a run-length encoded table of durations."""
     entries = min(_number(data, start + 4, end), max(end - start - 8, 0) // 8)
     table = data[start + 8 : start + 8 + 8 * entries]
     return sum(count for count, _ in struct.iter_unpack(">II", table))
 
 
 def _number(data: bytes, at: int, end: int) -> int:
-    """Return four bytes as a number; 0 if the box is too short."""
+    """Return four bytes as a number, or 0 if the box is too short."""
     return int.from_bytes(data[at : at + 4], "big") if at + 4 <= end else 0

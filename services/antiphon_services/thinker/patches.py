@@ -1,7 +1,8 @@
-"""Cuts pixels into patches for vision towers, exactly as Qwen's processors do.
+"""Divides pixels into patches for vision towers, exactly as Qwen's processors do.
 
-An image uses the checkpoint's own processor. A video's frames already have their final size, so its
-processor would only normalize and cut. It needs torchvision; this module does not.
+Images are processed by the processor of the checkpoint. The frames of a video already have their
+final size, so its processor would only normalize them and divide them into patches. It requires
+torchvision, which this module does not.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class VisualPatches:
-    """An image or a video: patches float32 [n, values], in the order of its `grid`.
+    """An image or a video as patches float32 [n, values], in the order of its `grid`.
 
-    `grid` counts patches: times, rows, columns. Equal digests mean equal encoding and rotary
-    positions; a digest is a negative 64-bit number.
+    `grid` contains the numbers of time steps, rows and columns of patches. Equal digests mean that
+    the encoding and the rotary positions are equal. A digest is a negative 64-bit number.
     """
 
     patches: Float32
@@ -36,13 +37,15 @@ class VisualPatches:
 
 
 class PatchMaker:
-    """Cuts pixels like a checkpoint's `processor`."""
+    """Divides pixels into patches like the `processor` of a checkpoint."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
 
     def __call__(self, visual: Visual) -> VisualPatches:
-        """Decode and cut, which is slow. Raises `InvalidArgument` for a corrupt file."""
+        """Decode a file and divide it into patches, which is slow. Raises `InvalidArgument` if the
+        file is corrupt.
+        """
         pixels = visual.pixels()
         if isinstance(pixels, np.ndarray):
             patches, grid = self._cut(pixels)
@@ -53,8 +56,9 @@ class PatchMaker:
         return VisualPatches(patches, grid, digest(how, recording_key(patches)))
 
     def _cut(self, frames: Pixels) -> tuple[Float32, tuple[int, int, int]]:
-        """Return patches and grid of frames [n, height, width, 3]; the last frame is repeated as
-        padding."""
+        """Return the patches and the grid of frames [n, height, width, 3]. The last frame is
+        repeated as padding.
+        """
         processor = self._processor
         together, side, merged = (
             processor.temporal_patch_size,
@@ -72,7 +76,8 @@ class PatchMaker:
         cut = normal.reshape(
             times, together, rows // merged, merged, side, columns // merged, merged, side, 3
         )
-        # For each time: blocks of merged patches by row, the patches in them, then colours.
+        # For each time step, blocks of merged patches by row, the patches in each block, and then
+        # colours.
         ordered = cut.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
         patches = np.ascontiguousarray(ordered).reshape(times * rows * columns, -1)
         return patches, (times, rows, columns)

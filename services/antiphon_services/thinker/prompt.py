@@ -1,8 +1,9 @@
-"""Prepares a conversation for any engine: prompt ids, audio features and images or videos.
+"""Converts a conversation to the IDs of a prompt, audio features, and images or videos. All engines
+use this module.
 
-Mirrors the families' processors in Hugging Face: the chat template, one placeholder id repeated for
-every position of a recording, image or video, and features. Invalid requests are detected here,
-before an engine spends work on them.
+This mirrors the families' processors in Hugging Face: the chat template, a placeholder ID that is
+repeated for every position of a recording, image or video, and features. Invalid requests are
+detected here, before an engine does any work for them.
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ from antiphon_services.thinker.patches import VisualPatches
 from antiphon_services.vllm.media import MediaLimits
 
 if TYPE_CHECKING:
-    # It needs Pillow, which a stage without vision need not have.
+    # This requires Pillow, which need not be installed for a stage without vision.
     from antiphon_services.thinker.vision import VisionFrontEnd, Visual
 
 Ids = npt.NDArray[np.int32]
 
 JSON_ESCAPE = 6
-"""Most JSON bytes per byte of text: control characters are written as `\\u0000`."""
+"""The maximum number of JSON bytes for one byte of text. Control characters are written as
+`\\u0000`.
+"""
 
 PART_BYTES = 128
-"""JSON bytes around a message or part; a prompt has at most as many as positions."""
+"""The number of JSON bytes around a message or a part. A prompt has at most as many messages and
+parts as positions.
+"""
 
 
 def any_prompt(ids: Ids) -> None:
@@ -44,12 +49,14 @@ def any_prompt(ids: Ids) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """The input of an engine: ids int32 [P], audio features, and images and videos in order.
+    """The input of an engine: the IDs (int32 [P]), the audio features, and the images and videos in
+    order.
 
-    For an engine that takes `patches`, these are set, and with them the rotary positions `turned`
-    int64 [P, 3] and the next position. `calls` is set if the reply may call functions. The last
-    `begun` ids are a forced beginning of the reply; the talker does not receive them. `listened`
-    positions of audio, without features here, were processed while they were recorded.
+    If an engine uses `patches`, these are set, together with the rotary positions `turned` (int64
+    [P, 3]) and the next position. `calls` is set if the reply may contain function calls. The last
+    `begun` IDs are the text with which the reply is forced to begin. The talker does not receive
+    them. `listened` positions of audio were processed while they were being recorded. Their
+    features are not included here.
     """
 
     ids: Ids
@@ -64,31 +71,33 @@ class PreparedPrompt:
 
     @property
     def heard_ids(self) -> Ids:
-        """The ids without the beginning of the reply."""
+        """The IDs without the beginning of the reply."""
         return self.ids[: len(self.ids) - self.begun]
 
     @property
     def shift(self) -> int:
-        """Difference between a reply position's rotary position and the position itself."""
+        """The difference between the rotary position of a position in the reply and the position
+        itself.
+        """
         return 0 if self.turned is None else self.following - len(self.ids)
 
     @property
     def reach(self) -> int:
-        """First position that is free both in the slot and in rotary positions."""
+        """The first position that is free both in the slot and among the rotary positions."""
         return max(len(self.ids), self.following)
 
     @property
     def audio_positions(self) -> int:
-        """Number of audio positions."""
+        """The number of audio positions."""
         return self.listened + (sum(self.audio.positions) if self.audio else 0)
 
     @property
     def image_positions(self) -> int:
-        """Number of image and video positions."""
+        """The number of image and video positions."""
         return sum(visual.positions for visual in self.visuals)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors sent on the edge `prompt` before computation starts."""
+        """Return the tensors that are sent on the edge `prompt` before the computation starts."""
         if not self.visuals:
             return {"ids": self.heard_ids}
         grids = np.array([each.grid for each in self.visuals], dtype=np.int32)
@@ -97,16 +106,17 @@ class PreparedPrompt:
 
 
 class PromptTooLong(InvalidArgument):
-    """The prompt leaves no room for a reply within the context limit."""
+    """The prompt leaves no space for a reply within the context limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFactory:
-    """Creates prompts for one checkpoint; `context_limit` counts prompt and reply.
+    """Creates prompts for one checkpoint. `context_limit` applies to the prompt and the reply
+    together.
 
-    A conversation has at most `max_recordings`. Without `vision`, images and videos are rejected.
-    `check_spoken` raises `InvalidArgument` for a prompt whose reply cannot be spoken. `patches`
-    cuts pixels for an engine that does not decode them itself.
+    A conversation has at most `max_recordings` recordings. Without `vision`, images and videos are
+    rejected. `check_spoken` raises `InvalidArgument` if the reply to a prompt cannot be spoken.
+    `patches` divides pixels into patches for an engine that does not decode images itself.
     """
 
     chat: ChatTokenizer
@@ -120,23 +130,23 @@ class PromptFactory:
 
     @property
     def max_text_bytes(self) -> int:
-        """Upper bound on text that can fit; shorter text may still not fit."""
+        """An upper limit for the size of text that can fit. Some shorter texts still do not fit."""
         return self.context_limit * self.chat.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` for messages whose JSON is larger than any that fit."""
+        """Raise `InvalidArgument` if the messages are so long as JSON that they cannot fit."""
         if json_bytes > JSON_ESCAPE * self.max_text_bytes + PART_BYTES * self.context_limit:
             raise self._too_long(f"{json_bytes} bytes")
 
     def prepare(
         self, conversation: Conversation, *, speaks: bool, open_end: bool = False
     ) -> PreparedPrompt:
-        """Return the prompt of a conversation; `speaks` if the reply is to be spoken.
+        """Return the prompt for a conversation. `speaks` is true if the reply is to be spoken.
 
-        With `open_end` the last recording is missing and takes one position; the others are encoded
-        as if together with a long one. Raises `InvalidArgument` with `messages`, `audio.N`,
-        `image.N` or `video.N`, and `NotImplementedYet` for unsupported images, videos and
-        functions.
+        If `open_end` is true, the last recording is missing and takes one position. The other
+        recordings are encoded as if there were also a long one. Raises `InvalidArgument` with the
+        field `messages`, `audio.N`, `image.N` or `video.N`, and `NotImplementedYet` if images,
+        videos or functions are not supported.
         """
         if not conversation.messages:
             raise InvalidArgument("messages: there are none", field="messages")
@@ -171,7 +181,9 @@ class PromptFactory:
         return replace(prompt, patches=cut, turned=turned, following=following)
 
     def _listen(self, recordings: Sequence[Heard], *, alone: bool, more: int) -> tuple[int, ...]:
-        """Return the positions of each recording, and one for each missing one."""
+        """Return the number of positions for each recording, and one position for each recording
+        that is missing.
+        """
         if (count := len(recordings) + more) > self.max_recordings:
             raise InvalidArgument(
                 f"messages: {count} recordings; this thinker takes at most "
@@ -182,7 +194,7 @@ class PromptFactory:
         return self.audio.positions(recordings, alone=alone) + (1,) * more
 
     def _look(self, conversation: Conversation) -> tuple[Visual, ...]:
-        """Return the conversation's images and videos in the order of its parts."""
+        """Return the images and videos of the conversation in the order of its parts."""
         if not (conversation.images or conversation.videos):
             return ()
         if self.vision is None:
@@ -199,7 +211,7 @@ class PromptFactory:
         heard: Sequence[int],
         visuals: Sequence[Visual],
     ) -> Ids:
-        """Repeat the nth placeholder of a kind for all positions of the nth item."""
+        """Repeat the nth placeholder of a type for all positions of the nth item."""
         special = self.special
         kinds = (
             ("recordings", special.audio, heard),
@@ -221,11 +233,13 @@ class PromptFactory:
         return np.repeat(ids, repeats)
 
     def check_room(self, ids: Ids) -> None:
-        """Raise `PromptTooLong` unless a reply fits after these ids."""
+        """Raise `PromptTooLong` unless there is space for a reply after these IDs."""
         self._check(ids, len(ids))
 
     def _check(self, ids: Ids, reach: int) -> None:
-        """Raise unless a reply fits after the position that the prompt reaches."""
+        """Raise an error unless there is space for a reply after the position that the prompt
+        reaches.
+        """
         taken = max(len(ids), reach)
         if taken >= self.context_limit:
             raise PromptTooLong(
@@ -243,9 +257,11 @@ class PromptFactory:
 
 
 def _call_rules(conversation: Conversation) -> CallRules | None:
-    """Return the rules for calls in the reply; None if it is not searched for calls.
+    """Return the rules for function calls in the reply, or None if the reply is not searched for
+    calls.
 
-    It is also searched if earlier replies had calls, since the model may imitate them.
+    The reply is also searched if earlier replies contained calls, because the model may imitate
+    them.
     """
     choice = conversation.tool_choice
     names = function_names(conversation.tools)

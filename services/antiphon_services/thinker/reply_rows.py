@@ -1,9 +1,9 @@
-"""Hidden rows of a reply that may be sent, for a talker that reads rows instead of ids.
+"""The hidden rows of a reply that may be sent, for a talker that reads rows instead of IDs.
 
-Invariants: the row of an id is sent once, in order, when it is available and the id may be spoken.
-It becomes available one step after its id, possibly on another path, which can be the faster one.
-The last id of a reply has no row. Rows of ids that are not spoken are dropped, including those of a
-function call.
+Invariants: the row of an ID is sent once, in order, as soon as it is available and the ID may be
+spoken. A row becomes available one step after its ID. It may arrive on a different path, which can
+be faster. The last ID of a reply has no row. The rows of IDs that are not spoken are dropped,
+including those of a function call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from antiphon_services.text.stopping import ReleasedText
 
 
 class ReplyRows:
-    """The rows of one reply, each [hidden]; `complete` when the last one was sent."""
+    """The rows of one reply, each of shape [hidden]. `complete` is true once the last row has been
+    sent.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Tensor] = deque()
@@ -28,12 +30,14 @@ class ReplyRows:
         self.complete = False
 
     def release(self, release: ReleasedText) -> None:
-        """Record how many more ids may be spoken, and whether they are the last."""
+        """Record how many additional IDs may be spoken, and whether these are the last ones."""
         self._spoken += len(release.spoken)
         self._finish = self._finish or release.speech_finish
 
     def come(self, start: int, rows: Tensor) -> None:
-        """Add the rows [n, hidden] of ids `start` to `start + n`. Raises `DataLoss` for a gap."""
+        """Add the rows [n, hidden] of the IDs `start` to `start + n`. Raises `DataLoss` if there is
+        a gap.
+        """
         if self.complete:
             return
         following = self._left + len(self._waiting)
@@ -42,7 +46,9 @@ class ReplyRows:
         self._waiting.extend(rows)
 
     def leave(self) -> tuple[Sequence[Tensor], FinishReason | None]:
-        """Return the rows to send now, and how the reply ended if they are the last; only once."""
+        """Return the rows to send now. If they are the last ones, the finish reason is returned
+        once as well.
+        """
         count = min(len(self._waiting), self._spoken - self._left)
         self._left += count
         leaving = [self._waiting.popleft() for _ in range(count)]

@@ -1,8 +1,8 @@
-"""Hidden rows of sequences, stored by slot and position like keys and values.
+"""The hidden rows of sequences, which are stored by slot and position like keys and values.
 
-A talker needs rows of the prompt, again in every turn of a conversation. So they stay in the slot
-of an ended sequence, are copied with it, and are computed whether or not this turn is spoken. They
-cost as much as one layer's keys and values, if there are any.
+A talker needs the rows of the prompt again in every turn of a conversation. Therefore they stay in
+the slot of an ended sequence, are copied together with it, and are computed even if the current
+turn is not spoken. If there are rows, they cost as much as the keys and values of one layer.
 """
 
 from __future__ import annotations
@@ -16,31 +16,35 @@ from antiphon_services.thinker.thinker_segment import Positions
 
 
 class RowStore:
-    """Rows [width] of at most `positions` positions for each of `slots` sequences.
+    """Rows [width] for up to `positions` positions in each of `slots` sequences.
 
-    Allocates nothing before the first row. Use it in inference mode.
+    Nothing is allocated before the first row is stored. Use this class in inference mode.
     """
 
     def __init__(self, like: Tensor, width: int, slots: int, positions: int) -> None:
-        """Use the dtype and device of `like`."""
-        # A cache of one layer; its key and value are the halves of a row.
+        """Create a store with the dtype and the device of `like`."""
+        # A cache with a single layer. Its key and its value are the two halves of a row.
         shape = CacheShape(1, 1, width // 2, 1.0, like.dtype, like.device)
         self._halves = KVCache(shape, slots, positions, grows=True)
         self._width = width
 
     def put(self, where: Tensor, end: int, rows: Tensor) -> None:
-        """Store rows [n, width] at `where` int64 [2, n], slots and positions below `end`."""
+        """Store rows [n, width] at `where` (int64 [2, n]), which contains slots and positions. All
+        positions are below `end`.
+        """
         self._halves.reserve(end)
         self._halves.layer(0)[where[0], where[1]] = rows.view(len(rows), 2, -1)
 
     def take(self, slot: int, positions: Positions) -> Tensor:
-        """Return rows [n, width] at positions [n] of a slot, which were put before."""
+        """Return the rows [n, width] at positions [n] of a slot. They must have been stored
+        before.
+        """
         memory = self._halves.layer(0)
         where = on_device(positions.astype(np.int64), memory.device)
         return memory[slot, where].view(len(positions), self._width)
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Copy the rows at the first positions of a slot to another."""
+        """Copy the rows at the first `positions` positions of a slot to another slot."""
         self._halves.copy(source, target, positions)
 
 

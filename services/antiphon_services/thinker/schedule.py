@@ -1,4 +1,4 @@
-"""Divides the prompt rows of a step among the waiting prompts."""
+"""Divides the prompt rows of a step among the prompts that are waiting."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 
 def prefill_shares(remaining: Sequence[int], budget: int) -> list[int]:
-    """Return each prompt's rows in this step, given its remaining rows, oldest first.
+    """Return the number of rows for each prompt in this step, given the remaining rows of all
+    prompts. The oldest prompt is first.
 
-    At most `budget` in total. A quarter goes to the oldest, which prevents starvation. The rest
-    goes to the shortest first, so that a long prompt delays no short one.
+    The total is at most `budget`. A quarter of it is reserved for the oldest prompt, which prevents
+    starvation. The remaining rows are assigned to the shortest prompts first, so that a long prompt
+    does not delay a short one.
     """
     shares = [0] * len(remaining)
     shortest_first = sorted(range(len(remaining)), key=lambda index: remaining[index])

@@ -1,4 +1,4 @@
-"""A segment of the thinker and its output on each edge, for every engine."""
+"""A segment of the thinker and its output on each edge. All engines use this module."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ TOOL_CALLS = "tool_calls"
 
 @dataclass(frozen=True, slots=True)
 class ReplyCodes:
-    """Codes among the ids of a reply: ids from `first` on, sent on `edge` in order.
+    """The codes among the IDs of a reply. These are the IDs from `first` onwards, which are sent on
+    `edge` in order.
 
-    A reply that is not spoken ends with another id.
+    A reply that is not spoken ends with a different ID.
     """
 
     edge: str
@@ -42,7 +43,7 @@ class ReplyCodes:
 
 
 class ReplyAnswer(Protocol):
-    """A prompt and its reply, as needed for output."""
+    """The parts of a prompt and its reply that the output needs."""
 
     @property
     def prompt(self) -> PreparedPrompt:
@@ -54,15 +55,15 @@ class ReplyAnswer(Protocol):
 
     @property
     def row_positions(self) -> Positions:
-        """Prompt positions whose hidden rows the talker needs, ascending."""
+        """The prompt positions whose hidden rows the talker needs, in ascending order."""
 
     @property
     def reply_rows(self) -> ReplyRows | None:
-        """Rows of the reply's ids, if the talker needs them."""
+        """The rows of the IDs of the reply, if the talker needs them."""
 
     @property
     def reused(self) -> int:
-        """Number of prompt positions that were not computed again."""
+        """The number of prompt positions that were not computed again."""
 
 
 G = TypeVar("G", bound=ReplyAnswer)
@@ -70,12 +71,13 @@ G = TypeVar("G", bound=ReplyAnswer)
 
 @dataclass(slots=True)
 class ThinkerSegment(Generic[G]):
-    """State of one segment; `generation` is set once its input was prepared.
+    """The state of one segment. `generation` is set once its input has been prepared.
 
-    With `every_row` the talker reads a row for every position, including the reply's, and no ids of
-    it. `preparation` is the prompt, or more of it, in progress. `live_input` is set in a live
-    segment. `spoken` counts the ids, or rows, sent on `tokens`, and `called` the pieces of calls.
-    `logprobs` is set if requested.
+    If `every_row` is true, the talker reads a row for every position, including those of the reply,
+    and does not read the IDs of the reply. `preparation` is a prompt, or another part of it, that
+    is being prepared. `live_input` is set in a live segment. `spoken` is the number of IDs or rows
+    that were sent on `tokens`, and `called` is the number of pieces of calls that were sent.
+    `logprobs` is set if log probabilities are requested.
     """
 
     key: SegmentKey
@@ -99,7 +101,9 @@ class ThinkerSegment(Generic[G]):
 
     @contextlib.contextmanager
     def alone(self, events: list[EngineEvent], let_go: Callable[[], None]) -> Iterator[None]:
-        """A context whose exceptions fail only this segment; `let_go` frees its resources."""
+        """A context manager in which an exception only fails this segment. `let_go` frees the
+        segment's resources.
+        """
 
         def end() -> None:
             self.ended = True
@@ -122,7 +126,7 @@ class ThinkerSegment(Generic[G]):
         return self.every_row and self.wants(TOKENS)
 
     def emit_prompt(self, generation: G) -> Iterator[EngineEvent]:
-        """Yield the prompt's ids, before computation starts."""
+        """Yield the IDs of the prompt before the computation starts."""
         if self.wants(PROMPT):
             finish = None if len(generation.row_positions) else FinishReason.STOP
             yield Emitted(self.key, PROMPT, 0, generation.prompt.tensors(), finish)
@@ -130,9 +134,9 @@ class ThinkerSegment(Generic[G]):
     def emit_heard(
         self, ids: npt.NDArray[np.int32], start: int, *, more: bool, whole: bool
     ) -> EngineEvent:
-        """Return the prompt's ids from `start` on.
+        """Return the IDs of the prompt from `start` onwards.
 
-        The edge ends if there are no `more` and all rows were sent (`whole`).
+        The edge ends if `more` is false and all rows have been sent (`whole`).
         """
         tensors: Tensors = {"ids": ids[start:]}
         if more:
@@ -142,8 +146,9 @@ class ThinkerSegment(Generic[G]):
     def emit_rows(
         self, generation: G, rows: Tensor, positions: Positions, *, last: bool
     ) -> EngineEvent:
-        """Return hidden rows [n, hidden] at ascending prompt positions [n]; `last` ends the
-        edge."""
+        """Return hidden rows [n, hidden] at ascending prompt positions [n]. If `last` is true, the
+        edge ends.
+        """
         finish = FinishReason.STOP if last else None
         if self.every_row:
             return Emitted(self.key, PROMPT, int(positions[0]), {"rows": rows}, finish)
@@ -151,8 +156,9 @@ class ThinkerSegment(Generic[G]):
         return Emitted(self.key, PROMPT, len(generation.prompt.heard_ids), tensors, finish)
 
     def emit_reply(self, generation: G, release: ReleasedText) -> Iterator[EngineEvent]:
-        """Yield the latest id with its text, the ids that may be spoken now, and pieces of
-        calls."""
+        """Yield the latest ID with its text, the IDs that may be spoken now, and pieces of
+        calls.
+        """
         reply = generation.reply
         if self.wants(TEXT):
             tensors: Tensors = {
@@ -178,7 +184,9 @@ class ThinkerSegment(Generic[G]):
     def _emit_codes(
         self, speech: ReplyCodes, reply: ReplyText, release: ReleasedText
     ) -> Iterator[EngineEvent]:
-        """Yield the codes among the released ids, with the last one at a length limit."""
+        """Yield the codes among the IDs that were released. At a length limit, they include the
+        last code.
+        """
         ids = list(release.spoken)
         if release.finish is FinishReason.LENGTH:
             ids.append(reply.ids[-1])
@@ -189,7 +197,7 @@ class ThinkerSegment(Generic[G]):
             self.spoken += len(codes)
 
     def emit_reply_rows(self, rows: ReplyRows) -> Iterator[EngineEvent]:
-        """Yield the reply rows that may be sent now."""
+        """Yield the rows of the reply that may be sent now."""
         leaving, finish = rows.leave()
         if leaving or finish:
             tensors: Tensors = {"rows": np.stack(leaving)} if leaving else {}
@@ -209,7 +217,7 @@ class ThinkerSegment(Generic[G]):
         return self.cost(reason, self.generation)
 
     def cost(self, finish: FinishReason, generation: G) -> Completed:
-        """Return the segment's counts."""
+        """Return the counts of the segment."""
         return Completed(
             self.key,
             finish,

@@ -1,4 +1,4 @@
-"""Loads the torch engine of a thinker of any family."""
+"""Loads the torch engine for a thinker of any family."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TOWERS = "audio_tower", "visual"
 
 @dataclass(frozen=True, slots=True)
 class TorchThinker:
-    """Hugging Face's module for a thinker of this `config`, and what its talker reads.
+    """Hugging Face's module for a thinker with this `config`, and what its talker reads.
 
-    For `tapped_layer`, `towers` and `with_words` see `ThinkerModel`. `processor` are the settings
-    of the family's processor in transformers, for a thinker with vision. Names of its tensors begin
-    with `prefix`.
+    `tapped_layer`, `towers` and `with_words` are described at `ThinkerModel`. If the thinker
+    supports vision, `processor` contains the settings of the family's processor in transformers.
+    The names of its tensors begin with `prefix`.
     """
 
     module_class: type[torch.nn.Module]
@@ -61,10 +61,11 @@ def load_torch(
     bucketing: Bucketing | None,
     prefill_rows: int | None,
 ) -> LoadedStage:
-    """Return the stage, warmed up, with the limits of `media`; `intake` has no vision front end.
+    """Return the stage after warm-up, with the limits in `media`. `intake` must not have a vision
+    front end.
 
-    Raises `FailedPrecondition` for incomplete weights and if no prompt succeeds; `InvalidArgument`
-    if a GPU cannot hold all slots at full length.
+    Raises `FailedPrecondition` if weights are missing or no prompt succeeds, and `InvalidArgument`
+    if a GPU does not have enough memory for all slots at full length.
     """
     to_host = ToHost.of(config)
     prompts = with_media(model_dir, intake.prompts, thinker.processor, media, cuts=True)

@@ -1,8 +1,8 @@
-"""Decodes videos: frames at a fixed pace, in the size that the model sees.
+"""Decodes videos to frames at a fixed rate and in the size that the model uses.
 
-Like in Qwen's own tools, two frames per second are taken and resized to the largest allowed size,
-so that a long video is not held in memory at full size. The checkpoint's video processor then has
-nothing to resize.
+As in Qwen's own tools, two frames per second are read and resized to the largest size that is
+allowed, so that a long video is never in memory at full size. The video processor of the checkpoint
+then has nothing to resize.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from antiphon_services.thinker.vision import (
     broken,
 )
 
-# FFmpeg's AV_LOG_QUIET: otherwise it prints a line for each fault of a file. OpenCV reads it with
-# the first video.
+# This is FFmpeg's AV_LOG_QUIET. Otherwise FFmpeg prints a line for each error in a file. OpenCV
+# reads the variable when it opens the first video.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 MAX_VIDEO_S = 120.0
-"""Longest video; all of its frames are in memory at once."""
+"""The maximum length of a video in seconds. All of its frames are in memory at once."""
 
 _MP4 = b"ftyp"
 
 
 def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Visual:
-    """Read the header of an MP4 file and its first frame. Raises `InvalidArgument`."""
+    """Read the header of an MP4 file and its first frame. Raises `InvalidArgument` if they are
+    invalid.
+    """
     check_samples(file.tobytes(), name)
     capture = _open(file, name)
     total = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
@@ -68,8 +70,9 @@ def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Vis
 
 
 def _sampled(total: int, rate: float, together: int) -> npt.NDArray[np.int64]:
-    """Return the indices of sampled frames, evenly spaced, in whole groups of `together` if
-    possible."""
+    """Return the indices of the sampled frames. They are evenly spaced and, if possible, form
+    complete groups of `together` frames.
+    """
     wanted = min(max(int(total / rate * FRAMES_PER_S), together), total)
     wanted -= wanted % together if wanted > together else 0
     return np.linspace(0, total - 1, wanted).round().astype(np.int64)
@@ -78,7 +81,7 @@ def _sampled(total: int, rate: float, together: int) -> npt.NDArray[np.int64]:
 def _decode(
     file: Tensor, name: str, indices: npt.NDArray[np.int64], size: tuple[int, int]
 ) -> Pixels:
-    """Return frames [len(indices), height, width, 3] of `size` (width, height)."""
+    """Return frames [len(indices), height, width, 3] of the given `size` (width, height)."""
     capture = _open(file, name)
     frames: list[Pixels] = []
     try:
@@ -105,13 +108,13 @@ def _frame(frame: Pixels, size: tuple[int, int]) -> Pixels:
 
 
 def _open(file: Tensor, name: str) -> cv2.VideoCapture:
-    """Open the file. Raises `InvalidArgument`.
+    """Open the file. Raises `InvalidArgument` if this is not possible.
 
-    It is only released by garbage collection: OpenCV's `release` frees the bytes, which belong to
-    Python, without the GIL, and crashes the process.
+    The file is only released by garbage collection. OpenCV's `release` frees the bytes, which
+    belong to Python, without holding the GIL, which crashes the process.
     """
     data = file.tobytes()
-    # The library also accepts playlists, and fetches what they name.
+    # The library also accepts playlists, and it would fetch the files that they name.
     if data[4:8] != _MP4:
         raise InvalidArgument(f"{name}: is no MP4 file", field=name)
     try:

@@ -1,9 +1,9 @@
-"""Images and videos: their prompt positions, and their pixels for the model.
+"""The prompt positions of images and videos, and their pixels for the model.
 
-A file's header determines its positions, so a prompt that is too long is rejected before any pixel
-is decoded. Pixels are decoded on other threads than the engine's, then pass through the
-checkpoint's own image and video processors, in vLLM as in Hugging Face. The sizes that these choose
-are computed here with Hugging Face's own rule.
+The header of a file determines the number of its positions. Therefore a prompt that is too long is
+rejected before any pixel is decoded. Pixels are decoded on other threads than the engine's. They
+are then processed by the image and video processors of the checkpoint, both in vLLM and in Hugging
+Face. The sizes that these processors choose are computed here with Hugging Face's own rule.
 """
 
 from __future__ import annotations
@@ -24,19 +24,23 @@ from antiphon.errors import InvalidArgument
 from antiphon.values.chunk import Tensor
 from antiphon.values.conversation import Conversation, ImagePart, VideoPart
 
-# Pillow's warnings quote the file, with any number of lines, and Python stores each.
+# Pillow's warnings quote the file, with any number of lines, and Python stores each of them.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 MAX_PIXELS = 64_000_000
-"""Largest image or video frame; more than any camera produces is treated as an attack."""
+"""The maximum number of pixels in an image or a video frame. Larger ones are treated as an attack,
+because no camera produces them.
+"""
 
 MAX_CONVERSATION_PIXELS = 256_000_000
-"""All images of a conversation at full size plus all frames of its videos at theirs.
+"""The maximum number of pixels in a conversation, for all images at full size and all frames of
+videos at theirs.
 
-On vLLM they are in memory together, at three bytes per pixel."""
+With vLLM, all of them are in memory at the same time, at three bytes per pixel.
+"""
 
 FRAMES_PER_S = 2.0
-"""Sampled frames per second of video."""
+"""The number of video frames that are sampled per second."""
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 _BACKGROUND = (255, 255, 255)
@@ -52,12 +56,13 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Visual:
-    """An image or video of a conversation, as described by its file's header.
+    """An image or a video in a conversation, as described by the header of its file.
 
-    `grid` are its positions: times, rows, columns. Two times are `step` positions apart. `decoded`
-    is the number of its pixels in memory, over all frames. `pixels` decodes it: an upright RGB
-    image on white, or a video's frames [frames, height, width, 3]. That is slow, and raises
-    `InvalidArgument` for a file that cannot be decoded.
+    `grid` contains the numbers of time steps, rows and columns of its positions. Consecutive time
+    steps are `step` positions apart. `decoded` is the total number of its pixels in memory, for all
+    frames. `pixels` decodes it, which is slow. The result is an upright RGB image on a white
+    background, or the frames of a video [frames, height, width, 3]. `pixels` raises
+    `InvalidArgument` if the file cannot be decoded.
     """
 
     kind: Literal["image", "video"]
@@ -68,22 +73,25 @@ class Visual:
 
     @property
     def positions(self) -> int:
-        """Number of its prompt positions."""
+        """The number of its prompt positions."""
         times, rows, columns = self.grid
         return times * rows * columns
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Size limits of a checkpoint's processor: side of a position's square, least and most
-    pixels."""
+    """The size limits of a checkpoint's processor: the side length of the square for a position,
+    and the minimum and maximum number of pixels.
+    """
 
     side: int
     least: int
     most: int
 
     def grid(self, width: int, height: int, name: str) -> tuple[int, int]:
-        """Return rows and columns. Raises `InvalidArgument` for an unsupported shape."""
+        """Return the number of rows and columns. Raises `InvalidArgument` if the shape is not
+        supported.
+        """
         if width * height > MAX_PIXELS:
             raise InvalidArgument(
                 f"{name}: has {width} x {height} pixels; at most {MAX_PIXELS} are allowed",
@@ -98,20 +106,25 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class FramePace:
-    """How time maps to positions: `frames` form one time of the grid, and times are `step`
-    apart."""
+    """How time is mapped to positions. `frames` frames form one time step of the grid, and time
+    steps are `step` positions apart.
+    """
 
     frames: int
     step: int
 
 
 Measure = Callable[[Tensor, str], Visual]
-"""Reads a file's header, given the file and its name. Raises `InvalidArgument`."""
+"""Reads the header of a file. The arguments are the file and its name. Raises `InvalidArgument` if
+the file is invalid.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class VisionFrontEnd:
-    """A checkpoint's vision: how to measure each kind, and the most of it in a conversation."""
+    """The vision of a checkpoint. It specifies how each type is measured, and the maximum number of
+    items of this type in a conversation.
+    """
 
     images: Measure
     videos: Measure
@@ -119,10 +132,11 @@ class VisionFrontEnd:
     max_videos: int
 
     def look(self, conversation: Conversation) -> tuple[Visual, ...]:
-        """Return the conversation's images and videos in the order of its parts.
+        """Return the images and videos of the conversation in the order of its parts.
 
-        Reads only headers. Raises `InvalidArgument` with `messages`, `image.N` or `video.N`, also
-        for the first one that exceeds `MAX_CONVERSATION_PIXELS`.
+        Only headers are read. Raises `InvalidArgument` with the field `messages`, `image.N` or
+        `video.N`. If the total exceeds `MAX_CONVERSATION_PIXELS`, the error names the first item
+        beyond the limit.
         """
         counts = {
             IMAGE: (len(conversation.images), self.max_images),
@@ -166,11 +180,11 @@ class VisionFrontEnd:
 
 
 def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
-    """Read the header of an image file. Raises `InvalidArgument`."""
+    """Read the header of an image file. Raises `InvalidArgument` if it is invalid."""
     image = _open(file, name)
     width, height = image.size
     try:
-        # Searching beyond the header would decode all of a PNG file.
+        # Searching beyond the header would decode a whole PNG file.
         turned = _EXIF in image.info and image.getexif().get(_ORIENTATION) in _TURNED
     except Exception as error:
         raise broken(name, error) from error
@@ -181,7 +195,9 @@ def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
 
 
 def _decode(file: Tensor, name: str) -> Image.Image:
-    """Return an image's pixels, upright RGB on white. Raises `InvalidArgument`."""
+    """Return the pixels of an image, upright and as RGB on a white background. Raises
+    `InvalidArgument` if it cannot be decoded.
+    """
     image = _open(file, name)
     try:
         upright = ImageOps.exif_transpose(image) if _EXIF in image.info else image
@@ -196,7 +212,9 @@ def _decode(file: Tensor, name: str) -> Image.Image:
 
 
 def _open(file: Tensor, name: str) -> Image.Image:
-    """Return the image with only its header read. Raises `InvalidArgument`."""
+    """Return an image of which only the header has been read. Raises `InvalidArgument` if it is
+    invalid.
+    """
     try:
         return Image.open(io.BytesIO(file.tobytes()), formats=FORMATS)
     except UnidentifiedImageError as error:
@@ -210,6 +228,7 @@ def _open(file: Tensor, name: str) -> Image.Image:
 
 
 def broken(name: str, error: Exception) -> InvalidArgument:
-    """Return the error for a file that a decoder failed on; decoders' exceptions are
-    undocumented."""
+    """Return the error for a file that a decoder could not read. The exceptions of decoders are not
+    documented.
+    """
     return InvalidArgument(f"{name}: cannot be decoded: {error}", field=name)

@@ -1,5 +1,6 @@
-"""Loads a checkpoint's vision front end. Needs Pillow, and OpenCV for videos; both come with
-vLLM."""
+"""Loads the vision front end of a checkpoint. This requires Pillow, and OpenCV for videos. Both are
+installed together with vLLM.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ from antiphon_services.thinker.vision import (
 def load_vision(
     model_dir: Path, settings: object, *, max_images: int, max_videos: int
 ) -> VisionFrontEnd:
-    """Return the front end of a checkpoint directory; `settings` are those of its family's
+    """Return the front end for a checkpoint directory. `settings` are those of the family's
     processor.
 
-    Raises `FailedPrecondition` if a video's time would fall between two positions: vLLM counts in
-    whole ones, Hugging Face does not.
+    Raises `FailedPrecondition` if a time step of a video would fall between two positions, because
+    vLLM only supports integer positions and Hugging Face does not round.
     """
     processor = _load_processor(model_dir)
     side = processor.patch_size * processor.merge_size

@@ -1,8 +1,9 @@
-"""Runs requests before the stage is ready, so that no client pays for first-time work.
+"""Runs requests before the stage is ready, so that no client has to wait for work that is only done
+once.
 
-That is template compilation, mel filters, the first calls of towers and layers, the allocation of
-slots, greedy and random sampling, log probabilities, for which vLLM compiles code, and forwards
-with one and with several segments.
+This includes the compilation of the template, mel filters, the first calls of towers and layers,
+the allocation of slots, greedy and random sampling, log probabilities (for which vLLM compiles
+code), and forward passes with one segment and with several segments.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ _log = logging.getLogger(__name__)
 
 
 def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") -> None:
-    """Run two short segments on a fresh engine, with audio unless the rate is None.
+    """Run two short segments on a new engine. They include audio unless the sample rate is None.
 
-    They contain `picture`, an image file, if given. A context limit too small for them leaves the
-    engine cold. Raises `FailedPrecondition` for any other fault, since then no request would
-    succeed.
+    If `picture` is not empty, it is an image file that they contain. If the context limit is too
+    small for them, the engine is not warmed up. All other failures raise `FailedPrecondition`,
+    because no request would succeed.
     """
     keys = []
     for number, sampling in enumerate((GREEDY, DRAWN)):
@@ -69,7 +70,7 @@ def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") ->
 
 
 def _conversation(sample_rate_hz: int | None, picture: bytes) -> InputChunk:
-    """Return a word, a short silence and the picture."""
+    """Return a conversation that contains a word, a short period of silence and the picture."""
     parts: list[Part] = [TextPart("Hello")]
     recordings: tuple[Tensor, ...] = ()
     images: tuple[Tensor, ...] = ()

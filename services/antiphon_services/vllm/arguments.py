@@ -1,4 +1,4 @@
-"""Converts a stage's configuration to vLLM's engine arguments."""
+"""Converts the configuration of a stage to the arguments of vLLM's engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from antiphon_services.vllm.media import ARGUMENT, MediaLimits
 from antiphon_services.vllm.row_receiver import RowAddress
 
 CPU_CACHE_BYTES = 1 << 30
-"""Paged memory on CPUs in addition to one full context; vLLM would take most of the host's."""
+"""The amount of paged memory on CPUs in addition to the memory for one full context. vLLM would
+otherwise use most of the host's memory.
+"""
 
 OWN_KEYS = {
     "model": "the deployment's `model`",
@@ -40,22 +42,25 @@ OWN_KEYS = {
     "disable_log_stats": "it measures where the stage has `metrics_listen`",
     "logprobs_mode": "log probabilities are the model's own, before temperature and penalties",
 }
-"""Arguments that the stage sets, with the reason or the setting."""
+"""Arguments that the stage sets itself, with the reason or with the setting that determines
+them.
+"""
 
 SCHEMA_BACKEND = "xgrammar"
-"""With vLLM's `auto`, the first schema selects the compiler of all later ones."""
+"""With vLLM's `auto`, the first schema determines the compiler for all later ones."""
 
 PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
-"""Arguments that may need more than one process."""
+"""Arguments for which more than one process may be needed."""
 
 TAPPING_DRAFTERS = ("eagle3", "extract_hidden_states")
-"""Speculative decoding methods that use the model's hidden state output themselves."""
+"""Methods for speculative decoding that use the hidden state output of the model themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextShape:
-    """Sizes of a checkpoint's language model, and their `place` in `config.json`; empty at the top
-    level."""
+    """The sizes of a checkpoint's language model, and their `place` in `config.json`. The place is
+    empty at the top level.
+    """
 
     place: str
     layers: int
@@ -66,7 +71,7 @@ class TextShape:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """The `architecture` whose model stores hidden rows, and the address they are sent to."""
+    """The `architecture` whose model stores hidden rows, and the address to which they are sent."""
 
     architecture: str
     rows: RowAddress
@@ -84,10 +89,10 @@ def engine_arguments(
 ) -> AsyncEngineArgs:
     """Return the arguments of an engine for a checkpoint's language model.
 
-    `media` are the media limits. `overrides` replace values of the checkpoint's configuration.
-    Without a `tap` the stock model is used. Raises `InvalidArgument` for arguments that vLLM or
-    this stage does not accept, and `FailedPrecondition` for a checkpoint that vLLM's attention does
-    not support here.
+    `media` are the limits on media. `overrides` replace values in the configuration of the
+    checkpoint. Without a `tap`, the unmodified model is used. Raises `InvalidArgument` if vLLM or
+    this stage does not accept an argument, and `FailedPrecondition` if vLLM's attention does not
+    support the checkpoint on this device.
     """
     given = config.engine_args
     _check(given, config)
@@ -98,14 +103,16 @@ def engine_arguments(
         "max_model_len": context_limit,
         "max_num_seqs": config.slots,
         "enable_prefix_caching": True,
-        # Features are computed for every request, so caching them here saves little, and the two
-        # halves of vLLM's cache can diverge when a request is aborted.
+        # Features are computed for every request, so caching them here saves little. In addition,
+        # the two halves of vLLM's cache can become inconsistent when a request is aborted.
         "mm_processor_cache_gb": 0,
-        # Defaults of requests are the stage's.
+        # The default settings of requests are those of the stage.
         "generation_config": "vllm",
-        # Disables its log line. Its measurements are exported with the stage's metrics.
+        # This disables its log line. Its measurements are exported together with the metrics of the
+        # stage.
         "disable_log_stats": True,
-        # Progress bars are noise in a log, and their lock outlives a killed process.
+        # Progress bars are of no use in a log, and their lock remains after a process has been
+        # killed.
         "use_tqdm_on_load": False,
         "hf_overrides": dict(overrides),
     }
@@ -172,7 +179,9 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
 
 
 def _check_heads(shape: TextShape, config: StageConfig) -> None:
-    """Check head sizes on CPUs: vLLM would fail at its first step, and be restarted repeatedly."""
+    """Validate the sizes of heads on CPUs. Otherwise vLLM would fail in its first step and would be
+    restarted repeatedly.
+    """
     size = shape.head_dim
     if config.device == "cpu" and not CPUAttentionBackend.supports_head_size(size):
         known = ", ".join(map(str, CPUAttentionBackend.get_supported_head_sizes()))
@@ -183,7 +192,7 @@ def _check_heads(shape: TextShape, config: StageConfig) -> None:
 
 
 def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[str, Any]:
-    """Return arguments for the tapped model and the connector that sends its rows."""
+    """Return the arguments for the tapped model and for the connector that sends its rows."""
     return {
         "hf_overrides": {**overrides, "architectures": [tap.architecture]},
         "kv_transfer_config": {
@@ -199,7 +208,8 @@ def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[
 
 
 def _position_bytes(shape: TextShape, config: StageConfig) -> int:
-    """Return the paged memory of one position: keys and values of all layers, and the tapped
-    row."""
+    """Return the amount of paged memory for one position: the keys and values of all layers, and
+    the tapped row.
+    """
     numbers = 2 * shape.layers * shape.key_value_heads * shape.head_dim + shape.hidden
     return numbers * (4 if dtype_name(VLLM, config, on_gpu=BFLOAT16) == FLOAT32 else 2)

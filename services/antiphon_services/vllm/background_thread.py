@@ -1,7 +1,7 @@
 """Slow work on a thread that does not delay the exit of the process.
 
-The interpreter joins an executor's threads before it exits, and with them a vLLM startup that takes
-minutes.
+Before it exits, the interpreter joins the threads of an executor. It would therefore wait for a
+startup of vLLM, which takes minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ T = TypeVar("T")
 
 
 async def on_background_thread(name: str, work: Callable[[], T]) -> T:
-    """Return or raise the result of `work`. Cancelling abandons the work."""
+    """Return the result of `work` or raise its error. If this call is cancelled, the work is
+    abandoned.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -26,7 +28,7 @@ async def on_background_thread(name: str, work: Callable[[], T]) -> T:
             outcome = partial(_fulfil, done, work())
         except BaseException as error:
             outcome = partial(_break, done, error)
-        # The loop may be closed by then.
+        # The event loop may already be closed.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(outcome)
 

@@ -1,13 +1,14 @@
-"""The KV connector that reads the tap: selects the rows of each step and sends them.
+"""The KV connector that reads the tap. It selects the rows of each step and sends them.
 
-vLLM creates one in the scheduler, which selects rows, and one in each worker, which sends them. An
-exception in any method would end the engine for all sessions. So faults are logged and fail only
-the request: its rows are missing at the other end.
+vLLM creates one connector in the scheduler, which selects rows, and one in each worker, which sends
+them. An exception in any of the methods would end the engine for all sessions. Therefore errors are
+logged and only fail the request in question, whose rows are then missing at the other end.
 
-A prompt's rows may be as large as the keys and values of a small model, and a prefix cache hit
-makes them all available at once. So a step extracts a bounded number of rows, and none while the
-stage is behind; the rest stays in paged memory. When a request ends, its blocks may be reused from
-the next forward on. Rows still there are extracted before that.
+The rows of a prompt may be as large as the keys and values of a small model. If the prompt is in
+the prefix cache, all of them are available at once. Therefore the number of rows that a step
+extracts is limited, and no rows are extracted while the stage is behind. The other rows remain in
+paged memory. When a request ends, its blocks may be reused by the next forward pass. The rows that
+are still there are extracted before that.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ _log = logging.getLogger(__name__)
 
 
 ROW_STEPS = 16
-"""Number of steps whose rows fit the buffer of waiting rows."""
+"""The buffer for waiting rows is large enough for the rows of this many steps."""
 BEHIND_STEPS = 2
-"""Steps' worth of waiting rows from which the stage counts as behind."""
+"""If the rows of this many steps are waiting, the stage counts as behind."""
 
 
 @dataclass
 class RowMetadata(KVConnectorMetadata):
-    """The scheduler's instructions for a step's workers.
+    """The instructions of the scheduler for the workers of a step.
 
-    `rows` are available after the step. `ended` are rows of ended requests, extracted before it
-    begins.
+    `rows` are available after the step. `ended` are the rows of requests that have ended. They are
+    extracted before the step begins.
     """
 
     rows: StepRows
@@ -60,20 +61,23 @@ class RowMetadata(KVConnectorMetadata):
 
 @dataclass
 class RowsWaiting(KVConnectorWorkerMetadata):
-    """A worker's report to the scheduler: bytes waiting for the stage."""
+    """A worker's report to the scheduler, which contains the number of bytes that wait for the
+    stage.
+    """
 
     size_bytes: int
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> RowsWaiting:
-        """Add up the workers' reports; only one of them sends rows."""
+        """Add the reports of all workers. Only one of them sends rows."""
         assert isinstance(other, RowsWaiting)
         return RowsWaiting(self.size_bytes + other.size_bytes)
 
 
 class RowConnector(KVConnectorBase_V1, SupportsHMA):
-    """Sends requested rows to the stage. Loads nothing and delays nothing."""
+    """Sends the requested rows to the stage. It loads nothing and delays nothing."""
 
-    # True would discard a preempted request's rows in flight; it is meant for blocks that move.
+    # With True, rows in flight of a preempted request would be discarded. That is intended for
+    # blocks that move.
     requires_kv_delivery = False
 
     def __init__(
@@ -84,14 +88,14 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
         self._address = RowAddress(extra["name"], extra["secret"])
         self._most_bytes: int = extra["waiting_bytes"]
         self._group, self._block_size = _tap_group(kv_cache_config)
-        # In the scheduler.
+        # These are used in the scheduler.
         model = vllm_config.model_config
         row_bytes = model.hf_text_config.hidden_size * model.dtype.itemsize
         self._step_rows = max(1, self._most_bytes // ROW_STEPS // row_bytes)
         self._wanted: dict[str, Wanted] = {}
         self._ended = StepRows()
         self._waiting_bytes = 0
-        # In a worker.
+        # These are used in a worker.
         self._cache: torch.Tensor | None = None
         self._sender: RowSender | None = None
         self._told_bytes = 0
@@ -109,8 +113,9 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             self._wanted[request.request_id] = wanted
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> RowMetadata:
-        """Return the rows that this step computes or finds in the prefix cache, and those left
-        over."""
+        """Return the rows that this step computes or finds in the prefix cache, and those that
+        remain from earlier steps.
+        """
         rows, (ended, self._ended) = StepRows(), (self._ended, StepRows())
         if self._wanted:
             try:
@@ -144,7 +149,9 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Forget the request. Its blocks may be freed after its remaining rows are extracted."""
+        """Forget the request. Its blocks may be freed once its remaining rows have been
+        extracted.
+        """
         wanted = self._wanted.pop(request.request_id, None)
         if wanted is not None and wanted.waiting:
             try:
@@ -159,18 +166,20 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Return 0: nothing is loaded."""
+        """Return 0, because nothing is loaded."""
         return 0, False
 
     def update_state_after_alloc(
         self, request: Request, blocks: Any, num_external_tokens: int
     ) -> None:
-        """Do nothing: nothing is loaded."""
+        """Do nothing, because nothing is loaded."""
 
     # -- worker ------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Store the tap's memory. The first of the ranks with equal content sends it."""
+        """Store the memory of the tap. If several ranks have the same content, the first one sends
+        it.
+        """
         if get_tensor_model_parallel_rank() != 0:
             return
         try:
@@ -181,12 +190,16 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             raise RuntimeError(f"hidden rows cannot leave: {error!r}") from error
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """Before the forward: send remaining rows of ended requests. Does not block."""
+        """Before the forward pass, send the remaining rows of requests that have ended. This does
+        not block.
+        """
         assert isinstance(kv_connector_metadata, RowMetadata)
         self._send(kv_connector_metadata.ended)
 
     def wait_for_save(self) -> None:
-        """After the forward: send the rows selected by the scheduler. Does not block."""
+        """After the forward pass, send the rows that the scheduler has selected. This does not
+        block.
+        """
         self._send(self._get_connector_metadata().rows)
 
     def _send(self, rows: StepRows) -> None:
@@ -199,7 +212,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             _log.exception("the hidden rows of a step were lost")
 
     def build_connector_worker_meta(self) -> RowsWaiting | None:
-        """Report the bytes waiting for the stage if they have changed."""
+        """Report the number of bytes that wait for the stage if it has changed."""
         waiting = self._sender.waiting_bytes if self._sender is not None else 0
         if waiting == self._told_bytes:
             return None
@@ -212,20 +225,21 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             self._sender.close()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Do nothing: nothing is loaded."""
+        """Do nothing, because nothing is loaded."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: nothing is loaded."""
+        """Do nothing, because nothing is loaded."""
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Do nothing: Python does not run here when a CUDA graph is replayed; see
-        `wait_for_save`."""
+        """Do nothing. When a CUDA graph is replayed, no Python code runs here. See
+        `wait_for_save`.
+        """
 
 
 def _tap_group(config: KVCacheConfig) -> tuple[int, int]:
-    """Return the index and block size of the tap's cache group."""
+    """Return the index and the block size of the cache group that contains the tap."""
     for index, group in enumerate(config.kv_cache_groups):
         if TAP_LAYER in group.layer_names:
             return index, group.kv_cache_spec.block_size

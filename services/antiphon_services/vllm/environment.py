@@ -1,6 +1,6 @@
-"""vLLM's environment variables, set once before vLLM is imported.
+"""The environment variables of vLLM, which are set once before vLLM is imported.
 
-Variables set by the operator are kept. vLLM's processes inherit them.
+Variables that the operator has set are kept. vLLM's processes inherit all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def is_installed() -> bool:
-    """Return whether vLLM is installed, without importing it."""
+    """Return whether vLLM is installed. vLLM is not imported."""
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
@@ -28,9 +28,11 @@ def prepare(
     models: Mapping[str, str],
     environment: MutableMapping[str, str] = os.environ,
 ) -> None:
-    """Set the variables for a configuration and the family's `models`, see `announce`.
+    """Set the environment variables for a configuration and for the `models` of the family, which
+    are described at `announce`.
 
-    Raises `FailedPrecondition` without vLLM, `InvalidArgument` for an unsupported device.
+    Raises `FailedPrecondition` if vLLM is not installed, and `InvalidArgument` if the device is not
+    supported.
     """
     if not is_installed():
         raise FailedPrecondition(
@@ -40,7 +42,8 @@ def prepare(
         environment.setdefault(name, value)
     announce(models, environment)
     if _PACKAGE in sys.modules:
-        # vLLM reads entry points once per process, possibly for other models.
+        # vLLM reads entry points once per process, and it may already have done so for other
+        # models.
         register()
     kind, _, index = config.device.partition(":")
     if kind == "cuda" and index:
@@ -48,18 +51,18 @@ def prepare(
 
 
 def _settings(config: StageConfig) -> dict[str, str]:
-    """Return the variables and their defaults for a device."""
+    """Return the environment variables and their defaults for a device."""
     settings = {
-        # The stage has threads, which a fork would lose with their locks held.
+        # The stage has threads. A fork would lose them while they hold locks.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
-        # torch would prefer cuDNN, which plans each new shape on the host: see
+        # torch would prefer cuDNN, which plans each new shape on the host. See
         # `antiphon_services.lm.attention_calls`.
         "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
     }
     if config.device == "cpu":
-        # Otherwise the executor becomes a separate process, and all engines of a host are bound to
-        # the same core.
+        # Otherwise the executor would run in a separate process, and all engines on a host would be
+        # bound to the same core.
         settings |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         if config.threads:
             settings["OMP_NUM_THREADS"] = str(config.threads)
@@ -67,8 +70,9 @@ def _settings(config: StageConfig) -> dict[str, str]:
 
 
 def _from(index: str, visible: str) -> str:
-    """Return the visible devices from `index` on: the first is the stage's, others are for its
-    ranks."""
+    """Return the visible devices from `index` onwards. The first one belongs to the stage, and the
+    others are for its ranks.
+    """
     devices = [each for each in visible.split(",") if each]
     if not index.isdecimal() or (devices and int(index) >= len(devices)):
         raise InvalidArgument(

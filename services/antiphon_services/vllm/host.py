@@ -1,10 +1,10 @@
-"""Keeps vLLM running: an event loop on a separate thread, and the engine's restarts on it.
+"""Keeps vLLM running. An event loop on a separate thread serves the engine and restarts it.
 
     starting ──up──▶ serving ──a process died──▶ down ──pause──▶ starting
         └─failed─▶ down                 any ──close──▶ closed
 
-A death is detected by the processes' sentinels, even without requests. Running orders fail at once,
-and new segments are rejected until the engine is up again.
+The death of a process is detected by its sentinel, even if there are no requests. Orders that are
+running fail immediately, and new segments are rejected until the engine is available again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,14 @@ from antiphon_services.vllm.session import SessionPart, VllmSession
 
 RETRY_AFTER_S = 5.0
 DECODED_AT_ONCE = 2
-"""Orders whose media are decoded concurrently; bounded because pixels take memory."""
+"""The maximum number of orders whose media are decoded concurrently. It is limited because pixels
+take memory.
+"""
 LARGE_PIXELS = 16_000_000
-"""Orders with more decoded pixels are decoded one at a time, so they delay no smaller ones."""
-# vLLM's process takes seconds to unload; after this it is killed.
+"""Orders with more decoded pixels than this are decoded one at a time, so that they do not delay
+smaller ones.
+"""
+# It takes vLLM's process some seconds to unload. After this time, it is killed.
 UNLOAD_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 8.0
 
@@ -54,11 +58,11 @@ _log = logging.getLogger(__name__)
 
 
 class VllmHost:
-    """Runs orders on an engine created by `start_engine`, and restarts it when it dies.
+    """Runs orders on an engine that `start_engine` creates, and restarts the engine when it dies.
 
-    Errors name the stage's `role`. JSON schemas are first compiled in child processes against the
-    engine's `vocabulary`; without one, schemas are rejected. `nice` is the niceness of the thread
-    and of vLLM's processes, see `StageConfig`.
+    Error messages name the `role` of the stage. JSON schemas are first compiled in child processes
+    for the engine's `vocabulary`. Without a vocabulary, schemas are rejected. `nice` is the
+    niceness of the thread and of vLLM's processes, as described at `StageConfig`.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class VllmHost:
         self._fault: str | None = "it starts"
         self._state = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
-        # The following belong to the event loop.
+        # The following attributes belong to the event loop.
         self._loop: asyncio.AbstractEventLoop
         self._closing: asyncio.Event
         self._died: asyncio.Event
@@ -96,12 +100,14 @@ class VllmHost:
     # -- any thread --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the engine and wait until it serves. Raises its startup error."""
+        """Start the engine and wait until it serves requests. Raises its error if it cannot be
+        started.
+        """
         self._thread.start()
         self._started.result()
 
     def check_up(self) -> None:
-        """Raise `Unavailable` while the engine is down."""
+        """Raise `Unavailable` if the engine is down."""
         with self._state:
             if self._fault is not None:
                 raise self._down(self._fault)
@@ -114,33 +120,39 @@ class VllmHost:
                 changed(self._down(self._fault))
 
     def submit(self, order: VllmOrder) -> None:
-        """Run an order; its results go to the mailbox."""
+        """Run an order. Its results are delivered to the mailbox."""
         self._loop.call_soon_threadsafe(self._begin, order)
 
     def open(self, session: VllmSession) -> None:
-        """Start a request whose parts follow. Its rows and its fault go to the mailbox."""
+        """Start a request whose parts follow. Its rows and its error are delivered to the
+        mailbox.
+        """
         self._loop.call_soon_threadsafe(self._begin, session)
 
     def extend(self, session: VllmSession, part: SessionPart) -> None:
-        """Pass the next part of an open session."""
+        """Pass the next part of a session that is open."""
         self._loop.call_soon_threadsafe(session.parts.put_nowait, part)
 
     def cancel(self, number: int) -> None:
-        """Stop an order. Results in flight may still arrive."""
+        """Stop an order. Results that are in flight may still arrive."""
         self._loop.call_soon_threadsafe(self._cancel, number)
 
     @property
     def life(self) -> int:
-        """Number of the engine's current life; increases with each restart."""
+        """The number of the engine's current life. It increases with each restart."""
         return self._life
 
     @property
     def cache_positions(self) -> int:
-        """Positions in vLLM's paged memory; valid while the engine is up."""
+        """The number of positions in vLLM's paged memory. It is only valid while the engine is
+        running.
+        """
         return self._cache_positions
 
     def report_broken(self, life: int) -> None:
-        """Restart the engine if it is still in life `life`, since part of it failed."""
+        """Restart the engine because a part of it has failed, provided that it is still in life
+        `life`.
+        """
         self._loop.call_soon_threadsafe(self._note_death, life)
 
     def close(self) -> None:
@@ -198,7 +210,7 @@ class VllmHost:
                 await self._unless_closed(asyncio.sleep(pause_s))
 
     async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of the work; None if the host is closed first."""
+        """Return the result of the work, or None if the host is closed first."""
         tasks = asyncio.create_task(work), asyncio.create_task(self._closing.wait())
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -230,7 +242,7 @@ class VllmHost:
         finally:
             closing = self._closing.is_set()
             reason = "it shuts down" if closing else "its process died; it is restarted"
-            # The engine's last report is no longer valid.
+            # The last report of the engine is no longer valid.
             unregister_vllm_metrics()
             self._engine = None
             self._become(reason)
@@ -254,7 +266,9 @@ class VllmHost:
             self._changed(None if fault is None else self._down(fault))
 
     def _end_for_good(self, fault: str) -> None:
-        """Report a permanent fault: only a restart of this process starts vLLM again."""
+        """Report a permanent error. vLLM can then only be started again by restarting this
+        process.
+        """
         with self._state:
             self._fault = fault
             self._changed(Internal(f"{self._role}: vLLM is down: {fault}"))
@@ -264,7 +278,7 @@ class VllmHost:
         return Unavailable(message, retry_after_s=RETRY_AFTER_S)
 
     def _note_death(self, life: int) -> None:
-        # A late report may concern an earlier life.
+        # A late report may refer to an earlier life.
         if life == self._life:
             self._died.set()
 
@@ -281,13 +295,13 @@ class VllmHost:
             task.cancel()
 
     async def _carry_out(self, engine: AsyncLLM, life: int, order: VllmOrder | VllmSession) -> None:
-        """Run one order. Cancelling it aborts vLLM's request."""
+        """Run a single order. If this call is cancelled, vLLM's request is aborted."""
         number = order.number
         try:
             if isinstance(order, VllmSession):
                 parameters = order.parameters()
                 async for _ in engine.generate(order.inputs(parameters), parameters, str(number)):
-                    """vLLM's sampled ids are not used."""
+                    """The IDs that vLLM samples are not used."""
             else:
                 await self._generate(engine, order)
         except EngineDeadError:
@@ -304,7 +318,7 @@ class VllmHost:
             self._mailbox.put(Ended(number, fault))
 
     async def _generate(self, engine: AsyncLLM, order: VllmOrder) -> None:
-        """Put the ids of an order into the mailbox as they arrive."""
+        """Deliver the IDs of an order to the mailbox as they arrive."""
         await self._check_schema(order)
         parameters = parameters_of(order)
         prompt = await self._render(engine, order)
@@ -314,7 +328,9 @@ class VllmHost:
             first = False
 
     async def _check_schema(self, order: VllmOrder) -> None:
-        """Return if vLLM can compile the order's schema at a bounded cost, or if it has none."""
+        """Return if the order has no schema, or if vLLM can compile the schema within the
+        limits.
+        """
         if (schema := order.sampling.json_schema) is None:
             return
         if self._schemas is None:
@@ -325,7 +341,7 @@ class VllmHost:
         await self._schemas.check(schema)
 
     async def _render(self, engine: AsyncLLM, order: VllmOrder) -> Any:
-        """Return the order's prompt for vLLM."""
+        """Return the prompt of the order in the form that vLLM expects."""
         if not order.media.takes_long:
             return (await engine.renderer.render_cmpl_async([prompt_of(order)]))[0]
         is_large = order.media.decoded_pixels > LARGE_PIXELS
@@ -335,9 +351,9 @@ class VllmHost:
 
 
 def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
-    """Convert an update, which may contain several ids.
+    """Convert an update, which may contain several IDs.
 
-    Log probabilities are passed on unconverted.
+    Log probabilities are passed on without being converted.
     """
     update = output.outputs[0]
     flat = update.logprobs
@@ -354,8 +370,8 @@ def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
 def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgument:
     """Return the error for an order that vLLM rejects.
 
-    It blames the schema if there is one, since the prompt was checked before. vLLM's checks are
-    stricter than xgrammar's.
+    If there is a schema, the error refers to it, because the prompt has already been validated.
+    vLLM's checks of schemas are stricter than those of xgrammar.
     """
     if isinstance(order, VllmOrder) and order.sampling.json_schema is not None:
         return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")
@@ -363,4 +379,4 @@ def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgumen
 
 
 def _ignore(fault: AntiphonError | None) -> None:
-    """Do nothing: the default of `watch`."""
+    """Do nothing. This is the default for `watch`."""

@@ -1,4 +1,4 @@
-"""Starts vLLM for a stage, with the connections between the two."""
+"""Starts vLLM for a stage, including the connections between the two."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ def launch(
     *,
     takes_schemas: bool,
 ) -> Launched:
-    """Start vLLM with `arguments`, a function of the address for hidden rows.
+    """Start vLLM with `arguments`, which is a function of the address for hidden rows.
 
-    With `takes_schemas`, a process checks JSON schemas. Raises as `arguments` does,
-    `InvalidArgument` for arguments that vLLM does not accept, and vLLM's startup errors.
+    If `takes_schemas` is true, a separate process checks JSON schemas. Raises the errors of
+    `arguments`, and `InvalidArgument` if vLLM does not accept an argument. Errors of vLLM during
+    startup are raised as well.
     """
     mailbox = Mailbox()
     rows = RowReceiver(
@@ -78,10 +79,10 @@ def launch(
 
 
 def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
-    """Create an engine; blocks until its processes serve.
+    """Create an engine. This call blocks until the engine's processes serve requests.
 
-    With `measured`, its series are in Prometheus's default registry, which the stage exports.
-    vLLM's other logger is not used: it accumulates data until its line is logged.
+    If `measured` is true, its metrics are added to Prometheus's default registry, which the stage
+    exports. vLLM's other logger is not used, because it accumulates data until its line is logged.
     """
     loggers: list[StatLoggerFactory] = [PrometheusStatLogger] if measured else []
     try:
@@ -95,7 +96,7 @@ def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
 
 
 def vocabulary_of(engine: AsyncLLM) -> SchemaVocabulary:
-    """Return what the engine compiles JSON schemas against."""
+    """Return the vocabulary for which the engine compiles JSON schemas."""
     config = engine.vllm_config
     info = xgrammar.TokenizerInfo.from_huggingface(
         cached_tokenizer_from_config(config.model_config),

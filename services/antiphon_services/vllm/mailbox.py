@@ -1,7 +1,7 @@
-"""Deliveries to the engine's thread from threads that serve vLLM or prepare prompts.
+"""Deliveries to the engine's thread from the threads that serve vLLM or prepare prompts.
 
-Bounded by the work in progress: a segment delivers at most one prompt, its request's ids and rows,
-and one end.
+The size of the mailbox is limited by the work in progress. A segment delivers at most one prompt,
+the IDs and rows of its request, and one end.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from antiphon_services.vllm.scores import Scores
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A segment's prompt was prepared, or failed."""
+    """The prompt of a segment has been prepared, or its preparation has failed."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The next ids of a request. `prompt_ids` and `cached` are set in the first.
+    """The next IDs of a request. `prompt_ids` and `cached` are only set in the first delivery.
 
-    `scores` are their log probabilities, if requested.
+    `scores` contains their log probabilities, if these were requested.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Hidden rows [n, hidden] of a request, from position `start` on."""
+    """Hidden rows [n, hidden] of a request, beginning at position `start`."""
 
     number: int
     start: int
@@ -49,7 +49,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The request failed and yields no more results."""
+    """The request failed and delivers no more results."""
 
     number: int
     error: AntiphonError
@@ -68,20 +68,23 @@ class Mailbox:
         self._wake = threading.Condition()
 
     def put(self, delivery: Delivery) -> None:
-        """Add a delivery. Callable on any thread."""
+        """Add a delivery. This can be called on any thread."""
         with self._wake:
             self._deliveries.append(delivery)
             self._wake.notify()
 
     def interrupt(self) -> None:
-        """Make the blocked or the next `take` return. Callable on any thread."""
+        """Make the current call of `take` return if it is blocked, or otherwise the next one. This
+        can be called on any thread.
+        """
         with self._wake:
             self._interrupted = True
             self._wake.notify()
 
     def take(self, timeout_s: float | None) -> list[Delivery]:
-        """Return all deliveries; waits for at most `timeout_s` if there are none (None:
-        forever)."""
+        """Return all deliveries. If there are none, wait for up to `timeout_s` seconds, or without
+        a limit if it is None.
+        """
         with self._wake:
             self._wake.wait_for(lambda: self._deliveries or self._interrupted, timeout_s)
             self._interrupted = False

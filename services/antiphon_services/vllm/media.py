@@ -1,7 +1,8 @@
-"""Limits on recordings, images and videos per conversation.
+"""Limits on the number of recordings, images and videos in a conversation.
 
-vLLM builds a tower only for media that are allowed, and sizes its memory for the largest. So a
-speech-only stage saves memory with `limit_mm_per_prompt: {image: 0, video: 0}`.
+vLLM only builds a tower if media of its type are allowed, and it reserves memory for the largest
+possible media. A stage that is only used for speech can therefore save memory with
+`limit_mm_per_prompt: {image: 0, video: 0}`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 from antiphon.errors import InvalidArgument
 
 ARGUMENT = "limit_mm_per_prompt"
-"""The engine argument that sets a limit."""
+"""The name of the engine argument that sets a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """Most items of each kind in one conversation; field names are vLLM's."""
+    """The maximum number of items of each type in one conversation. The names of the fields are
+    those of vLLM.
+    """
 
     audio: int = 256
     image: int = 64
@@ -31,10 +34,11 @@ class MediaLimits:
 
 
 def media_limits(given: Mapping[str, Any], *, hears: bool, sees: bool) -> MediaLimits:
-    """Return the limits for a stage's `engine_args`.
+    """Return the limits for the `engine_args` of a stage.
 
-    `hears` and `sees` are what the checkpoint and the other arguments support. Raises
-    `InvalidArgument` for an invalid limit, and for one above 0 of an unsupported kind.
+    `hears` and `sees` indicate what the checkpoint and the other arguments support. Raises
+    `InvalidArgument` if a limit is invalid, or if it is greater than 0 for a type that is not
+    supported.
     """
     possible = {"audio": hears, "image": sees, "video": sees}
     limits = {name: most * possible[name] for name, most in asdict(MediaLimits()).items()}

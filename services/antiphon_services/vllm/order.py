@@ -1,4 +1,4 @@
-"""Requests to vLLM in antiphon's terms."""
+"""Requests to vLLM, as antiphon represents them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from antiphon.values.sampling import Sampling
 
 
 class Media(Protocol):
-    """A prompt's audio, images and videos."""
+    """The audio, images and videos of a prompt."""
 
     @property
     def takes_long(self) -> bool:
-        """Whether `fields` is slow, so that it runs on another thread with bounded concurrency."""
+        """Whether `fields` is slow. If so, it runs on another thread with limited concurrency."""
 
     @property
     def decoded_pixels(self) -> int:
-        """Pixels of all decoded images and frames."""
+        """The total number of pixels in all decoded images and frames."""
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of vLLM's prompt besides the ids.
+        """Return the fields of vLLM's prompt other than the IDs.
 
-        Raises `InvalidArgument` for media that cannot be decoded.
+        Raises `InvalidArgument` if media cannot be decoded.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class VllmOrder:
-    """One request: at most `limit` ids, or up to `stop_id`, after a prompt.
+    """A request for up to `limit` IDs after a prompt. It ends earlier at `stop_id`.
 
-    `number` is antiphon's, since vLLM derives its own ids from those given. `ids` int32 [n] have
-    one placeholder for each item of `media`. Hidden rows are sent for `row_positions` of the
-    prompt, and for all positions from `reply_rows_from` on, where the reply begins, unless that is
-    None.
+    `number` is antiphon's own number, because vLLM derives its IDs from those that it is given.
+    `ids` (int32 [n]) contains one placeholder for each item of `media`. Hidden rows are sent for
+    the prompt positions in `row_positions`. If `reply_rows_from` is not None, they are also sent
+    for all positions from there onwards, which is where the reply begins.
     """
 
     number: int

@@ -1,12 +1,13 @@
-"""The vLLM plugin: entry point `antiphon` of `vllm.general_plugins`.
+"""The vLLM plugin, which is the entry point `antiphon` of `vllm.general_plugins`.
 
-vLLM calls it in each of its processes. It registers the family's models by name, so that each is
-imported only where it is built. It also ties the process to the stage that started it; otherwise
-vLLM's processes would survive a killed stage and keep its accelerator.
+vLLM calls it in each of its processes. The plugin registers the models of the family by name, so
+that each model is only imported where it is built. It also makes the process exit together with the
+stage that started it. Otherwise vLLM's processes would outlive a stage that was killed, and would
+continue to occupy its accelerator.
 
-No installed package declares the entry point, so other uses of vLLM in the environment are
-unaffected. Its metadata are in `plugin_path`, which a stage adds to the import path of its process
-and of those it starts (`announce`).
+No installed package declares the entry point, so other uses of vLLM in the same environment are not
+affected. Its metadata is in `plugin_path`. A stage adds this folder to the import path of its own
+process and of the processes that it starts (`announce`).
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from pathlib import Path
 import antiphon
 
 STAGE_PID = "ANTIPHON_STAGE_PID"
-"""Variable with the stage's process id, for vLLM's processes."""
+"""The environment variable that contains the process ID of the stage, for vLLM's processes."""
 MODELS = "ANTIPHON_VLLM_MODELS"
-"""Variable with the family's models as JSON, see `announce`."""
+"""The environment variable that contains the models of the family as JSON. See `announce`."""
 GRACE_S = 5.0
 
 _NAME = "antiphon"
 _CHOSEN = "VLLM_PLUGINS"
 _METADATA = Path(__file__).parent / "plugin_path"
 _ROOTS = (Path(__file__).parents[2], Path(antiphon.__file__).parents[1])
-"""The directories that this package and the library are imported from."""
+"""The directories from which this package and the library are imported."""
 
 
 def announce(
@@ -41,13 +42,13 @@ def announce(
     environment: MutableMapping[str, str] = os.environ,
     search: list[str] | None = None,
 ) -> None:
-    """Make the entry point visible to vLLM in this process and in those that it starts.
+    """Make the entry point visible to vLLM in this process and in the processes that it starts.
 
-    `models` has the class of each architecture, in vLLM's form `module:name`. `search` is the
-    import path, by default the current `sys.path`, because a module may have replaced the list, as
-    OpenCV does. Call it before importing vLLM. Changes `PYTHONPATH`, which processes inherit, the
-    import path, which spawned processes take over, and `VLLM_PLUGINS` if it is set, since a stage
-    needs the plugin.
+    `models` maps each architecture to its class, in vLLM's form `module:name`. `search` is the
+    import path. It defaults to the current `sys.path`, which is looked up at the time of the call
+    because a module may have replaced the list, as OpenCV does. Call this before vLLM is imported.
+    It changes `PYTHONPATH`, which processes inherit, and the import path, which spawned processes
+    adopt. It also changes `VLLM_PLUGINS` if this variable is set, because a stage needs the plugin.
     """
     places = [str(_METADATA), *map(str, _ROOTS)]
     search = sys.path if search is None else search
@@ -63,7 +64,9 @@ def announce(
 
 
 def register() -> None:
-    """Register every model, and exit with the stage if there is one. Idempotent."""
+    """Register every model. If there is a stage, also exit together with it. This may be called
+    several times.
+    """
     from vllm import ModelRegistry
 
     for architecture, model in json.loads(os.environ.get(MODELS, "{}")).items():
@@ -74,7 +77,7 @@ def register() -> None:
 
 
 def _leave_with(stage: int) -> None:
-    """Wait until the stage's process ends, then end this one."""
+    """Wait until the process of the stage ends, and then end this process."""
     with contextlib.suppress(ProcessLookupError):
         ended = os.pidfd_open(stage)
         select.select([ended], [], [])

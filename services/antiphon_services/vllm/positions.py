@@ -1,4 +1,4 @@
-"""Rotary positions of recordings in vLLM."""
+"""The rotary positions of recordings in vLLM."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 
 class HeardLikeWords:
-    """Mixin before a stock model whose recordings take consecutive positions, like text.
+    """A mixin that precedes a model of vLLM in which recordings take consecutive positions, like
+    text.
 
-    They need no rule of their own. vLLM's rule requires that the prompt continues after each
-    recording, and ends the engine otherwise.
+    Such recordings need no rule of their own. vLLM's rule requires that the prompt continues after
+    each recording, and the engine ends if it does not.
     """
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> Any:
-        """Return the stock positions, treating recordings as text."""
+        """Return vLLM's positions, with recordings treated as text."""
         seen = [each for each in mm_features if each.modality != "audio"]
         stock: Any = super()
         return stock.get_mrope_input_positions(input_tokens, seen)

@@ -1,4 +1,4 @@
-"""Adapts vLLM's processors to recordings given as features."""
+"""Adapts vLLM's processors to recordings that are passed as features."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from vllm.multimodal.processing.processor import BaseMultiModalProcessor, HFMult
 
 
 class FeaturesBesidePixels(BaseMultiModalProcessor):  # type: ignore[type-arg, unused-ignore]
-    """Mixin before a stock processor, for features of recordings together with images and videos.
+    """A mixin that precedes a processor of vLLM, for features of recordings together with images
+    and videos.
 
-    Hugging Face's processor runs only for the latter, but the stock code also passes it
-    placeholders of the recordings, whose lengths it does not know.
+    Hugging Face's processor only processes images and videos. However, vLLM's code also passes it
+    the placeholders of the recordings, whose lengths it does not know.
     """
 
     def _get_hf_mm_inputs(

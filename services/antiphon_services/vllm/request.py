@@ -12,19 +12,20 @@ from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.spans import wanted
 
 _SEED_MASK = (1 << 63) - 1
-"""vLLM seeds torch generators, which take signed 64-bit numbers."""
+"""vLLM uses seeds for torch generators, which accept signed 64-bit numbers."""
 
 
 def prompt_of(order: VllmOrder) -> dict[str, Any]:
-    """Return ids and media. Raises as `Media.fields` does."""
+    """Return the IDs and the media. Raises the same errors as `Media.fields`."""
     return {"prompt_token_ids": order.ids.tolist()} | order.media.fields()
 
 
 def parameters_of(order: VllmOrder) -> SamplingParams:
-    """Return the sampling parameters. Raises vLLM's errors for unsupported values.
+    """Return the sampling parameters. Raises vLLM's errors if a value is not supported.
 
-    vLLM stops only at the stop id and at the limit. Stop strings are handled by antiphon, so that
-    both engines cut alike. Log probabilities are flat lists, without an object for each.
+    vLLM only stops at the stop ID and at the limit. antiphon itself handles stop strings, so that
+    both engines end replies in the same way. Log probabilities are flat lists, which avoids an
+    object for each of them.
     """
     sampling = order.sampling
     rows = None

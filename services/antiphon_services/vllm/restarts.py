@@ -1,4 +1,4 @@
-"""Backoff before a dead engine is restarted."""
+"""The pause before an engine that has died is restarted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ FORGIVEN_AFTER_S = 60.0
 
 @dataclass(slots=True)
 class Restarts:
-    """The pause doubles with each death, and is reset after a life of `forgiven_after_s`."""
+    """The pause doubles each time the engine dies. It is reset after the engine has run for
+    `forgiven_after_s` seconds.
+    """
 
     first_pause_s: float = FIRST_PAUSE_S
     longest_pause_s: float = LONGEST_PAUSE_S
@@ -19,7 +21,9 @@ class Restarts:
     _next_s: float = 0.0
 
     def pause_s(self, lived_s: float) -> float:
-        """Return the pause after a life of `lived_s`; 0 for a failed start."""
+        """Return the pause after the engine has run for `lived_s` seconds, which is 0 if it could
+        not be started.
+        """
         if not self._next_s or lived_s >= self.forgiven_after_s:
             self._next_s = self.first_pause_s
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self.longest_pause_s)

@@ -1,8 +1,9 @@
-"""Messages from vLLM's worker to the stage: hidden rows, and requests that lost some.
+"""The messages from vLLM's worker to the stage. They contain hidden rows, and the numbers of
+requests that have lost rows.
 
-A message is one tensor blob: `spans` int64 [n, 3] of (request number, first position, count),
-`rows` [sum of counts, hidden] in the same order, and `lost` int64 [m] with the numbers of requests
-whose rows will not arrive.
+A message is a single tensor blob. `spans` (int64 [n, 3]) contains the number of a request, the
+first position and the number of rows. `rows` [sum of counts, hidden] contains the rows in the same
+order. `lost` (int64 [m]) contains the numbers of requests whose rows will not arrive.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def encode_rows(spans: Sequence[RowSpan], rows: Tensor | None, lost: Sequence[in
 
 
 def decode_rows(message: bytes) -> tuple[list[tuple[RowSpan, Tensor]], list[int]]:
-    """Return the spans with their rows, and the numbers of requests with lost rows. Raises
-    `DataLoss`."""
+    """Return the spans with their rows, and the numbers of requests that have lost rows. Raises
+    `DataLoss` if the message is malformed.
+    """
     tensors = decode(message)
     if "rows" not in tensors:
         return [], tensors["lost"].tolist()

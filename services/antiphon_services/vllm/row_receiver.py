@@ -1,7 +1,7 @@
-"""The stage's end of the row connection: receives hidden rows from vLLM's workers.
+"""The stage's end of the connection for rows. It receives hidden rows from vLLM's workers.
 
 The socket has no name in the file system, so nothing is left behind. A client must prove that it
-knows the secret (an HMAC challenge).
+knows the secret (HMAC challenge).
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RowAddress:
-    """The address that workers send rows to, in hexadecimal so that a configuration can contain
-    it."""
+    """The address to which workers send rows. It is in hexadecimal form, so that a configuration
+    can contain it.
+    """
 
     name: str
     secret: str
 
     def connect(self) -> Connection:
-        """Connect as a worker. Raises `OSError` or `AuthenticationError`."""
+        """Connect as a worker. Raises `OSError` or `AuthenticationError` if this fails."""
         return Client(f"\0{self.name}", _FAMILY, authkey=bytes.fromhex(self.secret))
 
 
 class RowReceiver:
-    """Listens until `close`. All callbacks run on its own threads.
+    """Listens until `close` is called. All callbacks run on threads of this object.
 
-    `rows` is called with each span and its rows [count, hidden], `lost` with the number of each
-    request that lost some, and `broken` when a worker's connection ends, with the value of `life`
-    at its beginning.
+    `rows` is called with each span and its rows [count, hidden]. `lost` is called with the number
+    of each request that has lost rows. `broken` is called when the connection of a worker ends,
+    with the value that `life` had when the connection began.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class RowReceiver:
         threading.Thread(target=self._accept, name="hidden rows", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening. Connections end with their workers."""
+        """Stop listening. Connections end together with their workers."""
         self._closed = True
-        # A blocked `accept` does not notice that its socket is closed, so connect once more.
+        # If `accept` is blocked, it does not notice that its socket has been closed. Therefore
+        # another connection is made.
         with contextlib.suppress(OSError, EOFError, AuthenticationError):
             self.address.connect().close()
         self._listener.close()

@@ -1,11 +1,13 @@
-"""The worker's end of the row connection: sends rows from vLLM's paged memory without blocking it.
+"""The worker's end of the connection for rows. It sends rows from vLLM's paged memory without
+blocking vLLM.
 
 On an accelerator, rows are gathered on the stream that computed them, so their blocks may be reused
-at once. Another stream copies them to the host, and a separate thread waits for the copy and the
-socket. Host memory is pinned once, since pinning takes milliseconds; rows that do not fit get newly
-pinned memory. Waiting rows are bounded in bytes. The connector extracts no more while many bytes
-wait. If it must, because blocks are about to be reused, and the bound is reached, the rows are
-dropped and their requests reported as lost, which fails only those.
+immediately. Another stream copies them to the host, and a separate thread waits for the copy and
+the socket. Host memory is pinned once, because pinning takes milliseconds. If rows do not fit into
+it, additional memory is pinned for them. The total size of waiting rows is limited. While many
+bytes are waiting, the connector extracts no more rows. If it must extract them because blocks are
+about to be reused and the limit has been reached, the rows are dropped and their requests are
+reported as lost. Only these requests then fail.
 """
 
 from __future__ import annotations
@@ -24,16 +26,18 @@ from antiphon_services.vllm.row_messages import encode_rows
 from antiphon_services.vllm.spans import RowSpan
 
 STAGING_BYTES = 64 << 20
-"""Pinned memory for rows in transfer and for their slot indices; a power of two."""
+"""The amount of pinned memory for rows in transfer and for the indices of their slots. It must be a
+power of two.
+"""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Rows of one step in transfer to the host; `arrive` waits for them.
+    """The rows of one step while they are being transferred to the host. `arrive` waits for them.
 
-    `places` are views of the pinned memory in use, which is freed with them.
+    `places` are views of the pinned memory that is in use. It is freed together with them.
     """
 
     spans: Sequence[RowSpan]
@@ -47,7 +51,9 @@ class _Batch:
 
 
 class RowSender:
-    """Sends rows over a connection. All methods but `close` are called on the engine's thread."""
+    """Sends rows over a connection. All methods except `close` are called on the engine's
+    thread.
+    """
 
     def __init__(
         self,
@@ -56,9 +62,11 @@ class RowSender:
         copies: Copies | None = None,
         staging: Staging | None = None,
     ) -> None:
-        """At most `most_bytes` wait for the socket; one step's rows are always accepted.
+        """Create a sender. Up to `most_bytes` bytes may wait for the socket. The rows of a single
+        step are always accepted.
 
-        `copies` copy rows to the host through `staging`; None if they are on the host.
+        `copies` copies rows to the host by means of `staging`. Both are None if the rows are
+        already on the host.
         """
         self._connection = connection
         self._limit = most_bytes
@@ -84,7 +92,7 @@ class RowSender:
     ) -> None:
         """Send the rows in `slots` (int64 [n], on the host) of `cache` [blocks, 1, size, hidden].
 
-        Does not block. Rows that do not fit are dropped and reported as lost.
+        This call does not block. Rows that do not fit are dropped and reported as lost.
         """
         size = len(slots) * cache.shape[3] * cache.element_size()
         with self._wake:
@@ -102,7 +110,7 @@ class RowSender:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of rows waiting for the socket."""
+        """The number of bytes of rows that wait for the socket."""
         with self._wake:
             return self._waiting_bytes
 
@@ -128,7 +136,7 @@ class RowSender:
     def _pinned(
         self, shape: torch.Size, dtype: torch.dtype, places: list[memoryview]
     ) -> torch.Tensor:
-        """Return pinned host memory. If it is part of the pool, its view is added to `places`."""
+        """Return pinned host memory. If it belongs to the pool, its view is added to `places`."""
         taken = self._staging.take(shape.numel() * dtype.itemsize) if self._staging else None
         if taken is None:
             return torch.empty(shape, dtype=dtype, pin_memory=torch.cuda.is_available())
@@ -148,11 +156,13 @@ class RowSender:
             with self._wake:
                 self._closed = True
                 self._waiting.clear()
-            # The other end detects this and fails requests that wait for rows.
+            # The other end detects this and fails the requests that are waiting for rows.
             self._connection.close()
 
     def _take(self) -> tuple[_Batch | None, list[int]] | None:
-        """Return the next rows and the requests that lost some; None when closed."""
+        """Return the next rows and the requests that have lost rows, or None if the sender is
+        closed.
+        """
         with self._wake:
             while not (self._waiting or self._lost or self._closed):
                 self._wake.wait()
@@ -165,7 +175,7 @@ class RowSender:
 
 
 def _message(batch: _Batch | None, lost: Sequence[int]) -> bytes:
-    """Encode one message; waits until the rows are on the host."""
+    """Encode a message. This waits until the rows are on the host."""
     if batch is None:
         return encode_rows((), None, lost)
     batch.arrive()
@@ -173,4 +183,4 @@ def _message(batch: _Batch | None, lost: Sequence[int]) -> bytes:
 
 
 def _arrived() -> None:
-    """Do nothing: the rows are on the host already."""
+    """Do nothing, because the rows are already on the host."""

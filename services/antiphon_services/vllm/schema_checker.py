@@ -1,13 +1,14 @@
-"""Compiles each new JSON schema in a child process before vLLM sees it.
+"""Compiles each new JSON schema in a child process before vLLM receives it.
 
-xgrammar bounds neither the time nor the memory of a schema, and vLLM parses schemas on its
-caller's event loop. So a schema reaches vLLM only after a child process has compiled it within
-limits. The checker keeps the outcome by the schema's digest, and vLLM compiles it again.
+xgrammar limits neither the time nor the memory for compiling a schema, and vLLM parses schemas on
+the event loop of its caller. Therefore a schema is only passed to vLLM after a child process has
+compiled it within the limits. The checker stores the result under the digest of the schema. vLLM
+then compiles the schema again.
 
-A child process takes a slot of a lane. A schema enters the first lane, and the next one when its
-CPU time there is used up. So schemas that are costly to compile delay each other, and not the
-others. vLLM spends the time of an accepted schema once more, on a thread of its engine's process
-that does not yield, so the last lane's time bounds that delay, too.
+A child process takes a slot of a lane. A schema starts in the first lane. When its CPU time in this
+lane is used up, it moves to the next lane. In this way, schemas that are expensive to compile only
+delay each other. For a schema that is accepted, vLLM spends the same time once more, on a thread of
+its engine's process that does not yield. The CPU time of the last lane limits this delay as well.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ FIELD = "json_schema"
 
 @dataclass(frozen=True, slots=True)
 class SchemaLane:
-    """CPU time of a schema in this lane, child processes at a time, and their niceness."""
+    """A lane: the CPU time for a schema, the number of child processes at a time, and their
+    niceness.
+    """
 
     cpu_s: float
     processes: int
@@ -57,30 +60,42 @@ class SchemaLane:
 
 
 LANES = (
-    # An object of a few strings, numbers and lists takes 0.02 to 0.14 s for 150,000 tokens.
+    # An object that consists of a few strings, numbers and lists takes 0.02 to 0.14 s for 150,000
+    # tokens.
     SchemaLane(cpu_s=0.25, processes=2, niceness=5),
-    # Text with a maxLength takes time for each character: 20 take 0.7 s for 150,000 tokens.
+    # If a text has a maxLength, each character takes some time. For 20 characters, it is 0.7 s for
+    # 150,000 tokens.
     SchemaLane(cpu_s=2.0, processes=1, niceness=10),
 )
 PARSE_CPU_S = 0.1
-"""vLLM parses a schema on the event loop that serves all requests."""
+"""The maximum CPU time for parsing. vLLM parses a schema on the event loop that serves all
+requests.
+"""
 MEMORY_BYTES = 512 << 20
 COMPILED_BYTES = 32 << 20
-"""Of a compiled schema, which vLLM holds while its request runs. A maxLength of 20 takes 3.3 MB."""
+"""The maximum size of a compiled schema, which vLLM keeps while its request is running. A maxLength
+of 20 takes 3.3 MB.
+"""
 MAX_WAITING = 64
-"""Schemas that wait for a slot, or for the server to start, in each lane."""
+"""The maximum number of schemas in each lane that wait for a slot or for the start of the
+server.
+"""
 DEADLINE_S = 60.0
-"""For which a schema waits for a slot and the server, and again for its child process."""
+"""The maximum time in seconds for which a schema waits for a slot and the server. The same limit
+applies to its child process.
+"""
 END_TIMEOUT_S = 5.0
-"""For which a server may take to end, and a child that was killed; then the server is killed."""
+"""The maximum time in seconds until a server ends, or until a child that was killed ends. After
+that, the server is killed.
+"""
 MAX_KEPT = 1024
-"""Schemas whose outcome is kept."""
+"""The maximum number of schemas whose result is stored."""
 RETRY_AFTER_S = 5.0
 
 _MODULE = "antiphon_services.vllm.schema_server"
 _ROOTS = (Path(__file__).parents[2], Path(antiphon.__file__).parents[1])
-"""The directories that this package and the library are imported from."""
-# What the server needs of the environment; not the stage's secrets.
+"""The directories from which this package and the library are imported."""
+# The environment variables that the server needs. They do not include secrets of the stage.
 _VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "HOME")
 _OUT_OF_TIME = (-signal.SIGPROF, -signal.SIGXCPU)
 _SIMPLER = "use fewer or smaller repetitions, length limits and patterns"
@@ -92,7 +107,9 @@ _decoder = msgspec.json.Decoder(FromServer)
 
 @dataclass(slots=True)
 class _RunningSchemaServer:
-    """The schema server's process, and its children: their ends by number, and process ids."""
+    """The process of the schema server, and its children by number, with their results and process
+    IDs.
+    """
 
     process: subprocess.Popen[bytes]
     control: socket.socket
@@ -103,7 +120,7 @@ class _RunningSchemaServer:
 
 @dataclass(slots=True)
 class _Queue:
-    """A lane's free slots, and how many schemas wait for one."""
+    """The free slots of a lane, and the number of schemas that wait for one."""
 
     lane: SchemaLane
     slots: asyncio.Semaphore
@@ -111,16 +128,18 @@ class _Queue:
 
 
 class SchemaChecker:
-    """Checks schemas on one event loop. Close it.
+    """Checks schemas on one event loop. It must be closed.
 
-    The server is started by `start`, and again by the next check after it was lost.
+    `start` starts the server. If the server is lost, the next check starts it again.
     """
 
     def __init__(self, vocabulary: SchemaVocabulary, lanes: tuple[SchemaLane, ...] = LANES) -> None:
         self._vocabulary = msgspec.json.encode(vocabulary)
         self._queues = [_Queue(lane, asyncio.Semaphore(lane.processes)) for lane in lanes]
         self._outcomes: OrderedDict[bytes, str] = OrderedDict()
-        """Why a schema was rejected, by digest; empty for an accepted one."""
+        """The reason why a schema was rejected, by digest. It is empty if the schema was
+        accepted.
+        """
         self._numbers = itertools.count()
         self._server: _RunningSchemaServer | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -128,22 +147,24 @@ class SchemaChecker:
 
     @property
     def running(self) -> int:
-        """Child processes that have not ended."""
+        """The number of child processes that have not ended."""
         return len(self._server.ended) if self._server else 0
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids of the server, then of its running children."""
+        """The process IDs of the server and of its running children."""
         server = self._server
         return (server.process.pid, *server.pids.values()) if server else ()
 
     @property
     def kept(self) -> int:
-        """Schemas whose outcome is kept."""
+        """The number of schemas whose result is stored."""
         return len(self._outcomes)
 
     def start(self) -> None:
-        """Start the server unless it runs. The next check reports why it could not be started."""
+        """Start the server if it is not running. If it could not be started, the next check reports
+        the reason.
+        """
         try:
             self._running_server()
         except Unavailable as error:
@@ -152,9 +173,10 @@ class SchemaChecker:
     async def check(self, schema: str) -> None:
         """Return if vLLM can compile the schema within the limits.
 
-        Cancelling kills the child process. Raises `InvalidArgument` for a schema that exceeds a
-        limit or that xgrammar cannot keep to, `ResourceExhausted` when too many wait or a deadline
-        has passed, and `Unavailable` when a process was killed from outside or cannot be started.
+        If this call is cancelled, the child process is killed. Raises `InvalidArgument` if the
+        schema exceeds a limit or xgrammar cannot enforce it. Raises `ResourceExhausted` if too many
+        schemas are waiting or a deadline has passed, and `Unavailable` if a process was killed from
+        outside or cannot be started.
         """
         digest = hashlib.sha256(schema.encode()).digest()
         for queue in self._queues:
@@ -168,19 +190,19 @@ class SchemaChecker:
             raise InvalidArgument(f"{FIELD}: {reason}", field=FIELD)
 
     async def close(self) -> None:
-        """Kill all children, and end the server."""
+        """Kill all children and end the server."""
         self._closed = True
         if (server := self._server) is not None:
             self._lose(server)
         await asyncio.gather(*self._ending)
 
     async def _try(self, schema: str, digest: bytes, queue: _Queue) -> None:
-        """Compile in a slot of this lane, and keep the outcome unless the CPU time is used up."""
+        """Compile in a slot of this lane, and store the result unless the CPU time is used up."""
         server = await self._ready_server(queue)
         ended: asyncio.Future[CompilerEnded] | None = None
         with _file("schema") as source, _file("report") as report:
             try:
-                # An equal schema may have held the slot before.
+                # An identical schema may have used the slot before.
                 if digest in self._outcomes:
                     return
                 source.write(schema.encode())
@@ -196,7 +218,7 @@ class SchemaChecker:
             finally:
                 if ended is None:
                     queue.slots.release()
-            # The slot is taken until the process has ended, also when the caller leaves.
+            # The slot remains in use until the process has ended, even if the caller leaves.
             ended.add_done_callback(lambda _: queue.slots.release())
             try:
                 async with asyncio.timeout(DEADLINE_S):
@@ -212,7 +234,7 @@ class SchemaChecker:
                 self._keep(digest, _outcome(end.status, content))
 
     async def _ready_server(self, queue: _Queue) -> _RunningSchemaServer:
-        """The server when it is ready, with a slot of the lane taken."""
+        """Return the server when it is ready. A slot of the lane has then been taken."""
         if queue.waiting >= MAX_WAITING:
             raise _busy("checks too many schemas")
         queue.waiting += 1
@@ -238,7 +260,9 @@ class SchemaChecker:
             self._outcomes.popitem(last=False)
 
     def _running_server(self) -> _RunningSchemaServer:
-        """The server, started unless it runs. Raises `Unavailable`."""
+        """Return the server, after starting it if necessary. Raises `Unavailable` if it cannot be
+        started.
+        """
         if self._server is not None:
             return self._server
         if self._closed:
@@ -253,7 +277,9 @@ class SchemaChecker:
     def _send(
         self, server: _RunningSchemaServer, request: CheckSchema, files: tuple[io.FileIO, ...]
     ) -> asyncio.Future[CompilerEnded]:
-        """Have a child started; its end. Raises `Unavailable` without the server."""
+        """Request the start of a child. Returns a future for its result. Raises `Unavailable` if
+        there is no server.
+        """
         ended: asyncio.Future[CompilerEnded] = asyncio.get_running_loop().create_future()
         packet = msgspec.json.encode(request)
         try:
@@ -265,7 +291,7 @@ class SchemaChecker:
         return ended
 
     def _kill(self, server: _RunningSchemaServer, number: int) -> None:
-        """End a child; if it has not ended after a while, end the server with all children."""
+        """End a child. If it does not end after some time, end the server with all children."""
         if (ended := server.ended.get(number)) is None:
             return
         try:
@@ -277,7 +303,7 @@ class SchemaChecker:
         ended.add_done_callback(lambda _: late.cancel())
 
     def _receive(self, server: _RunningSchemaServer) -> None:
-        """Read one packet; none when the server has ended."""
+        """Read one packet. There is none if the server has ended."""
         try:
             packet = server.control.recv(MAX_PACKET_BYTES)
         except BlockingIOError:
@@ -297,20 +323,22 @@ class SchemaChecker:
                 server.ended.pop(number).set_result(end)
 
     def _lose(self, server: _RunningSchemaServer) -> None:
-        """Go on without a server; its children die with it."""
+        """Continue without a server. Its children die together with it."""
         if server is not self._server:
             return
         self._server = None
         loop = asyncio.get_running_loop()
         loop.remove_reader(server.control)
-        # A server that runs ends as soon as it reads this.
+        # A server that is running ends as soon as it reads this.
         server.control.close()
         ending = loop.create_task(self._end(server))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
     async def _end(self, server: _RunningSchemaServer) -> None:
-        """Wait until the server's process has ended, then fail what waited for it."""
+        """Wait until the process of the server has ended, and then fail everything that was waiting
+        for it.
+        """
         status = await asyncio.to_thread(_reap, server.process)
         if not self._closed:
             _log.warning("the schema server ended with status %d", status)
@@ -323,7 +351,7 @@ class SchemaChecker:
 
 
 def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
-    """A new server's process. Raises `OSError`."""
+    """Start a new server process and return it. Raises `OSError` if it cannot be started."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     path = os.pathsep.join(map(str, _ROOTS))
@@ -337,7 +365,7 @@ def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                # One thread, so that it can fork; and no accelerator.
+                # The server has a single thread, so that it can fork, and no accelerator.
                 env=environment
                 | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
                 | {"CUDA_VISIBLE_DEVICES": ""},
@@ -350,7 +378,9 @@ def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:
-    """The status of a process that ends, by itself or after a while by force."""
+    """Return the exit status of a process that ends. If it does not end after some time, it is
+    killed.
+    """
     try:
         return process.wait(END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -359,7 +389,7 @@ def _reap(process: subprocess.Popen[bytes]) -> int:
 
 
 def _file(name: str) -> io.FileIO:
-    """An empty file in memory."""
+    """Return an empty file in memory."""
     return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
 
 
@@ -374,9 +404,10 @@ def _lost(what: str) -> Unavailable:
 
 
 def _outcome(status: int, report: bytes) -> str:
-    """Why a schema was rejected, by what its child left; empty for an accepted one.
+    """Return the reason why a schema was rejected, based on what its child has written. It is empty
+    if the schema was accepted.
 
-    Raises `Unavailable` for a child that was killed from outside.
+    Raises `Unavailable` if the child was killed from outside.
     """
     if status == 0:
         return ""
@@ -387,7 +418,7 @@ def _outcome(status: int, report: bytes) -> str:
         )
     if status in (REJECTED, -signal.SIGXFSZ):
         line, _, _ = report.decode(errors="replace").strip().partition("\n")
-        # A warning states what xgrammar would ignore.
+        # A warning states which part of the schema xgrammar would ignore.
         return f"vLLM cannot keep to it: {line.rpartition('Warning: ')[2]}"
     if status == TOO_LARGE:
         return f"takes more than {COMPILED_BYTES >> 20} MB of memory when compiled; {_SIMPLER}"

@@ -1,4 +1,6 @@
-"""Messages between a stage and its schema server: one JSON packet each, over a seqpacket socket."""
+"""The messages between a stage and its schema server. Each of them is one JSON packet on a
+seqpacket socket.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,23 @@ import msgspec
 
 MAX_PACKET_BYTES = 4 << 10
 MAX_REPORT_BYTES = 64 << 10
-"""What a child may write: its report, and the compiler's warnings on standard error."""
+"""The maximum size of what a child may write, which is its report and the compiler's warnings on
+standard error.
+"""
 
 REJECTED = 3
-"""Exit status of a child whose compiler rejected the schema; the report has the reason."""
+"""The exit status of a child whose compiler rejected the schema. The report contains the reason."""
 
 TOO_LARGE = 4
-"""Exit status of a child whose compiled schema is larger than allowed."""
+"""The exit status of a child whose compiled schema is larger than allowed."""
 
 
 class SchemaVocabulary(msgspec.Struct, frozen=True):
-    """What schemas are compiled against: xgrammar's tokenizer info as JSON, and whether vLLM
-    allows any white space between the parts of a value."""
+    """The vocabulary for which schemas are compiled.
+
+    It consists of xgrammar's tokenizer info as JSON, and of a flag that indicates whether vLLM
+    allows arbitrary white space between the parts of a value.
+    """
 
     tokenizer_info: str
     any_whitespace: bool
@@ -26,10 +33,11 @@ class SchemaVocabulary(msgspec.Struct, frozen=True):
 class CheckSchema(msgspec.Struct, frozen=True, tag=True):
     """Compile a schema in a new child process.
 
-    Two descriptors come with it: the schema, UTF-8, and an empty file for the report. SIGPROF
-    ends the child after `cpu_s` of CPU time, and after `parse_cpu_s` if it has not parsed the
-    schema by then. The child may map `memory_bytes` more than the server has mapped, and rejects a
-    schema that is larger than `compiled_bytes` when compiled.
+    The message is accompanied by two file descriptors: the schema in UTF-8, and an empty file for
+    the report. SIGPROF ends the child after `cpu_s` seconds of CPU time, or after `parse_cpu_s`
+    seconds if it has not parsed the schema by then. The child may map up to `memory_bytes` bytes
+    more than the server has mapped. It rejects a schema whose compiled size is greater than
+    `compiled_bytes`.
     """
 
     number: int
@@ -41,24 +49,24 @@ class CheckSchema(msgspec.Struct, frozen=True, tag=True):
 
 
 class KillCompiler(msgspec.Struct, frozen=True, tag=True):
-    """End a child process, if it still runs."""
+    """End a child process if it is still running."""
 
     number: int
 
 
 class SchemaServerReady(msgspec.Struct, frozen=True, tag=True):
-    """The server has read the vocabulary and starts children without delay."""
+    """The server has read the vocabulary and can start children without delay."""
 
 
 class CompilerStarted(msgspec.Struct, frozen=True, tag=True):
-    """The process id of a child."""
+    """Contains the process ID of a child."""
 
     number: int
     pid: int
 
 
 class CompilerEnded(msgspec.Struct, frozen=True, tag=True):
-    """A child's exit status, or the negative number of the signal that ended it."""
+    """Contains the exit status of a child, or the negative number of the signal that ended it."""
 
     number: int
     status: int

@@ -1,8 +1,9 @@
-"""Forks a child process for each JSON schema to compile. A program: `SchemaChecker` starts it.
+"""Forks a child process for each JSON schema to compile. This is a program that `SchemaChecker`
+starts.
 
-The server imports xgrammar and reads the vocabulary once, and has one thread, so a fork takes
-milliseconds. A child compiles one schema as vLLM would, under limits of CPU time and memory, and
-may be killed at any moment. The compiler's warnings stay in the child's report.
+The server imports xgrammar and reads the vocabulary once. It has a single thread, so a fork takes
+milliseconds. A child compiles one schema in the same way as vLLM, within limits on CPU time and
+memory, and may be killed at any time. The compiler's warnings are written to the child's report.
 
 The standard input is the socket to the stage. When the stage closes it or dies, the server kills
 all children and ends.
@@ -48,22 +49,23 @@ _decoder = msgspec.json.Decoder(ToServer)
 
 
 class SchemaServer:
-    """The children, and the socket to the stage."""
+    """The children of the server and its socket to the stage."""
 
     def __init__(self, stage: socket.socket) -> None:
         self._stage = stage
-        self._numbers: dict[int, int] = {}  # by process id
+        self._numbers: dict[int, int] = {}  # Keyed by process ID.
         _, (descriptor,), _, _ = socket.recv_fds(stage, MAX_PACKET_BYTES, 1)
         vocabulary = msgspec.json.decode(_take(descriptor), type=SchemaVocabulary)
         self._any_whitespace = vocabulary.any_whitespace
         self._info = xgrammar.TokenizerInfo.deserialize_json(vocabulary.tokenizer_info)
 
     def serve(self) -> None:
-        """Return when the stage has closed its end and no child is left."""
+        """Process packets until the stage has closed its end and there are no more children."""
         woken, wake = os.pipe()
         for end in (woken, wake):
             os.set_blocking(end, False)
-        # The interpreter writes a signal's number here, whichever call it interrupts.
+        # The interpreter writes the number of a signal here, no matter which call the signal
+        # interrupts.
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._send(SchemaServerReady())
@@ -82,7 +84,7 @@ class SchemaServer:
                 os.waitpid(pid, 0)
 
     def _obey(self) -> bool:
-        """Handle one packet; False at the end of the connection."""
+        """Process one packet. Returns False at the end of the connection."""
         packet, descriptors, _, _ = socket.recv_fds(self._stage, MAX_PACKET_BYTES, 2)
         if not packet:
             return False
@@ -91,7 +93,8 @@ class SchemaServer:
                 self._start(request, descriptors)
             case KillCompiler(number):
                 for pid in [pid for pid, each in self._numbers.items() if each == number]:
-                    # The process id is still the child's: it has not been reaped.
+                    # The process ID still belongs to the child, because the child has not been
+                    # reaped.
                     os.kill(pid, signal.SIGKILL)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -105,7 +108,7 @@ class SchemaServer:
         self._send(CompilerStarted(request.number, pid))
 
     def _run_child(self, request: CheckSchema, descriptors: list[int], parent: int) -> NoReturn:
-        """Compile one schema, then exit."""
+        """Compile one schema and then exit."""
         status = 1
         try:
             self._stage.close()
@@ -118,12 +121,14 @@ class SchemaServer:
                 os.pwrite(report, reason[:MAX_REASON_CHARS].encode(), 0)
             status = REJECTED if os.fstat(report).st_size else 0
         finally:
-            # A child never returns to the server's loop.
+            # A child never returns to the loop of the server.
             os._exit(status)
 
     def _compile(self, text: str, request: CheckSchema) -> str | None:
-        """Compile as vLLM does; the reason why xgrammar rejects the schema, else None."""
-        # The timer counts fractions of a second of all threads.
+        """Compile in the same way as vLLM. Returns the reason why xgrammar rejects the schema, or
+        None if it is accepted.
+        """
+        # The timer supports fractions of a second and counts the CPU time of all threads.
         signal.setitimer(signal.ITIMER_PROF, min(request.parse_cpu_s, request.cpu_s))
         try:
             xgrammar.Grammar.from_json_schema(json.loads(text))
@@ -136,7 +141,7 @@ class SchemaServer:
             )
             if compiled.memory_size_bytes > request.compiled_bytes:
                 os._exit(TOO_LARGE)
-            # The first step of a reply costs what the compiler left to it.
+            # The first step of a reply includes work that the compiler has deferred.
             matcher = xgrammar.GrammarMatcher(compiled)
             mask = xgrammar.allocate_token_bitmask(1, self._info.vocab_size)
             matcher.fill_next_token_bitmask(mask, 0)
@@ -160,7 +165,7 @@ class SchemaServer:
 
 
 def _take(descriptor: int) -> bytes:
-    """The content of a file in memory."""
+    """Return the content of a file in memory."""
     with (
         open(descriptor, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
@@ -169,7 +174,9 @@ def _take(descriptor: int) -> bytes:
 
 
 def _confine(request: CheckSchema, parent: int) -> None:
-    """Limit what this process can take, drop what is the server's, and die with the server."""
+    """Limit the resources of this process, drop everything that belongs to the server, and die
+    together with it.
+    """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
@@ -179,7 +186,7 @@ def _confine(request: CheckSchema, parent: int) -> None:
     os.nice(request.niceness)
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     for limit, most in (
-        # Whole seconds, and cannot be ignored.
+        # This limit is in whole seconds and cannot be ignored.
         (resource.RLIMIT_CPU, math.ceil(request.cpu_s) + 1),
         (resource.RLIMIT_AS, mapped + request.memory_bytes),
         (resource.RLIMIT_FSIZE, MAX_REPORT_BYTES),
@@ -192,7 +199,7 @@ def _confine(request: CheckSchema, parent: int) -> None:
 def main() -> None:
     """Serve the stage at the other end of the standard input."""
     with socket.socket(fileno=os.dup(0)) as stage:
-        # A child's standard input is not the stage's socket.
+        # The standard input of a child is not the socket to the stage.
         os.close(0)
         os.open(os.devnull, os.O_RDWR)
         SchemaServer(stage).serve()

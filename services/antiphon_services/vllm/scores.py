@@ -1,4 +1,4 @@
-"""Extracts one id's log probabilities from vLLM's lists."""
+"""Extracts the log probabilities for one ID from vLLM's lists."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from antiphon.errors import Internal
 
 
 class Scores(Protocol):
-    """`vllm.logprobs.FlatLogprobs`: the entries of id i start at `start_indices[i]`.
+    """The interface of `vllm.logprobs.FlatLogprobs`. The entries for ID i start at
+    `start_indices[i]`.
 
-    The first is the id itself, followed by the most likely ones, which may repeat it. If vLLM has
-    joined two updates, an id among the most likely is present once, in front, with its rank among
-    them.
+    The first entry is the ID itself. It is followed by the most likely IDs, which may include the
+    same ID again. If vLLM has joined two updates, an ID that is one of the most likely ones occurs
+    only once, as the first entry, with its rank among them.
     """
 
     start_indices: list[int]
@@ -26,8 +27,8 @@ class Scores(Protocol):
 def scores_at(
     scores: Scores | None, index: int, ids: Sequence[int], top: int
 ) -> tuple[list[int], list[float]]:
-    """Return one of an update's `ids` and the `top` most likely ones, with log probabilities [1 +
-    top].
+    """Return the ID at `index` of an update's `ids` and the `top` most likely ones, with log
+    probabilities [1 + top].
 
     Raises `Internal` if vLLM's lists do not contain them.
     """

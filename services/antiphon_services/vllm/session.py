@@ -1,7 +1,8 @@
-"""A request with growing input: vLLM computes each part as it arrives, and waits for the next.
+"""A request whose input grows. vLLM computes each part as it arrives, and then waits for the next
+one.
 
-Each part ends with an id that vLLM has to sample. It never enters the context and is ignored: the
-receiver of the hidden rows decides what follows.
+Each part ends with an ID that vLLM has to sample. This ID never becomes part of the context and is
+ignored, because the receiver of the hidden rows determines what follows.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from vllm.sampling_params import RequestOutputKind
 from antiphon_services.vllm.spans import wanted
 
 MODALITY = "audio"
-"""Modality under which rows that replace ids are passed to the model."""
+"""The modality under which rows that replace IDs are passed to the model."""
 ROWS = "rows"
-"""The rows' keyword in the model's `embed_multimodal`."""
+"""The keyword for the rows in the model's `embed_multimodal`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenRows:
-    """Input rows [n, hidden] on the host, for positions of a part from `start` on.
+    """Input rows [n, hidden] on the host, for the positions of a part from `start` onwards.
 
-    `name` is equal for equal rows, for vLLM's prefix cache.
+    Equal rows have the same `name`, which vLLM's prefix cache uses.
     """
 
     start: int
@@ -48,13 +49,13 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """The next positions: `ids` int32 [n], and rows that replace some of them."""
+    """The next positions: `ids` (int32 [n]), and rows that replace some of them."""
 
     ids: npt.NDArray[np.int32]
     given: Sequence[GivenRows]
 
     def input(self) -> Any:
-        """Return the part for vLLM."""
+        """Return the part in the form that vLLM expects."""
         ids = self.ids.tolist()
         if not self.given:
             return tokens_input(ids)
@@ -75,10 +76,11 @@ class SessionPart:
 
 @dataclass(frozen=True, slots=True)
 class VllmSession:
-    """A request with antiphon's own `number`, whose hidden rows are sent from position `rows_from`
-    on.
+    """A request with antiphon's own `number`. Its hidden rows are sent from position `rows_from`
+    onwards.
 
-    `parts` belong to the host's loop. They are bounded by the positions of a context.
+    `parts` belongs to the event loop of the host. Its size is limited by the number of positions in
+    a context.
     """
 
     number: int
@@ -86,7 +88,7 @@ class VllmSession:
     parts: asyncio.Queue[SessionPart] = field(default_factory=asyncio.Queue)
 
     def parameters(self) -> SamplingParams:
-        """Return the sampling parameters of every part."""
+        """Return the sampling parameters that apply to every part."""
         rows = wanted(self.number, np.empty(0, np.intp), self.rows_from)
         return SamplingParams(
             temperature=0.0,
@@ -98,7 +100,7 @@ class VllmSession:
         )
 
     async def inputs(self, parameters: SamplingParams) -> AsyncIterator[StreamingInput]:
-        """Yield the parts as they arrive; ends only with the request's task."""
+        """Yield the parts as they arrive. This only ends together with the task of the request."""
         while True:
             part = await self.parts.get()
             yield StreamingInput(part.input(), parameters)

@@ -1,9 +1,11 @@
-"""Selects the hidden rows to send in each step: the connector's policy, without vLLM.
+"""Selects the hidden rows to send in each step. This is the policy of the connector and does not
+depend on vLLM.
 
-Invariants: a request's rows are sent in order of position and once, in the step that computed them,
-or in its first step if they were in the prefix cache. Rows that a preempted request computes again
-are below `sent` and are not sent again. A step sends a bounded number of rows; the rest stays in
-paged memory and is sent in the request's next steps or at its end.
+Invariants: the rows of a request are sent once, in order of position. They are sent in the step
+that computed them, or in the first step of the request if they were in the prefix cache. If a
+preempted request computes rows again, they are below `sent` and are not sent again. The number of
+rows that a step sends is limited. The other rows remain in paged memory and are sent in the next
+steps of the request or at its end.
 """
 
 from __future__ import annotations
@@ -16,16 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 TAP_LAYER = "antiphon_tap.1000"
-"""The tap's layer name; vLLM requires exactly one integer in it, unique among layers."""
+"""The name of the tap's layer. vLLM requires that it contains exactly one integer, which must be
+unique among the layers.
+"""
 WANTED = "antiphon_rows"
-"""Key in a request's `kv_transfer_params` of a `wanted` value."""
+"""The key of a `wanted` value in the `kv_transfer_params` of a request."""
 NO_END = 1 << 60
-"""More positions than any request has."""
+"""A number that is greater than the number of positions in any request."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """Rows of positions `start` to `start + count` of the request `number`."""
+    """The rows of the positions `start` to `start + count` of request `number`."""
 
     number: int
     start: int
@@ -35,9 +39,10 @@ class RowSpan:
 def wanted(
     number: int, positions: npt.NDArray[np.intp], reply_from: int | None = None
 ) -> dict[str, Any]:
-    """Return the `kv_transfer_params` that request, as `number`, the rows at ascending positions.
+    """Return `kv_transfer_params` that request, under `number`, the rows at the given positions,
+    which are in ascending order.
 
-    Includes all from `reply_from` on, if given.
+    If `reply_from` is given, all positions from there onwards are included.
     """
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
     runs = [[int(run[0]), int(run[-1]) + 1] for run in np.split(positions, cuts) if len(run)]
@@ -48,9 +53,9 @@ def wanted(
 
 @dataclass(slots=True)
 class Wanted:
-    """The rows that a request needs: ascending ranges; those below `sent` were sent.
+    """The rows that a request needs, as ascending ranges. Rows below `sent` have already been sent.
 
-    `computed` counts the positions with available rows.
+    `computed` is the number of positions whose rows are available.
     """
 
     number: int
@@ -60,7 +65,7 @@ class Wanted:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any] | None) -> Wanted | None:
-        """Read `kv_transfer_params`; None if no rows are requested."""
+        """Read `kv_transfer_params`. Returns None if no rows are requested."""
         value = (parameters or {}).get(WANTED)
         if value is None:
             return None
@@ -68,11 +73,11 @@ class Wanted:
 
     @property
     def waiting(self) -> int:
-        """Number of available rows that were not sent."""
+        """The number of rows that are available but have not been sent."""
         return sum(span.count for span in self._spans())
 
     def take(self, room: int) -> list[RowSpan]:
-        """Return the next spans to send, at most `room` rows in total."""
+        """Return the next spans to send. They have at most `room` rows in total."""
         taken = []
         for span in self._spans():
             count = min(span.count, room)
@@ -88,9 +93,10 @@ class Wanted:
 
 
 def share(requests: Collection[Wanted], room: int) -> list[tuple[Wanted, list[RowSpan]]]:
-    """Return what a step sends, at most `room` rows in total.
+    """Return what a step sends. It has at most `room` rows in total.
 
-    Requests with the fewest waiting rows come first, so that no reply waits for a long prompt.
+    The requests that have the fewest waiting rows come first, so that no reply waits for a long
+    prompt.
     """
     shares = []
     for request in sorted(requests, key=lambda each: each.waiting):
@@ -102,13 +108,13 @@ def share(requests: Collection[Wanted], room: int) -> list[tuple[Wanted, list[Ro
 
 @dataclass(slots=True)
 class StepRows:
-    """All spans of a step, and the slots of their rows in paged memory, in the same order."""
+    """All spans of a step, and the slots of their rows in paged memory in the same order."""
 
     spans: list[RowSpan] = field(default_factory=list)
     slots: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, spans: Sequence[RowSpan], table: Sequence[int], block_size: int) -> None:
-        """Add the spans of a request whose blocks are `table`."""
+        """Add the spans of a request whose blocks are listed in `table`."""
         blocks = np.asarray(table, dtype=np.int64)
         for span in spans:
             positions = np.arange(span.start, span.start + span.count)

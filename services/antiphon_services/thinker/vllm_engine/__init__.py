@@ -1,4 +1,4 @@
-"""The `vllm` engine of a thinker, based on `antiphon_services.vllm`.
+"""The `vllm` engine of a thinker. It is based on `antiphon_services.vllm`.
 
-Runs in the stage. A family adds its `VllmCheckpoint`, with a tapped model.
+This package runs in the stage. A family adds its `VllmCheckpoint`, which includes a tapped model.
 """

@@ -1,13 +1,14 @@
-"""The `vllm` engine of the thinker: segments in the stage, requests in vLLM.
+"""The `vllm` engine of the thinker. The segments are in the stage, and the requests are in vLLM.
 
-Prompts, stop conditions, detokenization and the output of each edge are those of the torch engine.
-Worker threads prepare prompts, as there. A step waits for a delivery: a prompt, whose ids are sent
-at once and which is submitted to vLLM, or ids, hidden rows or an end. Rows are sent separately from
-ids and may arrive later, so a segment ends when both its reply and its rows are complete.
+Prompts, stop conditions, detokenization and the output on each edge are the same as in the torch
+engine, and prompts are also prepared on worker threads. A step waits for a delivery. A delivery is
+a prompt, or it contains IDs, hidden rows or the end of a request. The IDs of a prompt are sent
+immediately, and the prompt is submitted to vLLM. Rows are delivered separately from IDs and may
+arrive later. Therefore a segment ends when both its reply and its rows are complete.
 
-A growing prompt is submitted to vLLM as a new request whenever more of it is available. Each
+If a prompt grows, it is submitted to vLLM as a new request whenever more of it is available. Each
 request leaves its keys and values in vLLM's prefix cache, which the next request uses. If a louder
-frame changed earlier features, the cached prefix ends there.
+frame has changed earlier features, the cached prefix ends there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.scores import scores_at
 
 ROWS_TIMEOUT_S = 10.0
-"""Longest wait for hidden rows after the reply has ended."""
+"""The maximum wait for hidden rows in seconds after the reply has ended."""
 
 Segment = AnySegment[VllmGeneration]
 
@@ -56,16 +57,16 @@ _ANY = Sampling(0.0, 50, 1.0, 1.0, seed=0, max_tokens=1)
 
 
 class Host(Protocol):
-    """Runs orders; implemented by `antiphon_services.vllm.host.VllmHost`."""
+    """Runs orders. `antiphon_services.vllm.host.VllmHost` implements it."""
 
     def check_up(self) -> None:
-        """Raise `Unavailable` while vLLM is down."""
+        """Raise `Unavailable` if vLLM is down."""
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
         """See `DetachedEngine.watch`."""
 
     def submit(self, order: VllmOrder) -> None:
-        """Run an order; its results go to the mailbox."""
+        """Run an order. Its results are delivered to the mailbox."""
 
     def cancel(self, number: int) -> None:
         """Stop an order if it is running."""
@@ -84,7 +85,9 @@ class VllmThinkerEngine:
         close: Callable[[], None],
         preparations: Preparations[PreparedPrompt | HeardPrompt] | None = None,
     ) -> None:
-        """`host` is started; `close` stops it and everything it uses."""
+        """Create an engine. `host` must have been started. `close` stops it and everything that it
+        uses.
+        """
         self._intake = intake
         self._check = check
         self._host = host
@@ -98,7 +101,7 @@ class VllmThinkerEngine:
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Register a segment.
 
-        Raises `Unavailable` while vLLM is down, and `InvalidArgument` for an invalid history.
+        Raises `Unavailable` if vLLM is down, and `InvalidArgument` if the history is invalid.
         """
         self._host.check_up()
         segment = Segment(key, settings, self._intake.every_row)
@@ -106,7 +109,7 @@ class VllmThinkerEngine:
         self._segments[key] = segment
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store the conversation, or a piece of it. Raises `InvalidArgument`."""
+        """Store the conversation, or a piece of it. Raises `InvalidArgument` if it is invalid."""
         segment = self._segments[key]
         self._intake.store(segment, chunk)
         self._prepare(segment)
@@ -116,13 +119,15 @@ class VllmThinkerEngine:
         self._intake.prepare(segment, self._preparations, done)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return `input` until the conversation is complete, unless work is in progress before."""
+        """Return `input` until the conversation is complete, unless other work is in progress
+        before that.
+        """
         segment = self._segments[key]
         works = segment.preparation is not None or _is_under_way(segment)
         return None if segment.can_step or (works and not segment.ended) else INPUT
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Handle the deliveries; wait if there are none.
+        """Process the deliveries. If there are none, wait for one.
 
         The thinker has no governed edges, so `held` is empty.
         """
@@ -139,7 +144,7 @@ class VllmThinkerEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the segment's counts so far."""
+        """Return the current counts of the segment."""
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
@@ -148,26 +153,28 @@ class VllmThinkerEngine:
         self._stop(self._segments.pop(key))
 
     def interrupt(self) -> None:
-        """Make a blocked step return."""
+        """Make a step return if it is blocked."""
         self._mailbox.interrupt()
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """Report when vLLM goes down and when it is up."""
+        """Report when vLLM goes down and when it is available again."""
         self._host.watch(changed)
 
     def close(self) -> None:
-        """Stop vLLM's processes."""
+        """Stop the processes of vLLM."""
         self._preparations.close()
         self._close()
 
     def _alone(
         self, segment: Segment, events: list[EngineEvent]
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose exceptions fail only this segment."""
+        """Return a context manager in which an exception only fails this segment."""
         return segment.alone(events, lambda: self._stop(segment))
 
     def _begin(self, key: SegmentKey, events: list[EngineEvent]) -> None:
-        """Continue with a prepared or grown prompt, if its segment is still live."""
+        """Continue with a prompt that has been prepared or has grown, if its segment still
+        exists.
+        """
         segment = self._segments.get(key)
         if segment is None or segment.preparation is None:
             return
@@ -197,10 +204,10 @@ class VllmThinkerEngine:
         return generation
 
     def _known(self, segment: Segment) -> Sequence[int]:
-        """Return ids of the reply that need not be sampled.
+        """Return the IDs of the reply that need not be sampled.
 
-        With random sampling all must be, since vLLM counts its draws from a request's start. With a
-        JSON schema all must be, too.
+        With random sampling, all IDs must be sampled, because vLLM counts its draws from the start
+        of a request. The same applies if there is a JSON schema.
         """
         sampling = segment.settings.sampling
         if not sampling.greedy or sampling.json_schema is not None:
@@ -208,7 +215,7 @@ class VllmThinkerEngine:
         return known_ids(segment, self._intake.prompts.special)
 
     def _hear(self, segment: Segment, heard: HeardPrompt, events: list[EngineEvent]) -> None:
-        """Continue with a prompt that has grown, and send its new ids."""
+        """Continue with a prompt that has grown, and send its new IDs."""
         if segment.generation is None:
             segment.generation = self._generation(segment, heard.prompt)
         generation = segment.generation
@@ -228,7 +235,7 @@ class VllmThinkerEngine:
         self._order(segment, generation)
 
     def _order(self, segment: Segment, generation: VllmGeneration) -> None:
-        """Submit the available prompt to vLLM, unless a request is running."""
+        """Submit the available part of the prompt to vLLM, unless a request is running."""
         prompt, is_open = generation.prompt, generation.is_open
         if generation.ordered is not None or (is_open and len(prompt.ids) <= generation.prefilled):
             return
@@ -242,7 +249,7 @@ class VllmThinkerEngine:
             generation.rows_asked = len(generation.row_positions)
         sampling, limit = segment.settings.sampling, generation.reply.limit
         if is_open:
-            # vLLM samples an id after any prompt; here it is ignored.
+            # vLLM samples an ID after every prompt. Here, this ID is ignored.
             sampling, limit = _ANY, 1
         replies = generation.reply_rows is not None and not is_open
         order = VllmOrder(
@@ -262,7 +269,7 @@ class VllmThinkerEngine:
         self._host.submit(order)
 
     def _take(self, delivery: FromVllm, segment: Segment, events: list[EngineEvent]) -> None:
-        """Handle one delivery for its segment."""
+        """Process one delivery for its segment."""
         generation = segment.generation
         if generation is None:
             return
@@ -289,8 +296,9 @@ class VllmThinkerEngine:
         generation: VllmGeneration,
         events: list[EngineEvent],
     ) -> None:
-        """Append the next ids. Ids after the reply's end, or of an open prompt's request, are
-        ignored."""
+        """Append the next IDs. IDs after the end of the reply, or of a request for a prompt that is
+        still open, are ignored.
+        """
         if tokens.prompt_ids is not None:
             if generation.found is None:
                 generation.found = tokens.cached
@@ -319,22 +327,24 @@ class VllmThinkerEngine:
             raise Internal(f"vLLM ended the reply early, after {len(generation.reply.ids)} ids")
 
     def _go_on(self, tokens: Tokens, segment: Segment, generation: VllmGeneration) -> None:
-        """When the known prompt is prefilled, submit what has arrived since."""
+        """If the known part of the prompt has been prefilled, submit what has arrived since
+        then.
+        """
         if tokens.finished and generation.ordered is not None:
             generation.prefilled, generation.ordered = len(generation.ordered), None
             self._order(segment, generation)
 
     def _patience_s(self) -> float | None:
-        """Return how long a step may wait: until rows are overdue; None means forever."""
+        """Return how long a step may wait before rows are overdue, or None if there is no limit."""
         ends = [overdue_at for _, overdue_at in self._awaiting_rows()]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _overdue(self, now: float) -> list[Segment]:
-        """Return segments whose wait for rows has timed out."""
+        """Return the segments whose wait for rows has timed out."""
         return [segment for segment, overdue_at in self._awaiting_rows() if overdue_at <= now]
 
     def _awaiting_rows(self) -> list[tuple[Segment, float]]:
-        """Return segments whose reply ended before all rows arrived, with their deadlines."""
+        """Return the segments whose reply ended before all rows arrived, with their deadlines."""
         waiting = []
         for segment in self._segments.values():
             generation = segment.generation
@@ -343,11 +353,11 @@ class VllmThinkerEngine:
         return waiting
 
     def _stop(self, segment: Segment) -> None:
-        """Cancel a segment's requests. Idempotent."""
+        """Cancel the requests of a segment. This may be called several times."""
         generation = segment.generation
         if generation is None or not generation.numbers:
             return
-        # Earlier requests only have rows left.
+        # For earlier requests, only rows are still pending.
         self._host.cancel(generation.numbers[-1])
         for number in generation.numbers:
             del self._by_number[number]

@@ -1,4 +1,4 @@
-"""One segment's requests to vLLM and their results."""
+"""The requests of one segment to vLLM, and their results."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from antiphon_services.thinker.thinker_segment import Positions
 class VllmGeneration:
     """A prompt that vLLM processes, and its reply.
 
-    A prompt that `is_open` grows; each time a new request adds the new part to vLLM's prefix cache.
-    The last request, `replies_to`, yields the reply. `numbers` are those of all requests with
-    pending results. `ordered` are the ids of the running one: the prompt, then the `known` ids of
-    the reply. `prefilled` positions were computed while the prompt was open. `told` of its ids were
-    sent, and `found` of them were in the cache at first.
+    A prompt that `is_open` grows. Each time, a new request adds the new part to vLLM's prefix
+    cache. The last request, `replies_to`, generates the reply. `numbers` are the numbers of all
+    requests that have pending results. `ordered` contains the IDs of the request that is running,
+    which are the prompt followed by the `known` IDs of the reply. `prefilled` positions were
+    computed while the prompt was open. `told` is the number of its IDs that have been sent, and
+    `found` is the number of IDs that were in the cache at first.
 
-    The hidden rows at `row_positions` are needed if it `wants_rows`: the first `rows_asked` were
-    requested and the first `rows_taken` received. `reply_rows` is set if the reply's rows are
-    needed. `finish` is set with the reply's last id. From then on, `overdue_at` is the deadline of
-    the wait for rows, by the monotonic clock.
+    If `wants_rows` is true, the hidden rows at `row_positions` are needed. The first `rows_asked`
+    of them have been requested, and the first `rows_taken` have been received. `reply_rows` is set
+    if the rows of the reply are needed. `finish` is set together with the last ID of the reply.
+    From then on, `overdue_at` is the deadline for the remaining rows on the monotonic clock.
     """
 
     prompt: PreparedPrompt
@@ -57,12 +58,12 @@ class VllmGeneration:
 
     @property
     def reused(self) -> int:
-        """Positions that the first request found in the prefix cache."""
+        """The number of positions that the first request found in the prefix cache."""
         return self.found or 0
 
     @property
     def windows(self) -> list[list[AudioWindow]]:
-        """The windows of all recordings; the last one may be growing."""
+        """The windows of all recordings. The last window may still be growing."""
         growing = [window for _, window in self._growing]
         return [*map(list, self.recordings), *([growing] if growing else [])]
 
@@ -71,7 +72,7 @@ class VllmGeneration:
     ) -> bool:
         """Extend the prompt with `heard` and its `windows`.
 
-        Return whether the running request is invalid, so that its results must be dropped.
+        Returns whether the running request is no longer valid, so that its results must be dropped.
         """
         kept = [each for each in self._growing if each[0] < heard.kept]
         begins = [at for at, _ in heard.windows]
@@ -90,7 +91,9 @@ class VllmGeneration:
         return True
 
     def take_rows(self, start: int, rows: Tensor) -> npt.NDArray[np.intp]:
-        """Return the positions of rows received from `start` on. Raises `DataLoss` for a gap."""
+        """Return the positions of the rows that were received, beginning at `start`. Raises
+        `DataLoss` if there is a gap.
+        """
         positions = self.row_positions[self.rows_taken : self.rows_taken + len(rows)]
         if positions.tolist() != list(range(start, start + len(rows))):
             raise DataLoss(f"hidden rows from {start} on came when {positions[:1]} was next")
@@ -99,12 +102,12 @@ class VllmGeneration:
 
     @property
     def all_rows_taken(self) -> bool:
-        """Whether the rows of all `row_positions` were received and no more will come."""
+        """Whether the rows of all `row_positions` have been received and there will be no more."""
         return self.rows_taken == len(self.row_positions) and not self.is_open
 
     @property
     def complete(self) -> bool:
-        """Whether all results were received."""
+        """Whether all results have been received."""
         spoken = self.reply_rows is None or self.reply_rows.complete
         rows = self.all_rows_taken or not self.wants_rows
         return self.finish is not None and rows and spoken

@@ -1,4 +1,6 @@
-"""Starts vLLM for a checkpoint's thinker. Import it after its environment is prepared."""
+"""Starts vLLM for the thinker of a checkpoint. Import this module after the environment has been
+prepared.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ from antiphon_services.vllm.row_receiver import RowAddress
 
 @dataclass(frozen=True, slots=True)
 class VllmCheckpoint:
-    """A checkpoint's facts for vLLM: the `tapped` architecture, sizes, and configuration
-    `overrides`."""
+    """What vLLM must know about a checkpoint: the `tapped` architecture, sizes, and `overrides` for
+    the configuration.
+    """
 
     tapped: str
     shape: TextShape
@@ -45,12 +48,12 @@ def load_vllm(
     checkpoint: VllmCheckpoint,
     settings: object,
 ) -> LoadedStage:
-    """Return the stage, warmed up; `intake` has no vision front end.
+    """Return the stage after warm-up. `intake` must not have a vision front end.
 
-    `settings` are those of the family's processor in transformers. Raises as `load_engine` does,
-    and `FailedPrecondition` if no prompt succeeds.
+    `settings` are those of the family's processor in transformers. Raises the same errors as
+    `load_engine`, and `FailedPrecondition` if no prompt succeeds.
     """
-    # The tap needs all layers in one process.
+    # The tap needs all layers to be in one process.
     whole = config.engine_args.get("pipeline_parallel_size", 1) == 1
     sees = whole and Weights(model_dir).has(VISION_TOWER)
     media = media_limits(config.engine_args, hears=whole, sees=sees)
@@ -76,9 +79,11 @@ def load_engine(
     media: MediaLimits,
     tapped: bool,
 ) -> VllmThinkerEngine:
-    """Return the running engine, with the limits of `media`, and with hidden rows if `tapped`.
+    """Return a running engine with the limits in `media`. If `tapped` is true, it provides hidden
+    rows.
 
-    Raises `InvalidArgument` for arguments that vLLM does not accept, and vLLM's startup errors.
+    Raises `InvalidArgument` if vLLM does not accept an argument. Errors of vLLM during startup are
+    raised as well.
     """
 
     audio, limit = intake.prompts.audio, intake.prompts.context_limit

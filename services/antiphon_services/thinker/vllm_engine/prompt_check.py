@@ -1,7 +1,8 @@
 """Rejects prompts that would crash vLLM's engine for all sessions.
 
-vLLM checks ids only if it has a tokenizer. Its position code assumes an id after each recording,
-image and video. A prompt that violates one of these rules would end all sessions.
+vLLM only validates IDs if it has a tokenizer. Its code for positions assumes that each recording,
+image and video is followed by an ID. A prompt that violates one of these rules would end all
+sessions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PromptCheck:
-    """The rules of one engine: ids below `vocabulary`, recordings only if it `hears`."""
+    """The rules for one engine. IDs must be below `vocabulary`, and recordings are only allowed if
+    `hears` is true.
+    """
 
     special: MediaIds
     vocabulary: int
@@ -37,11 +40,11 @@ class PromptCheck:
         *,
         is_open: bool = False,
     ) -> Ids:
-        """Return a prompt's ids for vLLM: one placeholder per image, video, and window of a
-        recording.
+        """Return the IDs of a prompt for vLLM, with one placeholder for each image, video and
+        window of a recording.
 
-        `heard` are the positions of the windows. A prompt that `is_open` may end within a
-        recording. Raises `InvalidArgument` for a prompt that vLLM must not receive.
+        `heard` contains the positions of the windows. If the prompt `is_open`, it may end within a
+        recording. Raises `InvalidArgument` if vLLM must not receive the prompt.
         """
         self._check_ids(ids)
         if heard and not self.hears:
@@ -62,7 +65,7 @@ class PromptCheck:
         }
         for name, (id_, positions) in shown.items():
             if (places := runs[kinds == id_].tolist()) != positions:
-                # Two adjacent placeholders look like one that is too long.
+                # Two adjacent placeholders look like one placeholder that is too long.
                 raise InvalidArgument(
                     f"messages: the prompt has places of {places} positions for {name} that "
                     f"take {positions}; each must have one of its own, parted from the next",
@@ -86,7 +89,9 @@ class PromptCheck:
             )
 
     def _check_parted(self, lasts: npt.NDArray[np.intp], ids: Ids) -> None:
-        """Raise unless a text id follows each placeholder, given the last positions."""
+        """Raise an error unless each placeholder, whose last position is given, is followed by a
+        text ID.
+        """
         if len(lasts) and lasts[-1] == len(ids) - 1:
             raise InvalidArgument(
                 "messages: the prompt ends with a place for what is heard or seen; words must "

@@ -1,4 +1,4 @@
-"""A prompt's media in vLLM's format."""
+"""The media of a prompt in the format of vLLM."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from antiphon_services.thinker.vision import Visual
 
 NAMED_AT_ONCE = 1 << 20
-"""Bytes of features that can be named in one or two milliseconds."""
+"""The size of the features, in bytes, for which names can be computed in one or two
+milliseconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMedia:
-    """Implements `vllm.order.Media`: mel features of recordings, images and videos.
+    """Implements `vllm.order.Media` for mel features of recordings, images and videos.
 
-    Each window of a recording is a separately named item. So vLLM's prefix cache finds earlier
-    windows, whatever follows them.
+    Each window of a recording is an item with its own name. Therefore vLLM's prefix cache finds
+    earlier windows, no matter what follows them.
     """
 
     windows: Sequence[AudioWindow]
@@ -32,18 +34,17 @@ class PromptMedia:
 
     @property
     def takes_long(self) -> bool:
-        """Whether there are files to decode, or many features to name."""
+        """Whether there are files to decode, or many features whose names must be computed."""
         unnamed = sum(each.features.nbytes for each in self.windows if not each.is_named)
         return bool(self.visuals) or unnamed > NAMED_AT_ONCE
 
     @property
     def decoded_pixels(self) -> int:
-        """Pixels of all decoded images and frames."""
+        """The total number of pixels in all decoded images and frames."""
         return sum(each.decoded for each in self.visuals)
 
     def fields(self) -> dict[str, Any]:
-        """Return features and pixels. Raises `InvalidArgument` for a file that cannot be
-        decoded."""
+        """Return features and pixels. Raises `InvalidArgument` if a file cannot be decoded."""
         media: dict[str, Any] = {}
         if self.windows:
             media["audio"] = _features(self.windows)
@@ -59,9 +60,10 @@ class PromptMedia:
 
 
 def _features(windows: Sequence[AudioWindow]) -> dict[str, torch.Tensor]:
-    """Return all windows along time, [mel bins, frames], with lengths [n] and masks [n, width].
+    """Return all windows joined along the time axis [mel bins, frames], with lengths [n] and masks
+    [n, width].
 
-    The masks are as wide as the tower's padded chunks: see `model`.
+    The masks have the same width as the padded chunks of the tower. See `model`.
     """
     lengths = [each.features.shape[1] for each in windows]
     width = max(1, *(each.padded for each in windows))
