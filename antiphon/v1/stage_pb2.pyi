@@ -54,6 +54,7 @@ class LineRequest(google.protobuf.message.Message):
     DONE_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
     PROCESSED_BYTES_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
     line: builtins.int
     processed_bytes: builtins.int
     """Bytes of the line's responses that the client has processed in all. At most the window of the stream is
@@ -65,11 +66,18 @@ class LineRequest(google.protobuf.message.Message):
 
     @property
     def done(self) -> global___LineDone:
-        """No more requests follow; the stage ends the line when its session is over."""
+        """No further segment and no input follow, but credit, progress and cancellation may. The stage ends the line
+        when its session is over. Of a session with one segment, whose input is complete, it may follow `open` at
+        once.
+        """
 
     @property
     def cancel(self) -> global___LineCancel:
         """End the session at once."""
+
+    @property
+    def batch(self) -> global___LineRequests:
+        """Requests of any lines, handled in their order, none of them a batch. `line` is 0."""
 
     def __init__(
         self,
@@ -79,12 +87,31 @@ class LineRequest(google.protobuf.message.Message):
         done: global___LineDone | None = ...,
         cancel: global___LineCancel | None = ...,
         processed_bytes: builtins.int = ...,
+        batch: global___LineRequests | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "done", b"done", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "done", b"done", "line", b"line", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["request", "done", "cancel", "processed_bytes"] | None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "line", b"line", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["request", "done", "cancel", "processed_bytes", "batch"] | None: ...
 
 global___LineRequest = LineRequest
+
+@typing.final
+class LineRequests(google.protobuf.message.Message):
+    """At most `LineResponse.batch_requests`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: builtins.int
+    @property
+    def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LineRequest]: ...
+    def __init__(
+        self,
+        *,
+        requests: collections.abc.Iterable[global___LineRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["requests", b"requests"]) -> None: ...
+
+global___LineRequests = LineRequests
 
 @typing.final
 class LineDone(google.protobuf.message.Message):
@@ -112,8 +139,11 @@ class LineResponse(google.protobuf.message.Message):
 
     MESSAGES_FIELD_NUMBER: builtins.int
     WINDOW_BYTES_FIELD_NUMBER: builtins.int
+    BATCH_REQUESTS_FIELD_NUMBER: builtins.int
     window_bytes: builtins.int
     """Of the first response, which has no messages and comes at once: the window of each line of the stream."""
+    batch_requests: builtins.int
+    """Of the first response, too: most requests in a batch. 0: the stage is older than batches and takes none."""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LineMessage]: ...
     def __init__(
@@ -121,8 +151,9 @@ class LineResponse(google.protobuf.message.Message):
         *,
         messages: collections.abc.Iterable[global___LineMessage] | None = ...,
         window_bytes: builtins.int = ...,
+        batch_requests: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["messages", b"messages", "window_bytes", b"window_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_requests", b"batch_requests", "messages", b"messages", "window_bytes", b"window_bytes"]) -> None: ...
 
 global___LineResponse = LineResponse
 

@@ -85,7 +85,8 @@ class StageServiceServicer(object):
     def RunSessions(self, request_iterator, context):
         """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
         number that the client chooses and uses once. What the stage has for several lines at a time comes in one
-        response. When the stream ends, for whatever reason, everything that its sessions held is freed.
+        response, and what the client has for several lines may leave in one request, a batch. When the stream ends,
+        for whatever reason, everything that its sessions held is freed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

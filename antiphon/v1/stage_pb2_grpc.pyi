@@ -42,7 +42,8 @@ class StageServiceStub:
     ]
     """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
     number that the client chooses and uses once. What the stage has for several lines at a time comes in one
-    response. When the stream ends, for whatever reason, everything that its sessions held is freed.
+    response, and what the client has for several lines may leave in one request, a batch. When the stream ends,
+    for whatever reason, everything that its sessions held is freed.
     """
 
     Link: grpc.StreamStreamMultiCallable[
@@ -85,7 +86,8 @@ class StageServiceAsyncStub:
     ]
     """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
     number that the client chooses and uses once. What the stage has for several lines at a time comes in one
-    response. When the stream ends, for whatever reason, everything that its sessions held is freed.
+    response, and what the client has for several lines may leave in one request, a batch. When the stream ends,
+    for whatever reason, everything that its sessions held is freed.
     """
 
     Link: grpc.aio.StreamStreamMultiCallable[
@@ -134,7 +136,8 @@ class StageServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[antiphon.v1.stage_pb2.LineResponse], collections.abc.AsyncIterator[antiphon.v1.stage_pb2.LineResponse]]:
         """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
         number that the client chooses and uses once. What the stage has for several lines at a time comes in one
-        response. When the stream ends, for whatever reason, everything that its sessions held is freed.
+        response, and what the client has for several lines may leave in one request, a batch. When the stream ends,
+        for whatever reason, everything that its sessions held is freed.
         """
 
     @abc.abstractmethod

@@ -10,6 +10,7 @@ import pytest
 
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server import served_lines
+from antiphon.runtime.server.line_table import BATCH_REQUESTS
 from antiphon.runtime.session.facts import ChunkArrived, Fact
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.segment import SegmentKey
@@ -98,13 +99,57 @@ async def test_error_ends_one_line_and_no_other(served: RunningStage) -> None:
     assert await samples_of(right) == [7.0] * 4
 
 
-async def test_first_response_states_the_window_of_the_lines(
+async def test_first_response_states_the_window_of_the_lines_and_the_bound_of_batches(
     served: RunningStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served_lines, "WINDOW_BYTES", 4321)
     rpc = stage_stub(served.channel).RunSessions()
-    assert await rpc.read() == stage_pb2.LineResponse(window_bytes=4321)
+    stated = stage_pb2.LineResponse(window_bytes=4321, batch_requests=BATCH_REQUESTS)
+    assert await rpc.read() == stated
     rpc.cancel()
+
+
+def batch(*requests: stage_pb2.LineRequest) -> stage_pb2.LineRequest:
+    return stage_pb2.LineRequest(batch=stage_pb2.LineRequests(requests=requests))
+
+
+def whole_answer(line: Line, session_id: str, *values: int) -> list[stage_pb2.LineRequest]:
+    """A session with its only segment, all its input, and that nothing follows."""
+    begin = opening(session_id)[0].open
+    begin.first_segment.CopyFrom(session_pb2.SegmentOpen(outputs=["audio"], last=True))
+    begin.first_input.append(chunk_to_proto(codes_chunk(session_id, 0, list(values), end=True)))
+    return [
+        stage_pb2.LineRequest(line=line.number, request=Request(open=begin)),
+        stage_pb2.LineRequest(line=line.number, done=stage_pb2.LineDone()),
+    ]
+
+
+async def test_sessions_of_one_batch_end_each_by_itself(served: RunningStage) -> None:
+    stream = StandingStream(served)
+    first, wrong, second = (stream.line() for _ in range(3))
+    await stream.rpc.write(
+        batch(
+            *whole_answer(first, "first", 1),
+            stage_pb2.LineRequest(line=wrong.number, done=stage_pb2.LineDone()),
+            batch(*whole_answer(wrong, "nested", 3)),
+            *whole_answer(second, "second", 2),
+        )
+    )
+    assert (await wrong.read()).error.field == "open"
+    assert await wrong.read() is grpc.aio.EOF
+    assert await samples_of(first) == [1.0] * 4
+    assert await samples_of(second) == [2.0] * 4
+    assert served.stage.table.session_count == 0
+
+
+async def test_batch_of_more_requests_than_stated_ends_the_stream(served: RunningStage) -> None:
+    rpc = stage_stub(served.channel).RunSessions()
+    await rpc.read()
+    done = stage_pb2.LineRequest(line=1, done=stage_pb2.LineDone())
+    await rpc.write(batch(*[done] * (BATCH_REQUESTS + 1)))
+    with pytest.raises(grpc.aio.AioRpcError, match="at most 64"):
+        await rpc.read()
+    assert await rpc.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_slow_reader_delays_its_own_line_alone(

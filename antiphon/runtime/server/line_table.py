@@ -6,6 +6,8 @@ waits to be handled, and no task for each session. Replies wait in the outbox of
 
     table → outbox of a session → ready line → batch → one message to the gateway
 
+Requests come in batches, too, which the gateway makes of what is ready when it writes.
+
 A line is taken at most a window ahead of what its reader has processed. The rest stays in the
 line's outbox, which has its own bound, so a slow reader delays and fails its own session only.
 """
@@ -18,7 +20,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon.runtime.server.outbox import Outbox
 from antiphon.runtime.server.served_session import check_opening, refusal
 from antiphon.runtime.server.stage import Reply
@@ -26,6 +28,8 @@ from antiphon.v1 import session_pb2, stage_pb2
 
 BATCH_BYTES = 256 << 10
 """A response is sent when it has so many bytes, though more is ready."""
+BATCH_REQUESTS = 64
+"""Most requests of a batch, which are handled in one go. The first response states it."""
 
 
 class LineSession(Protocol):
@@ -110,6 +114,21 @@ class LineTable:
         return not self._lines and not self._urgent
 
     def handle(self, request: stage_pb2.LineRequest) -> None:
+        """Act on a request or a batch of them. Raises `InvalidArgument` for a batch of more than
+        `BATCH_REQUESTS`, of which none is handled."""
+        if not request.HasField("batch"):
+            self._handle(request)
+            return
+        requests = request.batch.requests
+        if len(requests) > BATCH_REQUESTS:
+            raise InvalidArgument(
+                f"batch.requests: {len(requests)} in one batch, at most {BATCH_REQUESTS} may be",
+                field="batch.requests",
+            )
+        for each in requests:
+            self._handle(each)
+
+    def _handle(self, request: stage_pb2.LineRequest) -> None:
         """Act on a request; a line that is unknown has ended, unless its number is new."""
         number = request.line
         line = self._lines.get(number)

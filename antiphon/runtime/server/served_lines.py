@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from antiphon.deadlines.wait_deadline import WaitDeadline
 from antiphon.errors import DeadlineExceeded
-from antiphon.runtime.server.line_table import LineTable, Serve
+from antiphon.runtime.server.line_table import BATCH_REQUESTS, LineTable, Serve
 from antiphon.v1 import stage_pb2
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ class ServedLines:
     ) -> None:
         """Serve until the client sends no more, or the stage is `closed`, and no line is left.
 
-        Raises what `requests` and `write` raise, and `TimeoutError` if one write takes too long.
+        Raises what `requests`, `write` and `LineTable.handle` raise, and `TimeoutError` if one
+        write takes too long.
         """
         reading = asyncio.create_task(self._read(requests))
         closing = asyncio.create_task(self._end_with(closed))
@@ -95,7 +96,9 @@ class ServedLines:
 
     async def _write(self, write: Write) -> None:
         async with WaitDeadline(self._patience_s) as patience:
-            response = stage_pb2.LineResponse(window_bytes=self._window_bytes)
+            response = stage_pb2.LineResponse(
+                window_bytes=self._window_bytes, batch_requests=BATCH_REQUESTS
+            )
             patience.begin()
             await write(response)
             patience.end()

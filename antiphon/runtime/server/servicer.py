@@ -122,7 +122,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         lines = ServedLines(serve, identity.role, stage.limits.idle_session_timeout_s)
         try:
             await lines.run(undamaged(requests), context.write, stage.closed)
-        except Unavailable as damage:
+        except (Unavailable, InvalidArgument) as damage:
             await abort(context, damage)
         except DecodeError:
             await abort(context, InvalidArgument("the bytes that came are no line request"))

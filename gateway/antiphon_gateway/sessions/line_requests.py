@@ -16,11 +16,13 @@ class LineRequests:
     """Requests in their order. Besides its start and end, a segment has its live input, and the
     latest credit of each edge and the latest progress, which replace earlier ones.
 
-    `done` is set when no more follow.
+    `done` is set when no more follow. `has_all_input` states that of segments and input: the only
+    segment came with the opening, and so did its input.
     """
 
     def __init__(self, role: str, opening: session_pb2.SessionOpen) -> None:
         self.done = False
+        self.has_all_input = opening.first_segment.last and not opening.first_segment.live
         self._role = role
         self._pending = deque([session_pb2.SessionRequest(open=opening)])
         self._credits: dict[str, session_pb2.SessionRequest] = {}

@@ -4,7 +4,8 @@ A line's responses wait for its reader. The stage sends a window of them, or one
 reader has processed, so one slow client holds up no other. A stage that exceeds that loses the
 line. An error ends one line; the end of the stream ends all of them, as if each had broken.
 
-The stage states the window in the first response of the stream.
+The stage states the window in the first response of the stream, and how many requests it takes in
+a batch. Until then, and to a stage that takes no batches, each request is a message.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ from antiphon.v1 import session_pb2, stage_pb2
 from antiphon_gateway.sessions.connection_errors import ConnectionCancelled, WindowExceeded
 from antiphon_gateway.sessions.line_requests import LineRequests
 
+BATCH_REQUESTS = 64
+"""Most requests in a message, though the stage may take more: it handles them in one go."""
+BATCH_BYTES = 64 << 10
+"""A message is sent when it has so many bytes, though more is ready."""
+
 
 class StandingLines:
     """The lines of a stream. `on_ready` is called when there is something to `take`."""
 
     def __init__(self, on_ready: Callable[[], None]) -> None:
         self.window_bytes = 0
+        self._batch_requests = 1
         self._on_ready = on_ready
         self._lines: dict[int, StandingLine] = {}
         self._numbers = itertools.count(1)
@@ -58,6 +65,7 @@ class StandingLines:
             self.window_bytes = response.window_bytes
             if not self.window_bytes:
                 raise Unavailable("it does not state the window of its lines")
+            self._batch_requests = max(1, min(response.batch_requests, BATCH_REQUESTS))
         for message in response.messages:
             if (line := self._lines.get(message.line)) is None:
                 continue
@@ -73,13 +81,25 @@ class StandingLines:
         for line in lines:
             line.end(failure)
 
-    def take(self) -> Iterator[stage_pb2.LineRequest]:
-        """What all lines have to send, one by one, including what is added during the iteration."""
-        while self._ready:
+    def take(self) -> stage_pb2.LineRequest | None:
+        """What is ready of all lines, in one message of bounded size; None if nothing is."""
+        requests: list[stage_pb2.LineRequest] = []
+        left_bytes = BATCH_BYTES
+        while self._ready and left_bytes > 0 and len(requests) < self._batch_requests:
             number = next(iter(self._ready))
             del self._ready[number]
-            if (line := self._lines.get(number)) is not None:
-                yield from line.take()
+            if (line := self._lines.get(number)) is None:
+                continue
+            for request in line.take():
+                requests.append(request)
+                left_bytes -= request.ByteSize()
+                if left_bytes <= 0 or len(requests) == self._batch_requests:
+                    # It may have more, which is served after that of the others.
+                    self._ready[number] = None
+                    break
+        if len(requests) > 1:
+            return stage_pb2.LineRequest(batch=stage_pb2.LineRequests(requests=requests))
+        return requests[0] if requests else None
 
 
 class StandingLine:
@@ -153,7 +173,7 @@ class StandingLine:
         self._on_arrived()
 
     def take(self) -> Iterator[stage_pb2.LineRequest]:
-        """What the line has to send."""
+        """Remove and return what the line has to send, one by one."""
         number = self.number
         if self._cancelled:
             yield stage_pb2.LineRequest(line=number, cancel=stage_pb2.LineCancel())
@@ -161,7 +181,7 @@ class StandingLine:
         for request in self._requests.take():
             self._has_begun = True
             yield stage_pb2.LineRequest(line=number, request=request)
-        if self._requests.done and not self._said_done:
+        if (self._requests.done or self._requests.has_all_input) and not self._said_done:
             self._said_done = True
             yield stage_pb2.LineRequest(line=number, done=stage_pb2.LineDone())
         if self._owes_report:

@@ -115,7 +115,7 @@ class StandingStream:
         while not self.is_over:
             await self._changed.wait()
             self._changed.clear()
-            for request in self._lines.take():
+            while (request := self._lines.take()) is not None:
                 yield request
 
 

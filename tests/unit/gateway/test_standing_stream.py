@@ -12,6 +12,7 @@ import pytest
 
 from antiphon.errors import Internal, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon_gateway.sessions import standing_lines
 from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.standing_stream import SMALL_BYTES, StandingStreams
 
@@ -22,17 +23,25 @@ END = stage_pb2.LineEnd()
 class Replica:
     """A stage whose standing streams are at hand: what was sent, and what it sends."""
 
-    def __init__(self, *, runs_lines: bool = True, window_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        *,
+        runs_lines: bool = True,
+        window_bytes: int = 1 << 20,
+        batch_requests: int = 0,
+    ) -> None:
         self.role, self.address, self.channel = "talker", "nowhere", object()
         self.outputs = self.slots = self.own_streams = 0
         self.description = stage_pb2.DescribeResponse(runs_lines=runs_lines)
         self.stub = SimpleNamespace(RunSessions=self._run_sessions, RunSession=self._run_session)
-        self.window_bytes = window_bytes
+        self.stated = stage_pb2.LineResponse(
+            window_bytes=window_bytes, batch_requests=batch_requests
+        )
         self.streams: list[Rpc] = []
 
     def _run_sessions(self, requests: AsyncIterator[Request]) -> Rpc:
         self.streams.append(Rpc(requests))
-        self.streams[-1].state(self.window_bytes)
+        self.streams[-1].state(self.stated)
         return self.streams[-1]
 
     def _run_session(self, requests: object) -> SimpleNamespace:
@@ -60,8 +69,16 @@ class Rpc:
     async def sent(self) -> Request:
         return await anext(self._requests)
 
-    def state(self, window_bytes: int) -> None:
-        self._responses.put_nowait(stage_pb2.LineResponse(window_bytes=window_bytes))
+    async def opened(self, count: int) -> list[Request]:
+        """Sessions that are opened with messages of their own, each with all its input."""
+        sent = [await self.sent() for _ in range(2 * count)]
+        openings, ends = sent[:count], sent[count:]
+        assert all(each.HasField("done") for each in ends)
+        assert [each.line for each in openings] == [each.line for each in ends]
+        return openings
+
+    def state(self, response: stage_pb2.LineResponse) -> None:
+        self._responses.put_nowait(response)
 
     def send(self, *messages: stage_pb2.LineMessage) -> None:
         self._responses.put_nowait(stage_pb2.LineResponse(messages=messages))
@@ -101,13 +118,81 @@ async def test_sessions_with_one_small_segment_share_a_stream() -> None:
     streams, replica = StandingStreams(), Replica()
     first, second = (streams.open_line(replica, opening(name)) for name in "ab")  # type: ignore[arg-type]
     (rpc,) = replica.streams
-    sent = [await rpc.sent(), await rpc.sent()]
+    sent = await rpc.opened(2)
     assert [(each.line, each.request.open.session_id) for each in sent] == [(1, "a"), (2, "b")]
     rpc.send(message(2, "x"), message(1, "y"), message(2, "z"))
     rpc.send(end(1), end(2))
     assert await edges(first) == ["y"]
     assert await edges(second) == ["x", "z"]
     assert replica.outputs == 3
+    await ended(streams, rpc)
+
+
+def credit(edge: str) -> session_pb2.SessionRequest:
+    return session_pb2.SessionRequest(credit=session_pb2.OutputCredit(edge=edge))
+
+
+async def stated(line: StageLine, rpc: Rpc) -> None:
+    """Wait until the stage has stated its bounds: the first line of a stream is over."""
+    await rpc.opened(1)
+    rpc.send(end(1))
+    assert await edges(line) == []
+
+
+async def test_what_is_ready_of_all_lines_leaves_in_one_message() -> None:
+    streams, replica = StandingStreams(), Replica(batch_requests=64)
+    first = streams.open_line(replica, opening("first"))  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    await stated(first, rpc)
+    lines = {name: streams.open_line(replica, opening(name)) for name in "abc"}  # type: ignore[arg-type]
+    lines["a"].send(credit("audio"))
+    lines["c"].cancel()
+    batch = (await rpc.sent()).batch.requests
+    kinds = [(each.line, each.WhichOneof("message")) for each in batch]
+    # Line 4 was cancelled before anything of it was sent.
+    assert kinds == [(2, "request"), (2, "request"), (2, "done"), (3, "request"), (3, "done")]
+    lines["b"].cancel()
+    alone = await rpc.sent()
+    assert (alone.line, alone.WhichOneof("message")) == (3, "cancel")
+    await ended(streams, rpc)
+
+
+@pytest.mark.parametrize("stated_requests", [3, 1 << 20], ids=["the stage's", "the gateway's"])
+async def test_batch_has_as_many_requests_as_both_ends_take(stated_requests: int) -> None:
+    streams, replica = StandingStreams(), Replica(batch_requests=stated_requests)
+    first = streams.open_line(replica, opening("first"))  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    await stated(first, rpc)
+    count = standing_lines.BATCH_REQUESTS
+    for number in range(count):
+        streams.open_line(replica, opening(str(number)))  # type: ignore[arg-type]
+    most = min(stated_requests, count)
+    sent: list[Request] = []
+    while len(sent) < 2 * count:
+        message = await rpc.sent()
+        sent += message.batch.requests or [message]
+        assert len(message.batch.requests) <= most
+        if len(sent) == most:
+            assert message.batch.requests
+    assert sorted(each.line for each in sent if each.HasField("done")) == [*range(2, count + 2)]
+    for number in range(2, count + 2):
+        of_line = [each.WhichOneof("message") for each in sent if each.line == number]
+        assert of_line == ["request", "done"]
+    await ended(streams, rpc)
+
+
+async def test_batch_is_sent_when_it_has_many_bytes() -> None:
+    streams, replica = StandingStreams(), Replica(batch_requests=64)
+    first = streams.open_line(replica, opening("first"))  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    await stated(first, rpc)
+    large = "x" * (standing_lines.BATCH_BYTES // 2)
+    for _ in range(4):
+        streams.open_line(replica, opening(large))  # type: ignore[arg-type]
+    lines = [[each.line for each in (await rpc.sent()).batch.requests] for _ in range(2)]
+    assert lines == [[2, 2, 3], [4, 4, 5]]
+    rest = [await rpc.sent()]
+    assert [each.line for each in rest[0].batch.requests] == [3, 5]
     await ended(streams, rpc)
 
 
@@ -137,8 +222,7 @@ async def test_cancelled_line_is_cancelled_at_the_stage_and_gets_nothing_more() 
     streams, replica = StandingStreams(), Replica()
     gone, stays = (streams.open_line(replica, opening(name)) for name in "ab")  # type: ignore[arg-type]
     (rpc,) = replica.streams
-    for _ in range(2):
-        await rpc.sent()
+    await rpc.opened(2)
     gone.cancel()
     gone.cancel()
     assert (await rpc.sent()).HasField("cancel")
@@ -156,9 +240,7 @@ async def test_line_that_is_cancelled_before_it_was_sent_leaves_no_trace() -> No
     first.cancel()
     second.half_close()
     (rpc,) = replica.streams
-    sent = [await rpc.sent(), await rpc.sent()]
-    assert [each.line for each in sent] == [2, 2]
-    assert sent[1].HasField("done")
+    assert [each.line for each in await rpc.opened(1)] == [2]
     rpc.send(end(2))
     assert await edges(second) == []
     await ended(streams, rpc)
@@ -169,7 +251,7 @@ async def test_reader_states_what_it_has_processed() -> None:
     streams, replica = StandingStreams(), Replica(window_bytes=8 * size_bytes)
     line = streams.open_line(replica, opening())  # type: ignore[arg-type]
     (rpc,) = replica.streams
-    await rpc.sent()
+    await rpc.opened(1)
     rpc.send(*[message(1, "0123")] * 3)
     responses = line.responses()
     for _ in range(3):
@@ -185,8 +267,7 @@ async def test_stage_that_exceeds_the_window_that_it_states_loses_the_line() -> 
     streams, replica = StandingStreams(), Replica(window_bytes=1)
     flooded, other = (streams.open_line(replica, opening(name)) for name in "ab")  # type: ignore[arg-type]
     (rpc,) = replica.streams
-    for _ in range(2):
-        await rpc.sent()
+    await rpc.opened(2)
     rpc.send(message(1), message(1), message(2, "x"), end(2))
     assert await edges(other) == ["x"]
     with pytest.raises(Unavailable, match="more than the window of its line"):
@@ -199,7 +280,7 @@ async def test_end_of_the_stream_is_the_loss_of_its_lines_and_the_next_line_open
     streams, replica = StandingStreams(), Replica()
     line = streams.open_line(replica, opening("a"))  # type: ignore[arg-type]
     (rpc,) = replica.streams
-    await rpc.sent()
+    await rpc.opened(1)
     rpc.send(message(1, "x"))
     rpc.end(Unavailable("a message came damaged"))
     responses = line.responses()

@@ -29,6 +29,8 @@ def name_of(message: object) -> str:
             return f"{chunk.edge} {chunk.sequence}"
         case stage_pb2.LineRequest():
             kind = message.WhichOneof("message")
+            if kind == "batch":
+                return ", ".join(name_of(each) for each in message.batch.requests)
             what = message.request.WhichOneof("message") if kind == "request" else kind
             return f"{what} of line {message.line}"
         case stage_pb2.LineResponse():

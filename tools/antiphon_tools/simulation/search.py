@@ -86,10 +86,20 @@ def play(scenario: Scenario, script: Sequence[str] | None = None) -> Found | int
 def _drawn(world: World, choices: Sequence[int]) -> Iterator[Move]:
     for choice in choices:
         rare, which = choice % RARE == 0, choice // RARE
-        moves = (world.faults() if rare else []) or world.moves()
+        kinds = list(_by_kind(world.faults()).values()) if rare else []
+        # Each kind is as likely as any other, though there are more lines than links.
+        which, kind = divmod(which, len(kinds) or 1)
+        moves = kinds[kind] if kinds else world.moves()
         if not moves:
             return
         yield moves[which % len(moves)]
+
+
+def _by_kind(moves: Sequence[Move]) -> dict[str, list[Move]]:
+    kinds: dict[str, list[Move]] = {}
+    for move in moves:
+        kinds.setdefault(_kind(move[0]), []).append(move)
+    return kinds
 
 
 def _named(world: World, script: Sequence[str]) -> Iterator[Move]:
@@ -103,11 +113,11 @@ def _named(world: World, script: Sequence[str]) -> Iterator[Move]:
 def shrink(found: Found) -> Found:
     """The same kind of finding with as few moves, callers and frames as are needed for it, tried
     one after the other."""
-    kind = _kind(found)
+    kind = _kind(found.what)
 
     def again(scenario: Scenario, script: Sequence[str]) -> Found | None:
         result = play(scenario, script)
-        return result if isinstance(result, Found) and _kind(result) == kind else None
+        return result if isinstance(result, Found) and _kind(result.what) == kind else None
 
     size = found.chosen
     while size:
@@ -137,6 +147,6 @@ def shrink(found: Found) -> Found:
     return found
 
 
-def _kind(found: Found) -> str:
-    """Return the kind of a violation, without its subject."""
-    return re.sub(r"[\w:]*\d\S*", "#", found.what)
+def _kind(what: str) -> str:
+    """Return the kind of a violation or a move, without its subject."""
+    return re.sub(r"[\w:]*\d\S*", "#", what)

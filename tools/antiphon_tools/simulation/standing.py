@@ -19,10 +19,12 @@ from antiphon_gateway.sessions.line_requests import LineRequests
 from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines
 from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.host import SimulatedStage
-from antiphon_tools.simulation.network import GONE, Gone
+from antiphon_tools.simulation.network import GONE, Gone, Violation
 
 WINDOW_BYTES = 160
 """One or two chunks of audio."""
+BATCH_REQUESTS = 3
+"""An opening, that nothing follows it, and a part of what another line has."""
 TRACING = Tracing()
 
 
@@ -39,12 +41,17 @@ class SimulatedStanding:
         """Whether an end has learned of the loss."""
         self.waiting: set[int] = set()
         """Lines that wait for their readers, at the stage."""
+        self._batch_requests = 0
+        """What the stage takes in a batch, as far as the gateway has been told."""
+        self._excess: list[stage_pb2.LineMessage] = []
+        """What the stage sends although the window of its line is full."""
         self.lines = StandingLines(self._gateway_ready)
         self.table = LineTable(
             self._serving(sessions), host.role, WINDOW_BYTES, self, self._stage_ready
         )
-        self.up.append(stage_pb2.LineResponse(window_bytes=WINDOW_BYTES))
-        self._sending = self.lines.take()
+        self.up.append(
+            stage_pb2.LineResponse(window_bytes=WINDOW_BYTES, batch_requests=BATCH_REQUESTS)
+        )
 
     @property
     def is_lost(self) -> bool:
@@ -52,17 +59,19 @@ class SimulatedStanding:
         return self.gateway_over or self.stage_over or GONE in self.up or GONE in self.down
 
     def send_down(self) -> None:
-        """The gateway sends its next request, if it has one."""
-        request = next(self._sending, None)
-        if request is not None:
-            self.down.append(request)
-        else:
+        """The gateway sends what its lines have, in a message. Raises `Violation` for a batch that
+        is larger than the stage takes."""
+        request = self.lines.take()
+        if request is None:
             self.gateway_sends = False
-            self._sending = self.lines.take()
+            return
+        if (count := len(request.batch.requests)) > self._batch_requests:
+            raise Violation(f"the gateway sends {count} requests in a batch to {self.host.name}")
+        self.down.append(request)
 
     def send_up(self) -> None:
         """The stage sends what its lines have."""
-        messages = self.table.take()
+        messages, self._excess = [*self._excess, *self.table.take()], []
         if messages:
             self.up.append(stage_pb2.LineResponse(messages=messages))
         else:
@@ -75,6 +84,7 @@ class SimulatedStanding:
             self.gateway_over = True
             self.lines.end(Unavailable("the stage is gone"))
         else:
+            self._batch_requests = response.batch_requests or self._batch_requests
             self.lines.receive(response)
 
     def arrive_down(self) -> None:
@@ -101,11 +111,13 @@ class SimulatedStanding:
             self.up.append(GONE)
 
     def overrun(self, number: int) -> None:
-        """The stage sends more than the window of a line, on which it has nothing to say."""
+        """The stage sends more than the window of a line, on which it has nothing to say, with what
+        it has for others."""
         suspended = session_pb2.SessionSuspended(address="x" * WINDOW_BYTES)
         response = session_pb2.SessionResponse(suspended=suspended)
         message = stage_pb2.LineMessage(line=number, response=response)
-        self.up.append(stage_pb2.LineResponse(messages=[message] * 2))
+        self._excess += [message] * 2
+        self.stage_sends = True
 
     # -- what the stage's table reports --------------------------------------------------------
 

@@ -23,6 +23,7 @@ from antiphon_gateway.sessions.connection_errors import ConnectionCancelled, Win
 from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines
 from antiphon_tools.simulation.__main__ import main
 from antiphon_tools.simulation.search import Found, play, scenario_of, shrink
+from antiphon_tools.simulation.standing import WINDOW_BYTES
 
 SEEDS = 200
 MOST_SEEDS = 2_000
@@ -55,18 +56,58 @@ def lose_the_first_frame(delivered: DeliveredOutput) -> History:
 
 
 HANDLED, RECEIVED = LineTable.handle, StandingLine.receive
+HANDLED_EACH = vars(LineTable)["_handle"]
+RECEIVED_ALL, TAKEN = StandingLines.receive, LineTable.take
 
 
 def count_twice(table: LineTable, request: stage_pb2.LineRequest) -> None:
     """The stage counts what a reader has processed once more than it should."""
     if request.HasField("processed_bytes"):
         request.processed_bytes *= 2
-    HANDLED(table, request)
+    HANDLED_EACH(table, request)
 
 
 def drop_reports(table: LineTable, request: stage_pb2.LineRequest) -> None:
     if not request.HasField("processed_bytes"):
+        HANDLED_EACH(table, request)
+
+
+def drop_the_tail(table: LineTable, request: stage_pb2.LineRequest) -> None:
+    del request.batch.requests[-1:]
+    HANDLED(table, request)
+
+
+def reverse(table: LineTable, request: stage_pb2.LineRequest) -> None:
+    if request.HasField("batch"):
+        turned = [*request.batch.requests][::-1]
+        request = stage_pb2.LineRequest(batch=stage_pb2.LineRequests(requests=turned))
+    HANDLED(table, request)
+
+
+def handle_twice(table: LineTable, request: stage_pb2.LineRequest) -> None:
+    HANDLED(table, request)
+    if request.HasField("batch"):
         HANDLED(table, request)
+
+
+def take_no_bound(lines: StandingLines, response: stage_pb2.LineResponse) -> None:
+    if response.window_bytes:
+        response.batch_requests = standing_lines.BATCH_REQUESTS
+    RECEIVED_ALL(lines, response)
+
+
+def stop_at_an_overrun(lines: StandingLines, response: stage_pb2.LineResponse) -> None:
+    """What follows an overrun in one message is dropped, of whichever line it is."""
+    for count, message in enumerate(response.messages):
+        size_bytes = message.response.ByteSize()
+        if size_bytes >= WINDOW_BYTES:
+            del response.messages[count + 1 :]
+            break
+    RECEIVED_ALL(lines, response)
+
+
+def ends_first(table: LineTable) -> list[stage_pb2.LineMessage]:
+    return sorted(TAKEN(table), key=lambda message: not message.HasField("end"))
 
 
 def end_here_alone(line: StandingLine) -> None:
@@ -83,14 +124,20 @@ def raise_overrun(line: StandingLine, response: session_pb2.SessionResponse) -> 
 
 WHOLE_HISTORY = vars(DeliveredOutput)["history"].fget
 FAULTS: dict[str, tuple[object, str, Any]] = {
-    "what is processed is counted twice": (LineTable, "handle", count_twice),
-    "what is processed is not counted": (LineTable, "handle", drop_reports),
+    "what is processed is counted twice": (LineTable, "_handle", count_twice),
+    "what is processed is not counted": (LineTable, "_handle", drop_reports),
     "a stream that is lost frees nothing": (LineTable, "close", keep_on),
     "the end of a line is not sent": (LineTable, "_say_end", keep_on),
     "a line that is done stays": (ServedSession, "done", keep_on),
     "readers do not learn of a lost stream": (StandingLines, "end", keep_on),
     "a cancel of a line is not sent": (StandingLine, "cancel", end_here_alone),
     "a line that overruns ends the others": (StandingLine, "receive", raise_overrun),
+    "the last request of a batch is dropped": (LineTable, "handle", drop_the_tail),
+    "a batch is handled in reverse": (LineTable, "handle", reverse),
+    "a batch is handled twice": (LineTable, "handle", handle_twice),
+    "a batch has no bound": (StandingLines, "receive", take_no_bound),
+    "an overrun drops what other lines got with it": (StandingLines, "receive", stop_at_an_overrun),
+    "lines end before their last responses": (LineTable, "take", ends_first),
     "credit is dropped": (SessionTable, "_credit", nothing),
     "a lost destination is not noticed": (SessionTable, "_lose_target", nothing),
     "who left is kept": (SessionTable, "_stream_lost", nothing),
