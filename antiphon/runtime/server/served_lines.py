@@ -59,8 +59,12 @@ class ServedLines:
         tasks = (reading, closing, writing)
         try:
             await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()
+            if reading.done() and (failure := reading.exception()) is not None:
+                # gRPC rejects the status of a call while a message is being written.
+                self._table.close()
+                self._end()
+                await asyncio.wait((writing,))
+                raise failure
             await writing
         finally:
             for task in tasks:
