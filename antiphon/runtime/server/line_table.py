@@ -114,8 +114,8 @@ class LineTable:
         return not self._lines and not self._urgent
 
     def handle(self, request: stage_pb2.LineRequest) -> None:
-        """Act on a request or a batch of them. Raises `InvalidArgument` for a batch of more than
-        `BATCH_REQUESTS`, of which none is handled."""
+        """Act on a request or a batch. Raises `InvalidArgument`, and handles none of a batch, if it
+        has more than `BATCH_REQUESTS`."""
         if not request.HasField("batch"):
             self._handle(request)
             return
