@@ -81,15 +81,19 @@ def choose_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=others)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For `-n`: a file's tests run on one worker, and so do those of one shape of checkpoint or of
-    one family, whose services and reference several files share. Slow tests run only when they are
-    asked for."""
+    """Assign each test to a group, and skip slow tests unless `-m slow` selects them.
+
+    pytest-xdist runs the tests of a group on one worker. The tests of a file are a group. So are
+    the tests of one checkpoint shape and those of one family, because several files share their
+    services and reference. pytest-xdist reads the groups in the same hook, so this hook runs first.
+    """
     asked_for_slow = "slow" in config.option.markexpr
     for item in items:
         if item.get_closest_marker("slow") and not asked_for_slow:
             item.add_marker(pytest.mark.skip(reason="slow: ask for it with -m slow"))
-        group = str(item.path)
+        group = item.nodeid.partition("::")[0]
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "shape" in callspec.params and "equality" in group:
             group = f"equality-{callspec.params['shape']}"

@@ -69,9 +69,19 @@ class FailureRecorder:
         # A collection error has no crash entry: its last line names the exception.
         error = (lines[0] if crash else lines[-1]) if lines else "no message"
         sections = "".join(f"\n--- {title}\n{text}" for title, text in report.sections)
-        failure = Failure(report.nodeid, phase, error.strip(), report.longreprtext + sections)
+        test = without_group(report.nodeid)
+        failure = Failure(test, phase, error.strip(), report.longreprtext + sections)
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(failure)) + "\n")
+
+
+def without_group(nodeid: str) -> str:
+    """Return the node id that pytest accepts as an argument.
+
+    pytest-xdist appends "@" and the test's group. An "@" within parameters belongs to the id.
+    """
+    test, at, group = nodeid.rpartition("@")
+    return test if at and "]" not in group else nodeid
 
 
 def read_failures(path: Path) -> list[Failure]:

@@ -27,6 +27,10 @@ def broken():
 def test_one(number):
     assert number == 3, "not three\\nsecond line"
 
+@pytest.mark.parametrize("address", ["a@b"])
+def test_address(address):
+    assert not address
+
 def test_two(broken): ...
 
 def test_three(): ...
@@ -42,7 +46,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pytest.ini").write_text("[pytest]\n")
     subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--continue-on-collection-errors",
-         "-n", "2", "--failures=logs/tests.failures"],
+         "-n", "2", "--dist", "loadgroup", "--failures=logs/tests.failures"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -59,6 +63,7 @@ def test_every_failure_is_recorded(logs: Path) -> None:
     assert set(failures) == {
         "test_planted.py::test_one[1]",
         "test_planted.py::test_one[2]",
+        "test_planted.py::test_address[a@b]",
         "test_planted.py::test_two",
         "test_unreadable.py",
     }
@@ -83,7 +88,7 @@ def test_summary_names_failures_of_each_phase_and_last_lines_of_others(logs: Pat
         check=True,
     ).stdout
     tests, check = text.split("check: failed without a failing test")
-    assert "tests: 4 failures" in tests
+    assert "tests: 5 failures" in tests
     first = "test_one[1] (call) and 1 others of the file: AssertionError: not three"
     for expected in (first, "test_two (setup): OSError: Address already in use", "test_unreadable"):
         assert expected in tests

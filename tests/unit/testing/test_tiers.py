@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +56,22 @@ def test_every_file_is_in_a_tier_and_fast_ones_are_of_a_commit() -> None:
     assert TESTS / "unit" / "test_options.py" in fast
     assert fast < commit < set(files)
     assert all(not is_ignored(each, "system") for each in files)
+
+
+def test_tests_of_a_file_run_on_one_worker(tmp_path: Path) -> None:
+    files = ("test_first.py", "test_second.py")
+    for name in files:
+        (tmp_path / name).write_text(
+            "import pytest\n\n"
+            '@pytest.mark.parametrize("number", range(6))\n'
+            "def test_it(number): ...\n"
+        )
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    scheduling = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+    run = pytest_run(tmp_path, "-p", "tests.conftest", *scheduling, "--verbose")
+    assert run.returncode == 0, run.stdout[-2000:]
+    ran = re.findall(r"\[(gw\d)\].* PASSED (test_\w+\.py)::", run.stdout)
+    assert len(ran) == 12, run.stdout
+    assert len({worker for worker, _ in ran}) == 2
+    for name in files:
+        assert len({worker for worker, file in ran if file == name}) == 1, run.stdout
