@@ -1,9 +1,10 @@
-"""The configuration classes of Qwen3-Omni, with the fields and defaults of transformers' classes.
+"""The configuration classes of Qwen3-Omni, with the same fields and defaults as the classes in
+transformers.
 
-They are declared here because transformers' configuration modules import its modeling code to
-generate docstrings; see `antiphon_services.lm.modules`. The base class is transformers' own, so
-that validation, derived rotary settings and unknown fields behave the same. A test compares every
-object with transformers'.
+They are declared here because the configuration modules of transformers import its modeling code to
+generate docstrings (see `antiphon_services.lm.modules`). The base class is the one of transformers,
+so that validation, derived rotary settings and unknown fields work in the same way. A test compares
+every object with the one of transformers.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -293,13 +294,13 @@ class Code2WavConfig(PreTrainedConfig):
 
     @property
     def layer_types(self) -> list[str]:
-        """Every layer has sliding-window attention."""
+        """The attention type of each layer. All layers use sliding-window attention."""
         return ["sliding_attention"] * self.num_hidden_layers
 
 
 @strict
 class OmniConfig(PreTrainedConfig):
-    """The whole of `config.json`."""
+    """The whole content of `config.json`."""
 
     model_type = "qwen3_omni_moe"
     sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {
@@ -333,8 +334,9 @@ class OmniConfig(PreTrainedConfig):
 
 
 def _made(part: type[PreTrainedConfig], given: Any) -> PreTrainedConfig:
-    """Return the configuration object of a part, with the defaults if the file does not have the
-    part."""
+    """Return the configuration object of a part. If the file does not contain this part, the
+    defaults apply.
+    """
     if given is None:
         given = {}
     return part(**given) if isinstance(given, dict) else given

@@ -1,1 +1,1 @@
-"""The talker stage: the thinker's rows to codes, one code per step."""
+"""The talker stage, which converts the rows of the thinker to codes, one code per step."""

@@ -1,14 +1,16 @@
-"""The talker's engine: decodes the speech codes of many segments, one code per segment and step.
+"""The engine of the talker. It decodes the speech codes of many segments, one code per segment and
+step.
 
-A step is one forward pass over the ready rows: parts of prompts, up to `prefill_rows` rows, and one
-row of every segment whose next row has arrived. These segments sample a code in the same step, and
-the engine emits it. A segment without a next row waits; nothing replaces a late row.
+A step is one forward pass over the rows that are ready. These are parts of prompts, up to
+`prefill_rows` rows, and one row for every segment whose next row has arrived. These segments sample
+a code in the same step, and the engine emits it. A segment that has no next row waits. Nothing is
+used in place of a row that is late.
 
-Draws are counted as Hugging Face counts tokens. The pad id ends speech, as the end id does. If
-token2wav has no row for an id, the talker continues after the id, but does not emit it. The last
-allowed draw is an ordinary code. The codes that a client has therefore do not determine all draws.
-The rows of known codes are computed together, and each of them is sampled again, up to the first
-draw that is not a code.
+Draws are counted in the same way as Hugging Face counts tokens. The pad ID ends speech, as does the
+end ID. If token2wav has no row for an ID, the talker continues after this ID but does not emit it.
+The last allowed draw is an ordinary code. Therefore the codes that a client has do not determine
+all draws. The rows of known codes are computed together, and each of these codes is sampled again,
+up to the first draw that is not a code.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from antiphon_services.stage.voices import choose_voice
 
 class CodecTalkerEngine(FrameEngine[SpokenSegment]):
     """Implements `antiphon.runtime.engine.Engine`. `context_limit` is the maximum number of
-    positions."""
+    positions.
+    """
 
     role, edge = TALKER, CODES
 
@@ -52,15 +55,16 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
-        """Create a segment. An empty voice means the first. Raises `InvalidArgument` for an unknown
-        voice."""
+        """Create a segment. If no voice is set, the first one is used. Raises `InvalidArgument` if
+        the voice is unknown.
+        """
         voice = choose_voice(settings.voice, self._model.voices)
         return SpokenSegment(key, voice, settings.sampling, self._model.new_rows())
 
     def launch(
         self, segments: Sequence[SpokenSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
-        """Launch a step; see `FrameEngine.launch`. Waits for the draws of known codes."""
+        """Launch a step. See `FrameEngine.launch`. This waits for the draws of known codes."""
         parts = self.take_parts(segments)
         drawing = [segment for segment in segments if segment.can_draw]
         knowing = _next_known(segments, self.left_of_budget(parts))

@@ -1,4 +1,4 @@
-"""The fields of `config.json` that the talker supports; see `stage/config_fields.py`."""
+"""The fields of `config.json` that the talker supports. See `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = (
             "tts_codec_mask_token_id"
         ),
         only={"tie_word_embeddings": OFF},
-        # The thinker uses placeholders and positions.
+        # The thinker uses the placeholders and positions.
         idle=names(
             "audio_token_index image_token_index video_token_index vision_start_token_id "
             "vision_end_token_id audio_start_token_id audio_end_token_id vision_token_id "

@@ -1,4 +1,4 @@
-"""The special ids of the talker."""
+"""The special IDs of the talker."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from antiphon.pipelines.qwen2_5_omni import code_entries
 
 @dataclass(frozen=True, slots=True)
 class TalkerIds:
-    """The special ids of speech. The first two are ids of the thinker, the others ids of the
-    talker.
+    """The special IDs of speech. The first two are IDs of the thinker, and the others are IDs of
+    the talker.
 
     `code_entries` is the number of codes for which token2wav has rows.
     """
@@ -28,7 +28,9 @@ class TalkerIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TalkerIds:
-        """Read the ids of a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if one is
+        missing.
+        """
         try:
             talker = config["talker_config"]
             return cls(

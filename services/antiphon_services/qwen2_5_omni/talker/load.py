@@ -50,7 +50,7 @@ from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 
-# Defaults of the keywords `talker_*` of `Qwen2_5OmniForConditionalGeneration.generate`.
+# The defaults of the keywords `talker_*` of `Qwen2_5OmniForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=4096
 )
@@ -58,11 +58,12 @@ DEFAULT_SAMPLING = Sampling(
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load the talker, and the needed rows of the thinker's word table.
+    """Load the talker, and the rows of the thinker's word table that it needs.
 
-    `bucketing` of None means the choice of `config.graphs`: CUDA graphs, or no graphs on a CPU.
-    Raises `InvalidArgument` for unsupported settings or if the slots do not fit in memory, and
-    `FailedPrecondition` if the parts of the checkpoint do not match or its voices cannot be read.
+    If `bucketing` is None, `config.graphs` determines whether CUDA graphs are used. On a CPU there
+    are none. Raises `InvalidArgument` if a setting is not supported or the slots do not fit into
+    memory, and `FailedPrecondition` if the parts of the checkpoint do not match or its voices
+    cannot be read.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)
@@ -116,7 +117,9 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     )
 
     def make_input(rows: int) -> Iterator[InputChunk]:
-        """A prompt of `rows` ids, none of which is seen, and a reply of one row."""
+        """Yield a prompt of `rows` IDs, none of which belongs to an image or a video, and a reply
+        of one row.
+        """
         prompt = np.zeros((rows, model.row_width), np.float32)
         yield InputChunk(PROMPT, 0, {"ids": np.zeros(rows, np.int32)})
         yield InputChunk(PROMPT, 0, {"rows": prompt}, segment_finished=True)
@@ -128,7 +131,9 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _read_voices(model_dir: Path) -> dict[str, int]:
-    """Return the first id of each voice, by name. Raises `FailedPrecondition`."""
+    """Return the first ID of each voice, by name. Raises `FailedPrecondition` if the voices cannot
+    be read.
+    """
     path = model_dir / VOICES_FILE
     told = read_torch_file(path)
     with reading(path):

@@ -27,20 +27,22 @@ from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
 from antiphon_services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
 
 RowText = Array | TextRow
-"""The text side of a draw's row: the thinker's row, or a marker for no row."""
+"""The text side of the row of a draw. It is a row of the thinker, or a marker if there is no such
+row.
+"""
 
 
 class CodecTalker(FrameDecoder):
-    """Forward passes and sampling of the talker.
+    """The forward passes and the sampling of the talker.
 
-    `module` has the interface of Hugging Face's talker for conditional generation. `words` [V,
-    width] is the thinker's word table; only the needed rows are kept. `voices` maps names to ids in
-    it. `to_device` copies the thinker's rows to the device, and `readback` copies codes back;
-    without `readback` each step waits for its codes. `bucketing` runs parts of a step as CUDA
-    graphs, with `kernels` if they are given.
+    `module` has the same interface as Hugging Face's talker for conditional generation. `words` [V,
+    width] is the thinker's word table, and only the rows that are needed are kept. `voices` maps
+    names to IDs in this table. `to_device` copies the rows of the thinker to the device, and
+    `readback` copies codes back to the host. Without `readback`, each step waits for its codes.
+    `bucketing` runs parts of a step as CUDA graphs, with `kernels` if they are given.
 
-    Raises `FailedPrecondition` if there is no voice or an id is out of range, and `InvalidArgument`
-    if the memory does not hold `slots` segments of `context_limit` positions.
+    Raises `FailedPrecondition` if there is no voice or an ID is out of range, and `InvalidArgument`
+    if the memory is not sufficient for `slots` segments of `context_limit` positions.
     """
 
     def __init__(
@@ -89,10 +91,11 @@ class CodecTalker(FrameDecoder):
             name: words[id_].to(self._device, dtype) + pad
             for name, id_ in voices_by_name(voices).items()
         }
-        # The rows of the text's end and of padding, in the order of `TextRow`.
+        # The rows for the end of the text and for padding, in the order of `TextRow`.
         self._text_rows = words[[ids.text_end, ids.text_pad]].to(self._device, dtype)
         self._suppressed = torch.arange(vocabulary, device=self._device) == ids.codec_bos
-        # By slot: ids subject to the repetition penalty, and the codec side of the next row.
+        # For each slot, the IDs to which the repetition penalty applies, and the codec side of the
+        # next row.
         self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
         self._at_first = torch.zeros(vocabulary, dtype=torch.bool, device=self._device)
         self._at_first[[ids.codec_mask, ids.codec_pad, ids.codec_bos]] = True
@@ -102,11 +105,11 @@ class CodecTalker(FrameDecoder):
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Voice names in lower case, the default first."""
+        """The names of the voices in lower case. The default voice is first."""
         return tuple(self._voice_rows)
 
     def new_rows(self) -> ThinkerRows:
-        """Return an empty set of rows with the placeholders and width of this checkpoint."""
+        """Return an empty set of rows with the placeholders and the width of this checkpoint."""
         return ThinkerRows(self._placeholders, self.row_width)
 
     def take_slot(self, session: str, *, returns: bool) -> int:
@@ -125,9 +128,9 @@ class CodecTalker(FrameDecoder):
     ) -> tuple[list[PendingDraw], list[list[Drawn]]]:
         """Append all rows in one forward pass.
 
-        Returns a pending id for each of `draws`, in order, and the draws of each `known` part, up
-        to the first that is not a code. With asynchronous copies the step waits for the device only
-        if there are `known` parts, because their draws determine which rows stay valid.
+        Returns a pending ID for each of `draws`, in order, and the draws of each `known` part up to
+        the first one that is not a code. With asynchronous copies, the step only waits for the
+        device if there are `known` parts, because their draws determine which rows remain valid.
         """
         arranged = self.arrange([*parts, *known], draws)
         ordered, filled = arranged.draws, arranged.filled
@@ -136,7 +139,7 @@ class CodecTalker(FrameDecoder):
         if filled:
             rows.append(self._next_rows(filled))
         joined = torch.cat(rows)
-        # A matrix product of fewer rows rounds differently.
+        # The result of a matrix product with fewer rows is rounded differently.
         missing = max(LEAST_ROWS - len(joined), 0)
         projected = linear(torch.cat((joined, joined[-1:].expand(missing, -1))), *self._project)
         turned = self._turned(parts, known, ordered)
@@ -152,8 +155,9 @@ class CodecTalker(FrameDecoder):
         return self._readback.begin(drawn, arranged.rows_of(draws)), checked
 
     def _prompt(self, part: PromptPart[ThinkerRows]) -> Tensor:
-        """Return the thinker's rows of a part, [n, width], followed by the voice's row if it is
-        included."""
+        """Return the thinker's rows [n, width] of a part. If the part includes the voice, its row
+        follows.
+        """
         taken, voiced = part.prompt.take_prompt(part.stop)
         rows = [] if taken is None else [self._to_device.copy(taken).to(self._head.dtype)]
         if voiced:
@@ -161,19 +165,24 @@ class CodecTalker(FrameDecoder):
         return torch.cat(rows) if len(rows) > 1 else rows[0]
 
     def _next_rows(self, draws: Sequence[FrameDraw[RowText]]) -> Tensor:
-        """Return rows, [n, width], with the previous codes and the text sides of the draws."""
+        """Return rows [n, width] that combine the previous codes with the text sides of the
+        draws.
+        """
         slots = on_device([each.slot for each in draws], self._device)
         return self._pending[slots] + self._text([each.text for each in draws])
 
     def _known_rows(self, part: KnownPart[ThinkerRows]) -> Tensor:
-        """Return the rows, [n, width], that `_next_rows` would return if the known codes were
-        sampled."""
+        """Return the rows [n, width] that `_next_rows` would have returned if the known codes had
+        been sampled.
+        """
         codes = on_device(part.frames[:-1, 0].astype(np.int64), self._device)
         before = torch.cat((self._pending[part.slot][None], self._codes[codes]))
         return before + self._text(part.texts)
 
     def _text(self, texts: Sequence[RowText]) -> Tensor:
-        """Return the thinker's rows, or the rows of end and padding, [n, width]."""
+        """Return the rows of the thinker, or those for the end of the text and for padding [n,
+        width].
+        """
         kinds, table = list(TextRow), [self._text_rows]
         index: list[int] = []
         come: list[Array] = []
@@ -188,9 +197,9 @@ class CodecTalker(FrameDecoder):
         return torch.cat(table)[on_device(index, self._device)]
 
     def _check_known(self, states: Tensor, part: KnownPart[ThinkerRows]) -> list[Drawn]:
-        """Return the part's draws up to the first that is not a code, and record them.
+        """Return the draws of the part up to the first one that is not a code, and record them.
 
-        Other draws are the known codes, even if the rounding of a row differs.
+        All other draws are the known codes, even if a row is rounded differently.
         """
         count, slot = len(part.frames), part.slot
         codes = on_device(part.frames[:, 0].astype(np.int64), self._device)
@@ -225,8 +234,9 @@ class CodecTalker(FrameDecoder):
         known: Sequence[KnownPart[ThinkerRows]],
         draws: Sequence[FrameDraw[RowText]],
     ) -> Tensor | None:
-        """Return the rotary positions of all rows, or None if they equal their places in the
-        sequence."""
+        """Return the rotary positions of all rows, or None if they are equal to their places in the
+        sequence.
+        """
         for part in parts:
             self._shifts[part.slot] = part.prompt.shift
         given = [part.prompt.positions(part.start, part.stop) for part in parts]
@@ -244,8 +254,9 @@ class CodecTalker(FrameDecoder):
         return on_device(np.concatenate(places), self._device)
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[RowText]], count: int) -> Tensor:
-        """Return int64 [count, 2]: ids of the first `count` draws, and whether each had a finite
-        candidate."""
+        """Return int64 [count, 2], with the IDs of the first `count` draws and whether each draw
+        had a finite candidate.
+        """
         samplings = [each.sampling for each in draws]
         numbers = draw_numbers(samplings, [each.step for each in draws], 1)
         slots = on_device([each.slot for each in draws], self._device)
@@ -262,7 +273,7 @@ class CodecTalker(FrameDecoder):
 
 
 def _rows(chosen: Tensor, highest: Tensor) -> Tensor:
-    """Return int64 [n, 2]: ids, and whether each had a finite candidate."""
+    """Return int64 [n, 2], with the IDs and whether each draw had a finite candidate."""
     return torch.stack((chosen, highest.isfinite().to(chosen.dtype)), 1)
 
 

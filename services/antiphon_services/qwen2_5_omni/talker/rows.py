@@ -1,10 +1,11 @@
-"""The rows of the thinker that have arrived for a segment, and the rows that are ready.
+"""The rows of the thinker that have arrived for a segment, and the rows that can already be
+computed.
 
-The talker's prompt is a row for each position of the thinker's prompt, a row that starts the voice,
-and the row of the reply's first token. Each later step adds the row of the next token, then the
-text's end once, then padding. A row is used only after it has arrived. End and padding are used
-only after the end of `tokens`, so that the talker does not speak silence for a late row. This
-module does not import torch.
+The talker's prompt consists of a row for each position of the thinker's prompt, a row that starts
+the voice, and the row of the first token in the reply. Each later step adds the row of the next
+token, then the row for the end of the text once, and then padding. A row is only used after it has
+arrived. The end and the padding are only used after the end of `tokens`, so that the talker does
+not speak silence while a row is late. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from antiphon_services.lm.kept_parts import NO_CUTS, part_name
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32"})
 VOICE_ROWS = 1
-"""Rows between the thinker's rows of the prompt and the first row of the reply."""
+"""The number of rows between the rows of the thinker's prompt and the first row of the reply."""
 
 
 class TextRow(enum.Enum):
@@ -35,7 +36,7 @@ class TextRow(enum.Enum):
 
 
 class ThinkerRows:
-    """The rows of one segment, each [width], as far as they have arrived."""
+    """The rows of one segment that have arrived, each with shape [width]."""
 
     def __init__(self, placeholders: PlaceholderIds, width: int) -> None:
         self._placeholders = placeholders
@@ -49,20 +50,23 @@ class ThinkerRows:
         self._prompt_finished = False
         self._reply_finished = False
         self.shift = 0
-        """What to add to a row's number behind the thinker's prompt for its position."""
+        """For rows after the thinker's prompt, the difference between the position and the number
+        of a row.
+        """
 
     @property
     def prompt_rows(self) -> int | None:
-        """The number of rows of the prompt, including those of the voice and the first draw.
+        """The number of rows in the prompt, including those of the voice and the first draw.
 
-        None until the ids of the prompt have arrived.
+        It is None until the IDs of the prompt have arrived.
         """
         return None if self._length is None else self._length + VOICE_ROWS + 1
 
     @property
     def ready_rows(self) -> int:
-        """The number of ready rows, from the start of the prompt, before the row of the first
-        draw."""
+        """The number of rows, counted from the start of the prompt, that are ready. The row of the
+        first draw is not included.
+        """
         return self._rows_come + (VOICE_ROWS if self._rows_come == self._length else 0)
 
     @property
@@ -71,7 +75,7 @@ class ThinkerRows:
         return self._length is not None and self._reply_finished and not self._reply_come
 
     def text(self, step: int) -> Tensor | TextRow | None:
-        """Return the text side of step `step`, from 0, or None if it has not arrived.
+        """Return the text side of step `step`, counted from 0, or None if it has not arrived yet.
 
         Steps before a `used` step must not be requested again.
         """
@@ -82,13 +86,13 @@ class ThinkerRows:
         return TextRow.END if step == self._reply_come else TextRow.PAD
 
     def used(self, step: int) -> None:
-        """Drop the row of step `step`, which is computed."""
+        """Drop the row of step `step`, because it has been computed."""
         self._reply.pop(step, None)
 
     def take_prompt(self, stop: int) -> tuple[Tensor | None, bool]:
-        """Return the thinker's rows before `stop`, [n, width], that were not taken before.
+        """Return the rows of the thinker before `stop` [n, width] that have not been taken yet.
 
-        Also returns whether the voice's row is before `stop`.
+        The second value is true if the row of the voice is before `stop`.
         """
         taken = []
         while self._rows and self._rows_taken < stop:
@@ -105,13 +109,14 @@ class ThinkerRows:
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """Empty: all parts have equal length."""
+        """Always empty, because all parts have the same length."""
         return NO_CUTS
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return the name of ready rows from the first row that was not taken.
+        """Return the name of rows that are ready, beginning with the first row that has not been
+        taken.
 
-        Returns None if the voice's row is included.
+        The result is None if they include the row of the voice.
         """
         if self._length is None or stop > self._length or start != self._rows_taken:
             return None
@@ -124,13 +129,14 @@ class ThinkerRows:
         return part_name(start, self.positions(start, stop), np.concatenate(rows))
 
     def pass_part(self, start: int, stop: int) -> None:
-        """Drop ready rows whose keys and values the slot already has."""
+        """Drop rows that are ready because the slot already contains their keys and values."""
         self.take_prompt(stop)
 
     def positions(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
-        """Return rotary positions [n, 3] (time, height, width) of rows of the prompt and after it.
+        """Return the rotary positions [n, 3] (time, height, width) of rows in the prompt and after
+        it.
 
-        Returns None if they equal the rows' indices.
+        The result is None if they are equal to the indices of the rows.
         """
         given = self._positions
         if given is None:
@@ -139,7 +145,9 @@ class ThinkerRows:
         return np.concatenate((given[start:stop], np.repeat(later[:, None], 3, axis=1)))
 
     def accept(self, chunk: InputChunk) -> None:
-        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
+        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss` if it is not
+        valid.
+        """
         if chunk.edge == PROMPT:
             self._accept_prompt(chunk)
         elif chunk.edge == TOKENS:
@@ -166,7 +174,7 @@ class ThinkerRows:
             )
 
     def _take_ids(self, chunk: InputChunk) -> None:
-        """Record the prompt's length, and the positions of its images and videos."""
+        """Record the length of the prompt and the positions of its images and videos."""
         ids, shown = chunk.tensors["ids"], self._placeholders.seen
         grids = chunk.tensors.get("grids", np.empty((0, 3), np.int32))
         steps = chunk.tensors.get("steps", np.empty(0, np.int32))
@@ -188,7 +196,7 @@ class ThinkerRows:
         if not len(grids):
             return
         if (positions.max(1) > np.arange(len(ids))).any() or following > len(ids):
-            # The prepared positions are those of rows.
+            # The positions that were prepared are those of rows.
             raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
         self._positions, self.shift = positions, following - len(ids)
 
@@ -202,10 +210,10 @@ class ThinkerRows:
         self._reply_finished = chunk.segment_finished
 
     def _checked(self, chunk: InputChunk, expected: int) -> Tensor:
-        """Return a copy of a chunk's rows. Raises `DataLoss`.
+        """Return a copy of the rows in a chunk. Raises `DataLoss` if they are invalid.
 
-        A copy is needed because the chunk's memory may belong to a transport, and rows are kept
-        until they are computed.
+        A copy is needed because the memory of the chunk may belong to a transport, while the rows
+        are kept until they are computed.
         """
         rows = chunk.tensors.get("rows")
         if rows is None:

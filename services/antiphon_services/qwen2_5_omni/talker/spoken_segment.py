@@ -13,44 +13,49 @@ from antiphon_services.qwen2_5_omni.talker.rows import ThinkerRows
 
 @dataclass(slots=True)
 class SpokenSegment(FrameSegment[ThinkerRows]):
-    """A talker segment. `frames` counts the emitted codes; the rows of `tried` draws are in the
-    slot."""
+    """A talker segment. `frames` is the number of codes that were emitted. The slot contains the
+    rows of `tried` draws.
+    """
 
     tried: int = 0
 
     def has_row(self, step: int) -> bool:
-        """Return whether the thinker's row for draw `step` has arrived."""
+        """Return whether the row of the thinker for draw number `step` has arrived."""
         return self.prompt.text(step) is not None
 
     def take_text(self, step: int) -> RowText:
-        """Return the text side of the row of draw `step`."""
+        """Return the text side of the row of draw number `step`."""
         text = self.prompt.text(step)
         assert text is not None
         return text
 
     @property
     def handed_on(self) -> int:
-        """The number of processed draws, which may exceed the number of emitted codes."""
+        """The number of draws that have been processed. It may be greater than the number of
+        emitted codes.
+        """
         return self.shown
 
     @property
     def most_frames(self) -> int:
-        """The maximum number of codes; the last allowed draw is an ordinary code."""
+        """The maximum number of codes. The last allowed draw is an ordinary code."""
         return self.sampling.max_tokens
 
     @property
     def doubtful(self) -> range:
-        """See `FrameSegment.doubtful`; includes the rows after a draw that differed from its known
-        code."""
-        # `slots=True` creates a new class, so that `super()` without arguments would fail.
+        """Like `FrameSegment.doubtful`. It also includes the rows after a draw that differed from
+        its known code.
+        """
+        # `slots=True` creates a new class, so `super()` without arguments would fail.
         doubtful = super(SpokenSegment, self).doubtful
         return range(doubtful.start, max(doubtful.stop, self.prefilled + self.tried))
 
     def next_known(self, most: int) -> KnownPart[ThinkerRows] | None:
         """Return the rows of known codes, which are sampled again.
 
-        A client does not know the draws among them that are not codes. Returns None if a row of
-        them has not arrived, if there are no known codes, or if there are more than `most`.
+        A client does not know about the draws among them that are not codes. The result is None if
+        one of the rows has not arrived, if there are no known codes, or if there are more than
+        `most`.
         """
         stop = self.next_known_end
         if stop is None or stop - self.frames > most:
@@ -62,17 +67,18 @@ class SpokenSegment(FrameSegment[ThinkerRows]):
 
     @property
     def missing_edge(self) -> str:
-        """The edge that the segment waits for: `prompt` or `tokens`."""
+        """The edge on which the segment is waiting, which is `prompt` or `tokens`."""
         return TOKENS if self.prompt_complete else PROMPT
 
     def next_draw(self) -> FrameDraw[RowText]:
-        """Return the next row and draw, and mark them as launched. The segment must be able to
-        draw."""
+        """Return the next row and its draw, and mark them as launched. The segment must be able to
+        draw.
+        """
         text = self.take_text(self.launched)
         self.prompt.used(self.launched)
         return self.launch(text)
 
     def drawn(self) -> None:
-        """Mark the next draw as launched with the rows of known codes."""
+        """Mark the next draw as launched together with the rows of known codes."""
         self.prompt.used(self.launched)
         self.launched += 1

@@ -1,2 +1,3 @@
-"""The thinker stage: recordings, images, videos and text to a reply, with a row for the talker at
-every position."""
+"""The thinker stage, which converts recordings, images, videos and text to a reply. At every
+position, it also provides a row for the talker.
+"""

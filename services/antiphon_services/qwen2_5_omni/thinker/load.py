@@ -49,11 +49,12 @@ def load(
 ) -> LoadedStage:
     """Load the thinker of a checkpoint directory, and warm it up.
 
-    In the torch engine, `prefill_rows` is the maximum of prompt rows in a step with decoding
-    segments; None means the choice of `text_rows`. `bucketing` of None means the choice of
-    `config.graphs`. The torch engine supports images if Pillow is installed, and videos if OpenCV
-    is also installed. Raises `InvalidArgument` for an unsupported engine or context limit, and
-    `FailedPrecondition` for an incomplete checkpoint or unsupported fields.
+    In the torch engine, `prefill_rows` is the maximum number of prompt rows in a step that also
+    decodes segments. If it is None, `text_rows` determines it. If `bucketing` is None,
+    `config.graphs` determines it. The torch engine supports images if Pillow is installed, and
+    videos if OpenCV is also installed. Raises `InvalidArgument` if the engine or the context limit
+    is not supported, and `FailedPrecondition` if the checkpoint is incomplete or has unsupported
+    fields.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
@@ -91,7 +92,9 @@ def load(
 
 
 def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
-    """Load the chat template, tokenizer and audio front end of the directory for an engine."""
+    """Load the chat template, the tokenizer and the audio front end of the directory for an
+    engine.
+    """
     whole = _load_config(model_dir).thinker_config
     text = whole.text_config
     skip = "" if engine == VLLM or _media(model_dir).sees else VISION_TOWER
@@ -127,7 +130,7 @@ def _load_config(model_dir: Path) -> Any:
 
 
 def _all_positions(ids: Ids) -> Positions:
-    """Return all positions: the talker reads a row of each."""
+    """Return all positions, because the talker reads a row for each of them."""
     return np.arange(len(ids))
 
 

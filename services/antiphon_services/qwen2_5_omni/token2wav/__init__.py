@@ -1,2 +1,3 @@
-"""The token2wav stage: a diffusion transformer computes mel frames from codes, and a vocoder the
-samples."""
+"""The token2wav stage. A diffusion transformer computes mel frames from codes, and a vocoder
+computes samples from these frames.
+"""

@@ -1,15 +1,16 @@
-"""The blocks of a call of the flow, and the blocks that each row attends to.
+"""The blocks in a call of the flow, and the blocks to which each row attends.
 
-Frames are processed in blocks. A row attends to its own block, and in a few layers also to the
-previous or the next block. The blocks of all utterances of a call form one batch, [blocks, frames,
-width], with the last block of each utterance padded. A row has the keys of at most two blocks,
-regardless of the length of the speech.
+Frames are processed in blocks. A row attends to its own block. In a few layers, it also attends to
+the previous or the next block. The blocks of all utterances in a call form one batch [blocks,
+frames, width], in which the last block of each utterance is padded. A row attends to the keys of at
+most two blocks, regardless of the length of the speech.
 
-An utterance that is computed in pieces continues after a block that is final. Later blocks need the
-keys and values of that block in the layers that look behind, at each evaluation of the flow: its
-`FlowMemory`. With it, a piece has the same result as a computation of the whole utterance so far.
+If an utterance is computed in pieces, it continues after a block that is final. In layers that look
+behind, later blocks need the keys and values of this block at each evaluation of the flow. They are
+stored in its `FlowMemory`. A piece then has the same result as a computation of the whole utterance
+so far.
 
-The two halves of a guided batch, with and without the conditions, are concatenated.
+The two halves of a guided batch, one with and one without the conditions, are concatenated.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ HALVES = 2
 
 @dataclass(frozen=True, slots=True)
 class FlowMemory:
-    """Keys and values of an utterance's last final block.
+    """The keys and values of the last final block of an utterance.
 
-    The shape is float32 [evaluations, layers that look behind, 2, HALVES, frames, heads, head_dim],
-    28 MB at the released sizes.
+    They are float32 with the shape [evaluations, layers that look behind, 2, HALVES, frames, heads,
+    head_dim], which is 28 MB at the released sizes.
     """
 
     seen: Tensor
@@ -40,10 +41,10 @@ class FlowMemory:
 
 @dataclass(frozen=True, slots=True)
 class BlockSpan:
-    """Blocks `first` to `stop` of one utterance; the last has `last_frames` frames.
+    """The blocks from `first` to `stop` of one utterance. The last block has `last_frames` frames.
 
-    `memory` holds the keys and values of block `first` - 1, and receives those of block `kept` - 1.
-    `kept` is None if nothing follows.
+    `memory` contains the keys and values of block `first` - 1, and receives those of block `kept` -
+    1. `kept` is None if nothing follows.
     """
 
     first: int
@@ -60,15 +61,18 @@ class BlockSpan:
 
 @dataclass(frozen=True, slots=True)
 class BlockWindow:
-    """The blocks that rows attend to in a layer, besides their own: the previous block if the layer
-    is number `looking` of those that look behind, and the next block if `ahead`."""
+    """The blocks to which rows attend in a layer in addition to their own block.
+
+    This is the previous block if the layer is number `looking` of the layers that look behind, and
+    the next block if `ahead` is true.
+    """
 
     looking: int | None
     ahead: bool
 
 
 class BlockPlan:
-    """The attention of one call, the same for all evaluations and layers."""
+    """The attention of one call. It is the same for all evaluations and layers."""
 
     def __init__(self, spans: Sequence[BlockSpan], frames: int, device: torch.device) -> None:
         self._frames, self._device = frames, device
@@ -76,14 +80,14 @@ class BlockPlan:
         numbers = [number for each in spans for number in range(each.first, each.stop)]
         starts = np.array(numbers, np.int64)[:, None] * frames
         self.positions = on_device(starts + np.arange(frames), device)
-        """int64 [blocks, frames]: the position of each row in its utterance."""
-        # Masks are created on the host, so that a check for full masks does not wait for the
+        """The position of each row in its utterance, int64 [blocks, frames]."""
+        # Masks are created on the host. The check whether a mask is full then does not wait for the
         # device.
         self.own = np.ones((self.count, frames), np.bool_)
         behind, ahead = list(range(-1, self.count - 1)), list(range(1, self.count + 1))
         self.has_behind = np.ones(self.count, np.bool_)
         self.has_ahead = np.ones(self.count, np.bool_)
-        # Memories with the block after them, or with the block that they receive.
+        # The memories, each with the block that follows it or the block that it receives.
         self.recalled: list[tuple[FlowMemory, int]] = []
         self.kept: list[tuple[FlowMemory, int]] = []
         end = 0
@@ -105,8 +109,9 @@ class BlockPlan:
         self._masks: dict[tuple[bool, bool], Tensor | None] = {}
 
     def _both_halves(self, blocks: Sequence[int]) -> Tensor:
-        """Return the indices of the blocks in the batch of both halves, which the recalled blocks
-        follow."""
+        """Return the indices of the blocks in the batch of both halves, followed by those of the
+        recalled blocks.
+        """
         count, recalled = self.count, len(self.recalled)
         return on_device(
             [
@@ -120,10 +125,10 @@ class BlockPlan:
     def seen(
         self, own: Tensor, evaluation: int, window: BlockWindow
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the keys and values that rows attend to, and a mask if some of them are invalid.
+        """Return the keys and values to which rows attend, and a mask if some of them are invalid.
 
-        `own` [HALVES * blocks, 2, frames, heads, head_dim] are those of the layer. The mask is
-        additive, [HALVES * blocks, 1, 1, keys].
+        `own` [HALVES * blocks, 2, frames, heads, head_dim] contains the keys and values of the
+        layer. The mask is additive, with the shape [HALVES * blocks, 1, 1, keys].
         """
         looking, ahead = window.looking, window.ahead
         looks = looking is not None, ahead
@@ -143,7 +148,7 @@ class BlockPlan:
             recalled = torch.stack(
                 [memory.seen[evaluation, looking] for memory, _ in self.recalled], 1
             )
-            # [2, memories, HALVES, ...] to [HALVES * memories, 2, ...].
+            # Reshape [2, memories, HALVES, ...] to [HALVES * memories, 2, ...].
             known = torch.cat((own, recalled.transpose(0, 2).flatten(0, 1)))
         behind = known[self._behind]
         for memory, block in self.kept:
@@ -154,7 +159,7 @@ class BlockPlan:
     def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor | None:
         parts = [self.own]
         if behind:
-            # A block with a next block is full.
+            # A block that is followed by another block is full.
             parts.insert(0, self.has_behind[:, None].repeat(self._frames, 1))
         if ahead:
             following = np.roll(self.own, -1, 0)

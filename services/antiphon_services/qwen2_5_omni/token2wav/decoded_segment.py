@@ -1,4 +1,6 @@
-"""The state of a segment in token2wav: received codes and emitted samples."""
+"""The state of a segment in token2wav, with the codes that it received and the samples that it
+emitted.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ from antiphon_services.qwen2_5_omni.token2wav.utterance import Utterance
 
 @dataclass(slots=True)
 class DecodedSegment:
-    """An admitted segment.
+    """A segment that has been admitted.
 
-    `come` codes have arrived. The codes in `waiting` are not in the utterance yet. The codes in
-    `codes`, uint16 [n, 1], have no emitted samples yet, and `done` codes have emitted samples.
-    `made` holds samples to emit.
+    `come` is the number of codes that have arrived. The codes in `waiting` are not part of the
+    utterance yet. For the codes in `codes` (uint16 [n, 1]), no samples have been emitted yet.
+    `done` is the number of codes whose samples have been emitted. `made` contains samples that can
+    be emitted.
     """
 
     key: SegmentKey
@@ -39,7 +42,7 @@ class DecodedSegment:
     ended: bool = False
 
     def accept(self, chunk: InputChunk, *, entries: int, limit: int) -> None:
-        """Add codes. Raises `DataLoss` or `InvalidArgument` for an invalid chunk."""
+        """Add codes. Raises `DataLoss` or `InvalidArgument` if the chunk is invalid."""
         if chunk.edge != CODES:
             raise InvalidArgument(f"token2wav has no input edge {chunk.edge!r}", edge=chunk.edge)
         if self.finish_reason is not None:
@@ -61,7 +64,7 @@ class DecodedSegment:
 
     @property
     def ready(self) -> bool:
-        """Whether a call can compute samples of the segment."""
+        """Whether a call can compute samples for the segment."""
         if self.ended or self.in_flight or self.made is not None or not self.wanted:
             return False
         count = sum(map(len, self.waiting))
@@ -69,18 +72,20 @@ class DecodedSegment:
 
     @property
     def behind(self) -> int:
-        """The number of codes without emitted samples."""
+        """The number of codes whose samples have not been emitted."""
         return self.come - self.done
 
     @property
     def can_hand_on(self) -> bool:
-        """Whether samples or the end can be emitted."""
+        """Whether samples or the end of the segment can be emitted."""
         if self.ended or self.in_flight:
             return False
         return self.made is not None or (self.finish_reason is not None and not self.ready)
 
     def launch(self) -> Utterance:
-        """Return the utterance with all received codes, for a call. The segment must be `ready`."""
+        """Return the utterance with all codes that were received, for use in a call. The segment
+        must be `ready`.
+        """
         joined = np.concatenate([*self.waiting, np.empty((0, 1), np.uint16)])[:, 0]
         self.waiting.clear()
         codes = torch.from_numpy(joined.astype(np.int64))
@@ -93,7 +98,7 @@ class DecodedSegment:
         self.made, self.in_flight = samples, False
 
     def hand_on(self) -> list[EngineEvent]:
-        """Return the events of samples and the end."""
+        """Return the events for the samples and for the end of the segment."""
         made, self.made = self.made, None
         tensors = {} if made is None or not len(made) else self._with_codes(made)
         last = self.finish_reason if not self.ready else None
@@ -109,11 +114,11 @@ class DecodedSegment:
         return events
 
     def cost(self, reason: FinishReason) -> Completed:
-        """Return the numbers of codes and samples so far."""
+        """Return the current numbers of codes and samples."""
         return Completed(self.key, reason, self.come, self.samples)
 
     def _with_codes(self, samples: Tensor) -> Tensors:
-        """Return the samples with the codes that they were computed from."""
+        """Return the samples with the codes from which they were computed."""
         joined = np.concatenate(self.codes)
         count = len(samples) // self.samples_per_code
         self.codes = [joined[count:]]
@@ -121,8 +126,9 @@ class DecodedSegment:
 
 
 def _checked(chunk: InputChunk, entries: int) -> Tensor:
-    """Return the chunk's codes, uint16 [n, 1]; n is 0 for a chunk that only finishes the
-    segment."""
+    """Return the codes of the chunk as uint16 [n, 1]. `n` is 0 if the chunk only signals the end of
+    the segment.
+    """
     if not chunk.tensors and chunk.segment_finished:
         return np.empty((0, 1), np.uint16)
     if set(chunk.tensors) != {CODES}:

@@ -1,4 +1,4 @@
-"""Decode many utterances from codes to samples in shared calls."""
+"""Decodes the codes of many utterances to samples in shared calls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from antiphon_services.qwen2_5_omni.token2wav.vocoder import MelVocoder
 from antiphon_services.qwen2_5_omni.token2wav.voices import VoiceTensors
 
 ROWS_AT_A_TIME = 16_384
-"""The rows of one layer to compute in a step. An utterance with the default held-back blocks has
-about 4,200 in each of the 36 evaluations at the released depth: such a call takes nine steps."""
+"""The number of rows of one layer that are computed in a step.
+
+With the default number of held blocks, an utterance has about 4,200 rows in each of the 36
+evaluations at the released depth. Such a call takes nine steps.
+"""
 
 
 class Token2Wav:
-    """Flow and vocoder. `module` is Hugging Face's, in float32. Must be called in inference mode.
+    """The flow and the vocoder. `module` is Hugging Face's module in float32. Call the methods in
+    inference mode.
 
     `bucketing` runs parts of a call as CUDA graphs.
     """
@@ -31,7 +35,7 @@ class Token2Wav:
         voices: Mapping[str, VoiceTensors],
         bucketing: Bucketing | None = None,
     ) -> None:
-        # In the order of a call: see `antiphon_services.lm.graphs`.
+        # This is the order of a call. See `antiphon_services.lm.graphs`.
         self._flow = Flow(module.code2wav_dit_model, bucketing)
         self._vocoder = MelVocoder(
             module.code2wav_bigvgan_model, bucketing, self._flow.block_frames
@@ -48,20 +52,20 @@ class Token2Wav:
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Voice names in lower case, the default first."""
+        """The names of the voices in lower case. The default voice is first."""
         return tuple(self._voices)
 
     def open(self, voice: str, *, seed: int, held_blocks: int) -> Utterance:
-        """Return a new utterance; see `Utterance`."""
+        """Return a new utterance. See `Utterance`."""
         return Utterance(self._flow, self._voices[voice], seed=seed, held_blocks=held_blocks)
 
     def begin(self, utterances: Sequence[Utterance]) -> Decoding:
-        """Start a call for these utterances, at least one."""
+        """Start a call for these utterances. There must be at least one."""
         return Decoding(self._flow, self._vocoder, utterances)
 
 
 class Decoding:
-    """A call of flow and vocoder for some utterances, computed in parts.
+    """A call of the flow and the vocoder for some utterances, which is computed in parts.
 
     The utterances must not receive codes during the call.
     """
@@ -72,10 +76,10 @@ class Decoding:
         self._work = self._run()
 
     def advance(self) -> list[Tensor] | None:
-        """Compute about `ROWS_AT_A_TIME` rows. Returns the samples, float32 [n], of each utterance
-        at the end.
+        """Compute about `ROWS_AT_A_TIME` rows. At the end of the call, this returns the samples
+        (float32 [n]) of each utterance.
 
-        A part exceeds the limit by at most one layer of all rows, or one call of the vocoder.
+        A part may exceed the limit by one layer of all rows, or by one call of the vocoder.
         """
         done = 0
         for rows in self._work:
@@ -91,7 +95,7 @@ class Decoding:
         return samples
 
     def _run(self) -> Iterator[int]:
-        """Compute the call; yields the rows of each layer."""
+        """Compute the call. Yields the number of rows of each layer."""
         parts = [
             (each, part) for each in self._utterances if (part := each.next_part()) is not None
         ]

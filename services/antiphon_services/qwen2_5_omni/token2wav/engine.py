@@ -1,12 +1,13 @@
-"""Token2wav's engine: computes the audio of many segments in shared calls.
+"""The engine of token2wav. It computes the audio of many segments in shared calls.
 
-A call decodes all segments with blocks that can become final, from noise to samples. Each step of
-the engine computes a part of it; see `Decoding`. Codes that arrive during a call wait for the next
-call. A segment that receives many codes at once, as with `whole` delivery, has a separate call that
-alternates with the shared call. The shared call therefore waits for at most half of each step.
+A call decodes the segments whose blocks can become final, from noise to samples. Each step of the
+engine computes a part of it. See `Decoding`. Codes that arrive during a call wait for the next
+call. If a segment receives many codes at once, as with `whole` delivery, it has a separate call
+that alternates with the shared call. Therefore the shared call waits for at most half of each step.
 
-A segment that becomes held during a call stays in the call, and its samples wait. The samples of a
-released segment are dropped. An error in a call fails only its segments.
+If a segment becomes held during a call, it remains part of the call, and its samples wait. If a
+segment is released, its samples are dropped. An error in a call only fails the segments in this
+call.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from antiphon_services.stage.isolation import apart
 from antiphon_services.stage.voices import choose_voice
 
 LONG_BLOCKS = 16
-"""A segment with more blocks than these and the held-back ones has a separate call."""
+"""A segment has a separate call if it has more than this number of blocks, in addition to the held
+blocks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingCall:
-    """A running call and its segments."""
+    """A call that is running, and its segments."""
 
     decoding: Decoding
     segments: Sequence[DecodedSegment]
@@ -45,11 +48,12 @@ class DecodingCall:
 
 
 class Token2WavEngine:
-    """Implements `antiphon.runtime.engine.Engine`: input `codes`, output `audio`.
+    """Implements `antiphon.runtime.engine.Engine`. The input edge is `codes`, and the output edge
+    is `audio`.
 
-    `context_limit` is the maximum number of codes of a segment, and `slots` the maximum number of
-    segments. The seed of a segment's sampling determines its noise. `to_host` copies samples to the
-    host asynchronously.
+    `context_limit` is the maximum number of codes in a segment, and `slots` is the maximum number
+    of segments. The sampling seed of a segment determines its noise. `to_host` copies samples to
+    the host asynchronously.
     """
 
     def __init__(
@@ -71,10 +75,10 @@ class Token2WavEngine:
         self._calls: list[DecodingCall] = []
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Add a segment. An empty voice means the first.
+        """Add a segment. If no voice is set, the first one is used.
 
-        Raises `InvalidArgument` for an unknown voice, and `ResourceExhausted` if all slots are in
-        use.
+        Raises `InvalidArgument` if the voice is unknown, and `ResourceExhausted` if all slots are
+        in use.
         """
         voice = choose_voice(settings.voice, self._model.voices)
         if len(self._segments) == self._slots:
@@ -87,23 +91,23 @@ class Token2WavEngine:
         )
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Check and queue codes; see `DecodedSegment.accept`."""
+        """Validate and queue codes. See `DecodedSegment.accept`."""
         self._segments[key].accept(
             chunk, entries=self._model.code_entries, limit=self._context_limit
         )
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return the edge that the segment waits for: `codes`, or None."""
+        """Return `codes` if the segment is waiting for input, or None otherwise."""
         segment = self._segments[key]
         going = segment.in_flight or segment.ready or segment.can_hand_on or segment.ended
         return None if going else CODES
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the cost of the segment so far."""
+        """Return the current counts of the segment."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Remove the segment. A call without other segments ends."""
+        """Remove the segment. If a call has no other segments, it ends."""
         del self._segments[key]
         self._calls = [
             each
@@ -113,7 +117,7 @@ class Token2WavEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Emit samples, and continue the calls."""
+        """Emit samples and continue the calls."""
         free = [each for key, each in self._segments.items() if key not in held]
         events = _hand_on(free)
         self._begin([each for each in free if each.ready])
@@ -128,7 +132,9 @@ class Token2WavEngine:
         return events + _hand_on(free)
 
     def _copied(self, samples: Sequence[Tensor]) -> Sequence[Array]:
-        """Return slices of one copy on the host, which may still be in progress: see `ToHost`."""
+        """Return slices of a single copy on the host, which may still be in progress. See
+        `ToHost`.
+        """
         ends = list(itertools.accumulate(map(len, samples)))
         return np.split(self._to_host.copy(torch.cat(list(samples))), ends[:-1])
 
@@ -136,14 +142,17 @@ class Token2WavEngine:
         self._calls = [each for each in self._calls if each is not call]
 
     def _fail(self, call: DecodingCall) -> None:
-        """End a call that cannot continue, and its segments, whose codes it has consumed."""
+        """End a call that cannot continue, and its segments, because the call has consumed their
+        codes.
+        """
         self._end(call)
         for segment in call.segments:
             segment.ended = True
 
     def _begin(self, ready: Sequence[DecodedSegment]) -> None:
-        """Start a call for the short segments, and one for the first long segment, unless they are
-        running."""
+        """Start a call for the short segments and another one for the first long segment, unless
+        they are already running.
+        """
         for long in (False, True):
             fit = [each for each in ready if (each.behind > self._long_codes) is long]
             segments = fit[:1] if long else fit

@@ -1,4 +1,4 @@
-"""The fields of `config.json` that token2wav supports; see `stage/config_fields.py`."""
+"""The fields of `config.json` that token2wav supports. See `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOW = ConfigPart(
         "num_embeds mel_dim enc_emb_dim enc_dim enc_channels enc_kernel_sizes enc_dilations "
         "enc_attention_channels enc_res2net_scale enc_se_channels"
     ),
-    # Other names of sizes in the released file, and settings of training.
+    # Other names for sizes in the released file, and settings for training.
     idle=names(
         "depth dim heads dropout enc_global_context enc_lin_neurons long_skip_connection "
         "tie_word_embeddings"

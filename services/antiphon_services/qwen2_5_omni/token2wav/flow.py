@@ -1,11 +1,12 @@
-"""The diffusion transformer, with Hugging Face's weights: mel frames from noise and codes.
+"""The diffusion transformer with Hugging Face's weights, which computes mel frames from noise and
+codes.
 
-The results are those of the reference, but repeated computations are done once. Terms that depend
-only on the time (scales, shifts and gates of each layer at each of the 36 evaluations) are computed
-at load. Terms that depend only on code and voice (the larger part of the input projection) are
-computed once per call, and the speaker encoder once per voice. Classifier-free guidance evaluates
-both halves in one batch. Attention reads only the keys of the blocks that a row attends to: see
-`blocks`.
+The results are the same as those of the reference, but repeated computations are only done once.
+Terms that depend only on the time are computed when the stage is loaded. These are the scales,
+shifts and gates of each layer at each of the 36 evaluations. Terms that depend only on the codes
+and the voice, which form the larger part of the input projection, are computed once per call. The
+speaker encoder is computed once per voice. Classifier-free guidance evaluates both halves in one
+batch. Attention only reads the keys of the blocks to which a row attends. See `blocks`.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ NO_CODE = 0
 
 @dataclass(frozen=True, slots=True)
 class FlowVoice:
-    """The term of a voice in the input of every row: [HALVES, width], with and without the
-    voice."""
+    """The term that a voice adds to the input of every row [HALVES, width], with and without the
+    voice.
+    """
 
     offset: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class FlowPart:
-    """Blocks of one utterance: noise [rows, mel] and codes int64 [rows], with the rows of
-    `span`."""
+    """Blocks of one utterance, as noise [rows, mel] and codes (int64 [rows]). The rows are those of
+    `span`.
+    """
 
     span: BlockSpan
     voice: FlowVoice
@@ -57,7 +60,7 @@ class FlowPart:
 
 
 class Flow:
-    """`module` is Hugging Face's diffusion transformer, in float32.
+    """The flow. `module` is Hugging Face's diffusion transformer in float32.
 
     `bucketing` runs evaluations as CUDA graphs.
     """
@@ -77,7 +80,7 @@ class Flow:
         looking = sum(each.window.looking is not None for each in self._layers)
         kept = (self.block_frames, config.num_attention_heads, config.head_dim)
         self._memory_size = (EVALUATIONS, looking, 2, HALVES, *kept)
-        # In the order of the reference's concatenation: frame, voice, code, condition.
+        # This is the order in which the reference concatenates: frame, voice, code, condition.
         widths = (config.mel_dim, config.enc_dim, config.emb_dim, config.enc_emb_dim)
         parts = module.input_embed.proj.weight.split(widths, dim=1)
         self._frame_in, self._voice_in, code_in, self._condition_in = parts
@@ -91,21 +94,23 @@ class Flow:
         self._graphs = bucketing and FlowGraphs(self.evaluate, self._sizes(config), bucketing)
 
     def voice(self, condition: Tensor, mel: Tensor) -> FlowVoice:
-        """Return a voice from `condition` [1, width] and a reference `mel` [1, frames, mel]."""
+        """Return a voice, given its `condition` [1, width] and a reference `mel` [1,
+        frames, mel].
+        """
         both = torch.cat((mel, torch.zeros_like(mel)))
         offset = linear(self._encode(both), self._voice_in) + self._bias
         offset[0] += linear(condition[0], self._condition_in)
         return FlowVoice(offset)
 
     def memory(self) -> FlowMemory:
-        """Return the memory of an utterance that is computed in pieces."""
+        """Return the memory for an utterance that is computed in pieces."""
         return FlowMemory(torch.zeros(self._memory_size, device=self.device))
 
     def run(self, parts: Sequence[FlowPart]) -> Generator[int, None, list[Tensor]]:
-        """Compute the mel frames [rows, mel] of these parts together, layer by layer: see `Work`.
+        """Compute the mel frames [rows, mel] of these parts together, layer by layer. See `Work`.
 
-        The call changes the parts' memories. It must run to its end, or the utterances must be
-        ended.
+        The call changes the memories of the parts. It must run until its end. Otherwise the
+        utterances must be ended.
         """
         plan = BlockPlan([each.span for each in parts], self.block_frames, self.device)
         velocity = self._velocity(plan, self._given(parts))
@@ -125,7 +130,7 @@ class Flow:
         """Return the velocity at `value` [blocks, frames, mel].
 
         `given` [HALVES * blocks, frames, width] is the term of codes and voices in the input, and
-        `rotation` the rotary embedding of all rows.
+        `rotation` is the rotary embedding of all rows.
         """
         rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
         for layer in self._layers:
@@ -136,7 +141,7 @@ class Flow:
         return guided + (guided - free) * GUIDANCE
 
     def _velocity(self, plan: BlockPlan, given: Tensor) -> Velocity:
-        """Return the velocity function of a call, which replays a graph if there is one."""
+        """Return the velocity function of a call. If there is a graph, the function replays it."""
         cosines, sines = self._rotary(self._bias, plan.positions)
         if self._graphs is not None and self._graphs.takes(plan):
             return self._graphs.velocity(plan, given, (cosines, sines), len(self._layers))
@@ -158,7 +163,7 @@ class Flow:
         )
 
     def _given(self, parts: Sequence[FlowPart]) -> Tensor:
-        """Return the term of codes and voices in the input, [HALVES * blocks, frames, width]."""
+        """Return the term of codes and voices in the input [HALVES * blocks, frames, width]."""
         codes = to_blocks([self._code_rows[each.codes] for each in parts], self.block_frames)
         nothing = self._code_rows[NO_CODE].expand_as(codes)
         offsets = [each.voice.offset[:, None].expand(-1, each.span.count, -1) for each in parts]
@@ -166,8 +171,9 @@ class Flow:
 
 
 def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:
-    """Concatenate parts of [rows, width] to [blocks, frames, width], with the last block of each
-    padded."""
+    """Concatenate parts [rows, width] to [blocks, frames, width]. The last block of each part is
+    padded.
+    """
     filled = [
         torch.cat((each, each.new_zeros(-len(each) % frames, each.shape[1]))) for each in parts
     ]

@@ -1,8 +1,8 @@
-"""The flow's velocity as a function of blocks, which a GPU can replay as a CUDA graph.
+"""The velocity of the flow as a function of blocks, which a GPU can replay as a CUDA graph.
 
-Each block is one row of every input, with its neighbors and its recalled block. A call with few
-blocks is padded to a bucket, and padding blocks do not affect the others. Memories are read before
-and written after a replay, because a graph cannot include them.
+Each block is one row of every input, together with its neighbours and its recalled block. If a call
+has few blocks, it is padded to the size of a bucket. The padding blocks do not affect the others.
+Memories are read before a replay and written after it, because a graph cannot include them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from antiphon_services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, B
 from antiphon_services.qwen2_5_omni.token2wav.solver import EVALUATIONS
 
 GRAPH_BLOCKS = 16
-"""The maximum number of blocks of a replayed call. At the released sizes one evaluation of this
-many blocks is about the work of an engine step."""
+"""The maximum number of blocks in a call that is replayed. At the released sizes, one evaluation
+with this many blocks takes about as long as an engine step.
+"""
 
 Evaluate = Callable[[Tensor, Tensor, Tensor, Any, Rotation], Work[Tensor]]
-"""`Flow.evaluate`."""
+"""The type of `Flow.evaluate`."""
 
 
 class ReplayedPlan:
-    """The attention of a call, as in `BlockPlan`, from tensors with a row for each block.
+    """The attention of a call, like `BlockPlan`, but derived from tensors that have one row per
+    block.
 
-    `own`, bool [blocks, frames], marks valid frames. `behind` and `ahead`, bool [blocks], mark
-    blocks with a previous and a next block. `recalls` marks blocks whose previous block is
-    `recalled`, [blocks, layers that look behind, 2, HALVES, frames, heads, head_dim].
+    `own` (bool [blocks, frames]) marks valid frames. `behind` and `ahead` (bool [blocks]) mark
+    blocks that have a previous and a next block. `recalls` marks blocks whose previous block is in
+    `recalled` [blocks, layers that look behind, 2, HALVES, frames, heads, head_dim].
     """
 
     def __init__(
@@ -44,16 +46,18 @@ class ReplayedPlan:
         self._own, self._behind, self._ahead = own, behind, ahead
         self._recalls, self._recalled = recalls, recalled
         self.kept: list[Tensor] = []
-        """Of each layer that looked behind so far: its keys and values, as `recalled` has them."""
+        """The keys and values of each layer that has looked behind so far, in the same form as in
+        `recalled`.
+        """
         self._masks: dict[tuple[bool, bool], Tensor] = {}
 
     def seen(
         self, own: Tensor, evaluation: int | Tensor, window: BlockWindow
     ) -> tuple[Tensor, Tensor]:
-        """Return keys, values and a mask; see `BlockPlan.seen`. There is always a mask.
+        """Return keys, values and a mask. See `BlockPlan.seen`. There is always a mask.
 
-        Masked keys and values are the block's own, so that non-finite values of another utterance
-        cannot spread.
+        Masked keys and values are replaced by those of the block itself, so that values of another
+        utterance that are not finite cannot spread.
         """
         looking, ahead = window.looking, window.ahead
         halves = own.view(HALVES, -1, *own.shape[1:])
@@ -71,8 +75,9 @@ class ReplayedPlan:
         return torch.cat(parts, 3).flatten(0, 1), self._masks[looks]
 
     def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor:
-        """Return an additive mask, [HALVES * blocks, 1, 1, keys], for all layers with the same
-        window."""
+        """Return an additive mask [HALVES * blocks, 1, 1, keys] for all layers that have the same
+        window.
+        """
         parts = [self._own]
         if behind:
             parts.insert(0, self._behind[:, None].expand_as(self._own))
@@ -84,7 +89,7 @@ class ReplayedPlan:
 
 @dataclass(frozen=True, slots=True)
 class FlowSizes:
-    """Widths of the flow's rows, and the shape of a memory at one evaluation.
+    """The widths of the flow's rows, and the shape of a memory at one evaluation.
 
     The first dimension of the memory is the number of layers that look behind.
     """
@@ -98,7 +103,7 @@ class FlowSizes:
 
 
 class FlowGraphs:
-    """The velocity of calls of up to `GRAPH_BLOCKS` blocks, replayed by `bucketing`."""
+    """The velocity of calls with up to `GRAPH_BLOCKS` blocks, which `bucketing` replays."""
 
     def __init__(self, evaluate: Evaluate, sizes: FlowSizes, bucketing: Bucketing) -> None:
         self._evaluate, self._sizes = evaluate, sizes
@@ -108,7 +113,7 @@ class FlowGraphs:
             return torch.zeros(most, *shape, device=sizes.device)
 
         flags = torch.zeros(3, most, dtype=torch.bool, device=sizes.device)
-        # Every block attends to something, because a softmax of nothing is not finite.
+        # Every block attends to something, because a softmax over no elements is not finite.
         own = torch.ones(most, frames, dtype=torch.bool, device=sizes.device)
         turns = rows(frames, sizes.head_dim), rows(frames, sizes.head_dim)
         value, given = rows(frames, sizes.mel), rows(HALVES, frames, sizes.width)
@@ -118,16 +123,16 @@ class FlowGraphs:
         self._run = bucketing(self._forward, buffers, 1)
 
     def takes(self, plan: BlockPlan) -> bool:
-        """Return whether a call fits in a bucket."""
+        """Return whether a call fits into a bucket."""
         return plan.count <= GRAPH_BLOCKS
 
     def velocity(
         self, plan: BlockPlan, given: Tensor, turns: tuple[Tensor, Tensor], layers: int
     ) -> Callable[[int, Tensor], Work[Tensor]]:
-        """Return the `Velocity` of a call that fits in a bucket.
+        """Return the `Velocity` of a call that fits into a bucket.
 
-        `given` [HALVES * blocks, frames, width] is that of `Flow.evaluate`. Cosines and sines,
-        [blocks, frames, head_dim], are those of the rows.
+        `given` [HALVES * blocks, frames, width] is the argument of `Flow.evaluate`. The cosines and
+        sines [blocks, frames, head_dim] are those of the rows.
         """
         count, device = plan.count, self._sizes.device
         by_block = given.view(HALVES, count, *given.shape[1:]).transpose(0, 1)
@@ -143,7 +148,7 @@ class FlowGraphs:
             made, kept = self._run(value, number, by_block, *turns, *placed, recalled)
             for memory, block in plan.kept:
                 memory.seen[evaluation] = kept[block]
-            # All layers at once.
+            # All layers are computed at once.
             yield given.shape[0] * given.shape[1] * layers
             # The next replay overwrites the output of this one.
             return made.clone()
@@ -171,6 +176,7 @@ class FlowGraphs:
 
 
 def _wide(flags: Tensor) -> Tensor:
-    """Return flags of blocks, broadcast to keys and values [HALVES, blocks, 2, frames, heads,
-    head_dim]."""
+    """Return the flags of blocks, broadcast to the shape of keys and values [HALVES, blocks, 2,
+    frames, heads, head_dim].
+    """
     return flags[:, None, None, None, None]

@@ -33,14 +33,15 @@ from antiphon_services.stage.hugging_face import load_config
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
 
-# Not in the checkpoint: the model card and its examples write 24 kHz files.
+# The checkpoint does not contain the sample rate. The model card and its examples write files with
+# 24 kHz.
 SAMPLE_RATE_HZ = 24_000
 
-# transformers 4.x, which saved the released checkpoints, stored this buffer. The declared
-# reference (5.19) reads none and computes it, and so do we.
+# transformers 4.x, which saved the released checkpoints, stored this buffer. The declared reference
+# (5.19) does not read it but computes it. antiphon does the same.
 STORED_BUFFERS = ("code2wav_dit_model.rotary_embed.inv_freq",)
 
-# The stage samples noise and no ids, so that only the seed has an effect.
+# The stage samples noise but no IDs, so only the seed has an effect.
 ONLY_SEED = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 log = logging.getLogger(__name__)
@@ -48,11 +49,11 @@ log = logging.getLogger(__name__)
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load token2wav and the checkpoint's voices.
+    """Load token2wav and the voices of the checkpoint.
 
-    `bucketing` of None means the choice of `config.graphs`: CUDA graphs, or no graphs on a CPU.
-    Raises `InvalidArgument` for unsupported settings, and `FailedPrecondition` if the parts of the
-    checkpoint do not match or its voices cannot be read.
+    If `bucketing` is None, `config.graphs` determines whether CUDA graphs are used. On a CPU there
+    are none. Raises `InvalidArgument` if a setting is not supported, and `FailedPrecondition` if
+    the parts of the checkpoint do not match or its voices cannot be read.
     """
     require_plain_torch(TOKEN2WAV, config)
     told = read_config(model_dir)
@@ -101,7 +102,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _warm_up(engine: Token2WavEngine, count: int) -> None:
-    """Decode `count` codes, so that no request pays for one-time initialization."""
+    """Decode `count` codes, so that no request has to wait for work that is only done once."""
     codes = {CODES: np.zeros((count, 1), np.uint16)}
     run_segment(
         engine,

@@ -1,14 +1,14 @@
-"""Decode one utterance from codes to samples, as a whole or in pieces.
+"""Decodes one utterance from codes to samples, either as a whole or in pieces.
 
-A block of mel frames is final when `held_blocks` blocks after it were computed together with it, or
-when the utterance has ended. Later blocks affect a block, but the effect decreases quickly with
-their distance. Blocks that were held back are computed again together with the blocks that follow.
-Samples are emitted when the vocoder's context after them is also final. With random weights, 2 held
-blocks reduce the difference to a whole computation to rounding errors. Trained weights may need
-more, because layers with wide gates have more reach.
+A block of mel frames is final if `held_blocks` blocks after it were computed together with it, or
+if the utterance has ended. Later blocks affect a block, but the effect decreases quickly with their
+distance. Blocks that were held are computed again together with the blocks that follow. Samples are
+emitted once the context that the vocoder needs after them is also final. With random weights, 2
+held blocks reduce the difference from a whole computation to rounding errors. Trained weights may
+need more, because layers with wide gates reach further.
 
-The noise is sampled on the CPU by a generator per utterance, so that it depends only on the seed:
-the noise of a shorter utterance is a prefix of the noise of a longer one.
+The noise is sampled on the CPU by a separate generator for each utterance, so that it depends only
+on the seed. The noise of a shorter utterance is a prefix of the noise of a longer one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from antiphon_services.qwen2_5_omni.token2wav.vocoder import CONTEXT
 
 
 class Utterance:
-    """An utterance, whose codes arrive by `add`.
+    """An utterance. Its codes are passed to `add`.
 
-    While `next_part` returns a part, its mel frames go to `take`, and the samples of `window` then
-    go to `cut`. `seed` determines the noise. A block is final after `held_blocks` blocks; the
-    number has no effect if all codes arrive at once.
+    As long as `next_part` returns a part, its mel frames must be passed to `take`, and then the
+    samples of `window` must be passed to `cut`. `seed` determines the noise. A block is final after
+    `held_blocks` further blocks. This number has no effect if all codes arrive at once.
     """
 
     def __init__(self, flow: Flow, voice: FlowVoice, *, seed: int, held_blocks: int) -> None:
@@ -37,32 +37,32 @@ class Utterance:
         self._source = noise_source(seed)
         self._memory: FlowMemory | None = None
         self._finished = False
-        # Codes and noise of the blocks that are not final, from block `_first` on.
+        # The codes and the noise of the blocks that are not final, beginning with block `_first`.
         self._first = 0
         self._codes = torch.empty(0, dtype=torch.int64, device=flow.device)
         self._noise = torch.empty(0, flow.mel_width, device=flow.device)
-        # Final frames: frames without samples, and context before them.
+        # Final frames that have no samples yet, and the context before them.
         self._mel = torch.empty(0, flow.mel_width, device=flow.device)
         self._context = 0
 
     def add(self, codes: Tensor, *, finished: bool) -> None:
-        """Add codes, int64 [n] on the host. No codes may follow if `finished`."""
+        """Add codes (int64 [n] on the host). If `finished` is true, no more codes follow."""
         self._codes = torch.cat((self._codes, on_device(codes.numpy(), self._codes.device)))
         self._finished = finished
 
     @property
     def ready(self) -> bool:
-        """Whether blocks can become final, or samples can be emitted."""
+        """Whether blocks can become final or samples can be emitted."""
         return self.ready_with(0, finished=self._finished)
 
     def ready_with(self, more: int, *, finished: bool) -> bool:
-        """Return whether the utterance is `ready` after `more` further codes."""
+        """Return whether the utterance is `ready` after `more` additional codes."""
         count = len(self._codes) + more
         _, final = self._split(count, finished=finished)
         return final > 0 or self._leaving_when(ended=finished and not count) > 0
 
     def _split(self, codes: int, *, finished: bool) -> tuple[int, int]:
-        """Return the number of blocks of `codes` codes, and how many of them become final."""
+        """Return the number of blocks for `codes` codes, and how many of them become final."""
         frames = codes * self._flow.frames_per_code
         if finished:
             blocks = -(-frames // self._flow.block_frames)
@@ -95,7 +95,7 @@ class Utterance:
         return FlowPart(span, self._voice, self._noise[:rows], codes)
 
     def take(self, mel: Tensor) -> None:
-        """Store the mel frames [rows, width] of the last part of `next_part`."""
+        """Store the mel frames [rows, width] of the part that `next_part` returned last."""
         final = self._blocks[1]
         frames = final * self._flow.block_frames
         self._mel = torch.cat((self._mel, mel[:frames]))
@@ -104,11 +104,15 @@ class Utterance:
         self._codes = self._codes[frames // self._flow.frames_per_code :]
 
     def window(self) -> Tensor:
-        """Return mel frames [n, width] for the vocoder; empty if no samples can be emitted."""
+        """Return mel frames [n, width] for the vocoder. They are empty if no samples can be
+        emitted.
+        """
         return self._mel if self._leaving else self._mel[:0]
 
     def cut(self, samples: Tensor) -> Tensor:
-        """Return the new samples among the vocoder's samples of `window`, in order and once."""
+        """Return those of the vocoder's samples for `window` that are new. Every sample is returned
+        once and in order.
+        """
         leaving = self._leaving
         if not leaving:
             return samples
@@ -121,14 +125,14 @@ class Utterance:
 
     @property
     def _leaving(self) -> int:
-        """The number of final frames whose samples can be emitted."""
+        """Return the number of final frames whose samples can be emitted."""
         return self._leaving_when(ended=self._finished and not len(self._codes))
 
     def _leaving_when(self, *, ended: bool) -> int:
         return max(0, len(self._mel) - self._context - (0 if ended else CONTEXT))
 
     def _draw_noise(self, rows: int) -> None:
-        """Extend the noise to `rows` rows from block `_first` on."""
+        """Extend the noise to `rows` rows, beginning with block `_first`."""
         missing = rows - len(self._noise)
         if missing > 0:
             drawn = self._source.standard_normal((missing, self._flow.mel_width), np.float32)

@@ -1,9 +1,9 @@
-"""The vocoder: computes samples from mel frames.
+"""The vocoder, which computes samples from mel frames.
 
-The vocoder is not causal: the samples of a frame depend on some frames before and after it. A piece
-from the middle is computed with `CONTEXT` more frames on both sides, and their samples are dropped.
-At the ends of an utterance nothing is added, because the vocoder's padding there is part of the
-result.
+The vocoder is not causal. The samples of a frame depend on some of the frames before and after it.
+Therefore a piece from the middle of an utterance is computed with `CONTEXT` additional frames on
+both sides, and their samples are dropped. Nothing is added at the ends of an utterance, because the
+padding of the vocoder is part of the result there.
 """
 
 from __future__ import annotations
@@ -19,20 +19,26 @@ from torch import Tensor
 from antiphon_services.lm.graphs import Bucketing, RowFunction
 
 CONTEXT = 20
-"""Frames on both sides of a piece. The layers reach 26; the last 6 contribute less than 1e-7."""
+"""The number of additional frames on both sides of a piece. The layers reach 26 frames, but the
+last 6 of them contribute less than 1e-7.
+"""
 PIECE_FRAMES = 240
-"""Longer mels are computed in pieces, so that time and memory of a call do not grow with speech."""
+"""Longer mels are computed in pieces, so that the time and memory for a call do not grow with the
+length of the speech.
+"""
 CALL_FRAMES = 2 * (PIECE_FRAMES + 2 * CONTEXT)
-"""The maximum number of frames of a call, over all of its pieces."""
+"""The maximum number of frames in a call. It applies to all pieces together."""
 LEAST_DB, REFERENCE_DB = -115, 20
-"""Literals of the reference's `process_mel_spectrogram`."""
+"""Literals in `process_mel_spectrogram` of the reference."""
 ROWS_OF_A_FRAME = 64
-"""The cost of a frame, roughly, in rows of a layer of the flow."""
+"""The approximate cost of a frame, in rows of a layer of the flow."""
 
 
 @dataclass(frozen=True, slots=True)
 class MelPiece:
-    """Frames `start` to `stop` of mel number `mel`, computed from frames `first` to `last`."""
+    """The frames from `start` to `stop` of mel number `mel`. They are computed from the frames
+    `first` to `last`.
+    """
 
     mel: int
     start: int
@@ -42,16 +48,18 @@ class MelPiece:
 
 
 class MelVocoder:
-    """`module` is Hugging Face's BigVGAN, in float32.
+    """The vocoder. `module` is Hugging Face's BigVGAN in float32.
 
-    `bucketing` runs pieces with the lengths of streams, `block_frames` each, as CUDA graphs.
+    `bucketing` runs pieces that have the lengths of streams, with blocks of `block_frames` frames,
+    as CUDA graphs.
     """
 
     def __init__(
         self, module: Any, bucketing: Bucketing | None = None, block_frames: int = 0
     ) -> None:
         self._module = module
-        # As in `amplitude_to_db`, but once: each call there would copy it to the device.
+        # This is the value from `amplitude_to_db`. It is computed only once, because each call
+        # there would copy it to the device.
         self._least = float(
             torch.exp(torch.tensor(LEAST_DB / 20.0 * np.log(10), dtype=torch.float32, device="cpu"))
         )
@@ -61,16 +69,18 @@ class MelVocoder:
         self._runs: dict[int, RowFunction] = {}
         if bucketing is not None:
             like = module.conv_pre.weight
-            # The longest first: its memory has room for the intermediate tensors of the others.
+            # The longest one comes first, because the intermediate tensors of the others fit into
+            # its memory.
             for length in reversed(stream_lengths(block_frames)):
                 most = CALL_FRAMES // length
                 buffer = like.new_zeros(most, length, module.config.mel_dim)
                 self._runs[length] = bucketing(self._replayable, (buffer,), 1)
 
     def decode(self, mels: Sequence[Tensor]) -> Generator[int, None, list[Tensor]]:
-        """Compute float32 [samples_per_frame * n] of each mel [n, width], call by call.
+        """Compute the samples (float32 [samples_per_frame * n]) of each mel [n, width], one call at
+        a time.
 
-        Yields the amount of work in rows. Pieces with the same length share calls.
+        Yields the amount of work in rows. Pieces that have the same length share calls.
         """
         by_length: dict[int, list[MelPiece]] = {}
         for piece in (piece for index, mel in enumerate(mels) for piece in cut(index, len(mel))):
@@ -98,7 +108,7 @@ class MelVocoder:
     def _decode(self, mels: Tensor) -> Tensor:
         """Compute samples [utterances, samples] from mels [utterances, frames, width].
 
-        Equals the reference's `forward`, which supports only one utterance.
+        The result is equal to that of the reference's `forward`, which supports only one utterance.
         """
         module = self._module
         amplitudes = torch.exp(mels.transpose(1, 2)).clamp(min=self._least)
@@ -115,11 +125,11 @@ class MelVocoder:
 
 
 def stream_lengths(block_frames: int) -> list[int]:
-    """Return the lengths of the windows of a stream whose blocks become final one by one,
-    ascending.
+    """Return, in ascending order, the lengths of the windows in a stream whose blocks become final
+    one by one.
 
-    A window begins at the start of the utterance until there is enough context. Then it has the
-    length of a block with context on both sides.
+    At first, a window begins at the start of the utterance. Once there is enough context, its
+    length is that of a block with context on both sides.
     """
     lengths, mel, context = set(), 0, 0
     steady = block_frames + 2 * CONTEXT
@@ -135,7 +145,7 @@ def stream_lengths(block_frames: int) -> list[int]:
 
 
 def cut(mel: int, frames: int) -> Iterator[MelPiece]:
-    """Yield the pieces of a mel of `frames` frames, each with its context."""
+    """Yield the pieces of a mel with `frames` frames, each with its context."""
     for start in range(0, frames, PIECE_FRAMES):
         stop = min(start + PIECE_FRAMES, frames)
         yield MelPiece(mel, start, stop, max(0, start - CONTEXT), min(frames, stop + CONTEXT))

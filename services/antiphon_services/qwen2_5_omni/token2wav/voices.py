@@ -1,4 +1,4 @@
-"""Read the voices of a checkpoint for the decoder."""
+"""Reads the voices of a checkpoint for the decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from antiphon.runtime.checkpoint.torch_files import read_torch_file
 
 @dataclass(frozen=True, slots=True)
 class VoiceTensors:
-    """`condition` [1, width] and the `mel` frames [1, frames, mel bins] of a recording, float32."""
+    """The `condition` [1, width] and the `mel` frames [1, frames, mel bins] of a recording, in
+    float32.
+    """
 
     condition: Tensor
     mel: Tensor
@@ -25,10 +27,10 @@ class VoiceTensors:
 def read_voices(
     model_dir: Path, *, condition_width: int, mel_width: int
 ) -> dict[str, VoiceTensors]:
-    """Return the voices by name, in the order of the file, at least one.
+    """Return the voices by name, in the order of the file. There is at least one.
 
-    Raises `FailedPrecondition` if the file is missing, contains code, or has a voice without these
-    tensors.
+    Raises `FailedPrecondition` if the file is missing, contains code, or contains a voice without
+    these tensors.
     """
     path = model_dir / VOICES_FILE
     told = read_torch_file(path)

@@ -1,4 +1,4 @@
-"""The fields of `config.json` that code2wav supports; see `stage/config_fields.py`."""
+"""The fields of `config.json` that code2wav supports. See `stage/config_fields.py`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ from antiphon_services.stage.precision import compute_dtype
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
 
-# Not in the checkpoint: the model card and its examples write 24 kHz files.
+# The checkpoint does not contain the sample rate. The model card and its examples write files with
+# 24 kHz.
 SAMPLE_RATE_HZ = 24_000
 
 EDGES = VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name)
@@ -34,8 +35,9 @@ EDGES = VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("au
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the vocoder and return the stage.
 
-    `bucketing` of None means the choice of `config.graphs`. Raises `InvalidArgument` for an engine
-    other than torch, and `FailedPrecondition` for a checkpoint with unsupported fields.
+    If `bucketing` is None, `config.graphs` determines it. Raises `InvalidArgument` if an engine
+    other than torch is configured, and `FailedPrecondition` if the checkpoint has unsupported
+    fields.
     """
     require_plain_torch(CODE2WAV, config)
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
@@ -60,8 +62,9 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _decoder_config(model_dir: Path) -> Code2WavConfig:
-    """Return `code2wav_config`. Raises `FailedPrecondition` for a checkpoint without audio
-    output."""
+    """Return `code2wav_config`. Raises `FailedPrecondition` if the checkpoint has no audio
+    output.
+    """
     whole = load_config(OmniConfig, model_dir, "code2wav_config")
     if not whole.enable_audio_output:
         raise FailedPrecondition(f"{model_dir}: this checkpoint makes no audio")

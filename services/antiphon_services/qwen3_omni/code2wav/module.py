@@ -1,4 +1,4 @@
-"""The weights of Qwen3-Omni's vocoder, under the names of the checkpoint."""
+"""The weights of Qwen3-Omni's vocoder, with the names that the checkpoint uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from antiphon_services.vocoder.modules import (
 
 
 class Code2WavModule(nn.Module):
-    """All weights below `code2wav.`; `config` is `code2wav_config`."""
+    """All weights below `code2wav.`. `config` is `code2wav_config`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

@@ -12,7 +12,9 @@ from antiphon_services.vocoder.stream import Vocoder
 
 
 def vocoder_of(module: Code2WavModule) -> Vocoder:
-    """Return the embedding and layers in the order of `Qwen3OmniMoeCode2Wav.forward`."""
+    """Return the embedding and the layers in the order in which `Qwen3OmniMoeCode2Wav.forward` uses
+    them.
+    """
     table, offset = module.code_embedding.weight.detach(), module.code_offset.flatten()
 
     def embed(codes: Tensor) -> Tensor:

@@ -1,1 +1,3 @@
-"""The talker stage: hidden rows of the prompt and reply ids to codec frames."""
+"""The talker stage, which converts the hidden rows of the prompt and the IDs of the reply to codec
+frames.
+"""

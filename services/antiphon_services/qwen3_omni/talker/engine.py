@@ -1,17 +1,19 @@
-"""The talker's engine: decodes codec frames for many segments, one frame per segment and step.
+"""The engine of the talker. It decodes codec frames for many segments, one frame per segment and
+step.
 
-A step is one forward pass over the ready rows: chunks of prompts, up to `prefill_rows` rows, and
-one row of every segment whose next text id has arrived. These segments sample a frame in the same
-step, and the engine emits it before the next text id arrives. A segment without a next text id
-waits; silence never replaces a late id. A long prompt delays the other segments only by its share
-of a step.
+A step is one forward pass over the rows that are ready. These are parts of prompts, up to
+`prefill_rows` rows, and one row for every segment whose next text ID has arrived. These segments
+sample a frame in the same step, and the engine emits it before the next text ID arrives. A segment
+that has no next text ID waits. Silence is never used in place of an ID that is late. A long prompt
+delays the other segments only by its share of a step.
 
-Draws are counted as Hugging Face counts tokens. Of at most `max_tokens` draws, a draw is the stop
-code (the segment finishes), the last allowed draw (the segment finishes without a frame), or a
-frame.
+Draws are counted in the same way as Hugging Face counts tokens. There are at most `max_tokens`
+draws. A draw is a frame, unless it is the stop code or the last allowed draw. In these cases, the
+segment finishes without another frame.
 
-Codes do not depend on the other segments in the batch. In float32 on a CPU with one thread, the
-results are bitwise equal too: see `antiphon_services.lm.decoder` and `antiphon_services.lm.frames`.
+The codes do not depend on the other segments in the batch. In float32 on a CPU with one thread, the
+results are also bitwise equal. See `antiphon_services.lm.decoder` and
+`antiphon_services.lm.frames`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ CODES = "codes"
 
 
 class TalkerEngine(FrameEngine[TalkerSegment]):
-    """Implements `antiphon.runtime.engine.Engine`; see `FrameEngine`."""
+    """Implements `antiphon.runtime.engine.Engine`. See `FrameEngine`."""
 
     role, edge = TALKER, CODES
 
@@ -55,13 +57,14 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TalkerSegment:
-        """Create a segment. An empty voice means the first. Raises `InvalidArgument` for an unknown
-        voice."""
+        """Create a segment. If no voice is set, the first one is used. Raises `InvalidArgument` if
+        the voice is unknown.
+        """
         voice = choose_voice(settings.voice, self._model.voices)
         return TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Add a chunk of input; see `FrameEngine.accept`."""
+        """Add a chunk of input. See `FrameEngine.accept`."""
         super().accept(key, chunk)
         segment = self._segments[key]
         if (changed := segment.prompt.take_change()) is not None:

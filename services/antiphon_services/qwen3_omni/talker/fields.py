@@ -1,4 +1,4 @@
-"""The fields of `config.json` that the talker supports; see `stage/config_fields.py`."""
+"""The fields of `config.json` that the talker supports. See `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TALKER = ConfigPart(
         "speaker_id accept_hidden_layer"
     ),
     only={"tie_word_embeddings": OFF},
-    # The thinker uses placeholders and positions.
+    # The thinker uses the placeholders and positions.
     idle=names(
         "audio_token_id image_token_id video_token_id vision_start_token_id "
         "position_id_per_seconds audio_start_token_id audio_end_token_id vision_end_token_id "
@@ -37,9 +37,9 @@ PREDICTOR = ConfigPart(
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
         "num_key_value_heads head_dim hidden_act rms_norm_eps attention_bias num_code_groups"
     ),
-    # Hugging Face's predictor fails on layers with a window.
+    # Hugging Face's predictor fails if a layer has a window.
     only={"tie_word_embeddings": OFF, "layer_types": NO_WINDOW},
-    # A sequence of the predictor is one frame.
+    # A sequence of the predictor is a single frame.
     idle=names("max_position_embeddings max_window_layers"),
     ropes=STATIC_ROPES,
 )

@@ -36,7 +36,7 @@ from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 
-# Defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
+# The defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=4096
 )
@@ -44,11 +44,11 @@ DEFAULT_SAMPLING = Sampling(
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load the talker and the thinker's word table; other weights are not read.
+    """Load the talker and the thinker's word table. No other weights are read.
 
-    `bucketing` of None means the choice of `config.graphs`: CUDA graphs, or no graphs on a CPU.
-    Raises `InvalidArgument` for unsupported settings or if the slots do not fit in memory, and
-    `FailedPrecondition` if the parts of the checkpoint do not match.
+    If `bucketing` is None, `config.graphs` determines whether CUDA graphs are used. On a CPU there
+    are none. Raises `InvalidArgument` if a setting is not supported or the slots do not fit into
+    memory, and `FailedPrecondition` if the parts of the checkpoint do not match.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)
@@ -66,7 +66,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         model_dir,
         "talker.",
         Cached.of(text),
-        # The word table, projected to the talker's width.
+        # The word table after it has been projected to the width of the talker.
         tables=whole.thinker_config.text_config.vocab_size * text.hidden_size,
     )
     module = load_submodule(

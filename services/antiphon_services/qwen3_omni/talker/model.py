@@ -22,29 +22,30 @@ from antiphon_services.lm.readback import PendingDraw, Readback
 from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
 from antiphon_services.qwen3_omni.talker.rows import RowTable
 
-# The last ids of the vocabulary are control ids. Sampling allows only the stop code among them: a
-# literal of `Qwen3OmniMoeForConditionalGeneration.generate`.
+# The last IDs of the vocabulary are control IDs. Of these, sampling only allows the stop code. The
+# number is a literal in `Qwen3OmniMoeForConditionalGeneration.generate`.
 CONTROL_IDS = 1024
 
-# Settings of the code predictor for sampling that is not greedy: literals of
-# `prepare_inputs_for_generation`; the temperature is `generate`'s default.
+# The settings of the code predictor if sampling is not greedy. They are literals in
+# `prepare_inputs_for_generation`. The temperature is the default of `generate`.
 PREDICTOR_SAMPLING = Sampling(
     temperature=1.0, top_k=50, top_p=0.8, repetition_penalty=1.0, seed=0, max_tokens=1
 )
 
 
 class Talker(GroupedFrameDecoder):
-    """Forward passes and sampling of the talker.
+    """The forward passes and the sampling of the talker.
 
-    `module` has the interface of Hugging Face's talker for conditional generation. `embeddings` [V,
-    thinker hidden] is the thinker's word table, and `code_entries` the size of code2wav's
-    codebooks. `window` is the window of `TalkerPrompt`. `to_device` copies hidden rows to the
-    device, and `readback` copies frames back; without `readback` each step waits for its frames.
-    `bucketing` runs parts of a step as CUDA graphs, with `kernels` if they are given.
+    `module` has the same interface as Hugging Face's talker for conditional generation.
+    `embeddings` [V, thinker hidden] is the thinker's word table, and `code_entries` is the size of
+    code2wav's codebooks. `window` is the window of `TalkerPrompt`. `to_device` copies hidden rows
+    to the device, and `readback` copies frames back to the host. Without `readback`, each step
+    waits for its frames. `bucketing` runs parts of a step as CUDA graphs, with `kernels` if they
+    are given.
 
     Raises `FailedPrecondition` if the talker could sample codes outside the codebooks or has no
-    voice, and `InvalidArgument` if the memory does not hold `slots` segments of `context_limit`
-    positions.
+    voice, and `InvalidArgument` if the memory is not sufficient for `slots` segments of
+    `context_limit` positions.
     """
 
     def __init__(
@@ -87,16 +88,17 @@ class Talker(GroupedFrameDecoder):
         self._readback = readback or Readback(None)
         ids = torch.arange(vocabulary, device=self._device)
         self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)
-        # By slot: the difference of position and place of the rows after the prompt.
+        # For each slot, the difference between the rotary position and the place of the rows after
+        # the prompt.
         self._shifts = [0] * slots
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Voice names in lower case, the default first."""
+        """The names of the voices in lower case. The default voice is first."""
         return self.rows.voices
 
     def new_prompt(self) -> TalkerPrompt:
-        """Return an empty prompt with the ids and widths of this checkpoint."""
+        """Return an empty prompt with the IDs and widths of this checkpoint."""
         return TalkerPrompt(
             self._special, self.rows.vocabulary, self.rows.hidden_row_width, window=self._window
         )
@@ -114,12 +116,12 @@ class Talker(GroupedFrameDecoder):
         draws: Sequence[FrameDraw[int]],
         known: Sequence[KnownPart[TalkerPrompt]] = (),
     ) -> list[PendingDraw]:
-        """Append all rows in one forward pass, and return a pending frame for each of `draws`, in
+        """Append all rows in one forward pass. Returns a pending frame for each of `draws`, in
         order.
 
-        A segment may have its last chunk, its last `known` frames and its first draw in one step.
-        With asynchronous copies in both directions, the step does not wait for the device, except
-        for routing of experts in `antiphon_services.lm.experts`.
+        A segment may have its last chunk, its last `known` frames and its first draw in the same
+        step. With asynchronous copies in both directions, the step does not wait for the device,
+        except for the routing of experts in `antiphon_services.lm.experts`.
         """
         arranged = self.arrange([*chunks, *known], draws)
         ordered, filled = arranged.draws, arranged.filled
@@ -141,10 +143,11 @@ class Talker(GroupedFrameDecoder):
         known: Sequence[KnownPart[TalkerPrompt]],
         draws: Sequence[FrameDraw[int]],
     ) -> Tensor | None:
-        """Return the rotary positions of all rows, or None if they equal their places in the
+        """Return the rotary positions of all rows, or None if they are equal to their places in the
         sequence.
 
-        Images and videos have fewer positions than rows, and different positions along each axis.
+        Images and videos have fewer positions than rows, and their positions differ along each
+        axis.
         """
         for each in chunks:
             self._shifts[each.slot] = each.prompt.position_shift
@@ -157,22 +160,24 @@ class Talker(GroupedFrameDecoder):
         shifted = np.array([at + self._shifts[slot] for at, slot in places], np.int64)
         parts.append(np.repeat(shifted[:, None], 3, axis=1))
         positions = np.concatenate(parts)
-        # Only rows of images and videos differ by axis. Without them, graphs can run.
+        # Only the rows of images and videos differ by axis. Without such rows, graphs can be used.
         same = (positions == positions[:, :1]).all()
         return on_device(positions[:, 0].copy() if same else positions, self._device)
 
     def first_code_rows(self, codes: Tensor) -> Tensor:
-        """Return the embeddings of first codes, [n, hidden]."""
+        """Return the embeddings [n, hidden] of first codes."""
         return self.rows.code(codes)
 
     def _known_rows(self, part: KnownPart[TalkerPrompt]) -> Tensor:
-        """Return the rows, [n, hidden], that `_next_rows` would return if the known frames were
-        sampled."""
+        """Return the rows [n, hidden] that `_next_rows` would have returned if the known frames had
+        been sampled.
+        """
         text = self.rows.text(on_device(part.texts, self._device))
         return self.known_sides(part, self.rows.begin) + text
 
     def _next_rows(self, draws: Sequence[FrameDraw[int]]) -> Tensor:
-        """Return rows, [n, hidden], with the codes of the previous frames and the text ids of the
-        draws."""
+        """Return rows [n, hidden] that combine the codes of the previous frames with the text IDs
+        of the draws.
+        """
         tokens = on_device([each.text for each in draws], self._device)
         return self.next_sides(draws) + self.rows.text(tokens)

@@ -1,4 +1,4 @@
-"""The weights of Qwen3-Omni's talker, under the names of the checkpoint.
+"""The weights of Qwen3-Omni's talker, with the names that the checkpoint uses.
 
 `antiphon_services.lm` computes with these modules.
 """
@@ -23,7 +23,7 @@ from antiphon_services.lm.modules import (
 
 
 class OmniTalkerModule(nn.Module):
-    """All weights below `talker.`; `config` is `talker_config`."""
+    """All weights below `talker.`. `config` is `talker_config`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _OmniTalkerStack(nn.Module):
 
 
 class _Projection(nn.Module):
-    """Project rows from the thinker's width to the talker's."""
+    """Projects rows from the width of the thinker to the width of the talker."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _Projection(nn.Module):
         self.act_fn = activation(text.hidden_act)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Project [n, thinker hidden] to [n, hidden]."""
+        """Project rows [n, thinker hidden] to [n, hidden]."""
         projected: Tensor = self.linear_fc2(self.act_fn(self.linear_fc1(rows)))
         return projected
 

@@ -1,20 +1,20 @@
-"""The input of a talker segment that has arrived, and the rows that are ready to compute.
+"""The input of a talker segment that has arrived, and the rows that can already be computed.
 
-The talker's prompt consists of all user turns of the thinker's prompt, followed by nine rows for
-the answer. Let A be the ids from the last assistant header on: the end of the prompt and then the
-reply. The text side of the nine rows is
+The talker's prompt consists of all user turns in the thinker's prompt, followed by nine rows for
+the answer. Let A be the IDs from the last assistant header onwards, which are the end of the prompt
+followed by the reply. The text side of the nine rows is
 
     A[0]  A[1]  A[2]  tts_pad x 4  tts_bos  A[3]
 
-Each later step adds one row: A[4], A[5], and so on, then one tts_eos, then tts_pad.
+Each later step adds one row: A[4], A[5] and so on, then tts_eos once, and then tts_pad.
 
 A row is ready only if all of its parts have arrived. tts_eos and tts_pad are ready only after the
-end of `tokens`, so that the talker does not speak silence for a late token.
+end of `tokens`, so that the talker does not speak silence while a token is late.
 
-A prompt may grow while the user speaks. Its ids then arrive in pieces, and hidden rows may be sent
-again from some row on, until the end of `prompt`. Until then only user rows are ready.
+A prompt may grow while the user is speaking. In this case, its IDs arrive in pieces. Until the end
+of `prompt`, hidden rows may be sent again from some row onwards, and only user rows are ready.
 
-Mirrors `Qwen3OmniMoeForConditionalGeneration.generate` and `_get_talker_assistant_parts`. This
+This mirrors `Qwen3OmniMoeForConditionalGeneration.generate` and `_get_talker_assistant_parts`. This
 module does not import torch.
 """
 
@@ -42,10 +42,10 @@ FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 class TalkerPrompt:
-    """The prompt and reply of one segment, as far as they have arrived.
+    """The part of the prompt and the reply of one segment that has arrived.
 
-    `vocabulary` is the limit of ids, `row_width` the width of hidden rows. `window` is the number
-    of hidden rows that the thinker computes at once during a growing recording, or 0.
+    All IDs must be below `vocabulary`, and `row_width` is the width of hidden rows. `window` is the
+    number of hidden rows that the thinker computes at once while a recording grows, or 0.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class TalkerPrompt:
         self._ids_finished = False
         self._grows = False
         self._user_ids: npt.NDArray[np.int32] | None = None
-        self._positions = np.empty((0, 3), np.int64)  # of the user rows, by axis
+        self._positions = np.empty((0, 3), np.int64)  # The positions of the user rows by axis.
         self._next_position = 0
         self._cuts = self._windows = np.empty(0, np.intp)
-        self._heard = np.empty(0, np.intp)  # which user rows are hidden rows, ascending
-        self._heard_positions = np.empty(0, np.intp)  # and where they are in the prompt
-        self._rows: list[Tensor] = []  # hidden rows from this one on
+        # The indices of the user rows that are hidden rows, in ascending order.
+        self._heard = np.empty(0, np.intp)
+        self._heard_positions = np.empty(0, np.intp)  # The positions of these rows in the prompt.
+        self._rows: list[Tensor] = []  # The hidden rows from this one onwards.
         self._rows_first = 0
         self._rows_come = 0
         self._changed: int | None = None
@@ -86,12 +87,13 @@ class TalkerPrompt:
 
     @property
     def position_shift(self) -> int:
-        """The difference of rotary position and place in the sequence, for rows after the user
-        rows."""
+        """The difference between the rotary position and the place in the sequence, for rows after
+        the user rows.
+        """
         return self._next_position - self.user_rows
 
     def positions(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return rotary positions [n, 3] (time, height, width) of rows of the prompt."""
+        """Return the rotary positions [n, 3] (time, height, width) of rows in the prompt."""
         answer = np.arange(max(start, self.user_rows), max(stop, self.user_rows))
         later = np.repeat(answer[:, None] + self.position_shift, 3, axis=1)
         return np.concatenate((self._positions[start:stop], later))
@@ -103,7 +105,7 @@ class TalkerPrompt:
 
     @property
     def ready_rows(self) -> int:
-        """The number of rows, from the start of the prompt, that are ready to compute."""
+        """The number of rows, counted from the start of the prompt, that can be computed."""
         if self._user_ids is None:
             return 0
         if self._rows_come < len(self._heard):
@@ -117,20 +119,20 @@ class TalkerPrompt:
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """The ends of user turns and of audio windows, as far as they are known.
+        """The ends of user turns and of audio windows that are known so far.
 
-        Parts of the prompt end here, so that a growing turn is computed up to the last row that the
-        thinker has sent.
+        Parts of the prompt end here, so that a turn that is still growing is computed up to the
+        last row that the thinker has sent.
         """
         return self._cuts
 
     def is_behind_window(self, row: int) -> bool:
-        """Return whether a full audio window ends just before this row."""
+        """Return whether a full audio window ends directly before this row."""
         return bool((self._windows == row).any())
 
     @property
     def next_prompt_edge(self) -> str:
-        """The edge that supplies the first row that is not ready."""
+        """The edge that provides the first row that is not ready."""
         complete = self._ids_finished and self._rows_come == len(self._heard)
         return TOKENS if complete and not self._may_change else PROMPT
 
@@ -145,7 +147,9 @@ class TalkerPrompt:
         return changed
 
     def prompt_text(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the text ids of ready rows; hidden rows have the placeholder's id."""
+        """Return the text IDs of rows that are ready. Hidden rows have the ID of the
+        placeholder.
+        """
         assert self._user_ids is not None
         special = self._special
         answer = [self._answer(index) for index in range(min(self._answer_length, HEADER_ROWS + 1))]
@@ -156,30 +160,32 @@ class TalkerPrompt:
         return np.concatenate((self._user_ids[start:stop], np.array(later, np.int64)))
 
     def hidden_rows(self, start: int, stop: int) -> tuple[npt.NDArray[np.intp], Tensor | None]:
-        """Return the indices of hidden rows among these rows, relative to `start`, and the hidden
-        rows.
+        """Return the indices of the hidden rows among these rows, relative to `start`, and the
+        hidden rows themselves.
 
-        The prompt drops the rows that it returns. Ranges must be requested in order and once,
+        The prompt drops the rows that it returns. Ranges must be requested once and in order,
         except for rows that were replaced.
         """
         first, last = map(int, np.searchsorted(self._heard, (start, stop)))
         if first == last:
             return self._heard[:0], None
         taken = self._come(first, last)
-        # A replacement may begin within a part that is computed as a whole.
+        # Rows may be replaced from the middle of a part that is computed as a whole.
         if not self._may_change:
             left = self._rows[0][last - self._rows_first :]
             self._rows, self._rows_first = [left] if len(left) else [], last
         return self._heard[first:last] - start, taken
 
     def _come(self, first: int, last: int) -> Tensor:
-        """Return hidden rows that have arrived and were not taken."""
+        """Return hidden rows that have arrived but have not been taken yet."""
         if len(self._rows) > 1:
             self._rows = [np.concatenate(self._rows)]
         return self._rows[0][first - self._rows_first : last - self._rows_first]
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return the name of ready rows that were not taken, or None for rows of the answer."""
+        """Return the name of rows that are ready but have not been taken, or None for rows of the
+        answer.
+        """
         if self._user_ids is None or stop > self.user_rows:
             return None
         first, last = map(int, np.searchsorted(self._heard, (start, stop)))
@@ -187,11 +193,15 @@ class TalkerPrompt:
         return part_name(start, self._positions[start:stop], self._user_ids[start:stop], *rows)
 
     def pass_part(self, start: int, stop: int) -> None:
-        """Drop the hidden rows of ready rows whose keys and values the slot already has."""
+        """Drop the hidden rows of ready rows because the slot already contains their keys and
+        values.
+        """
         self.hidden_rows(start, stop)
 
     def text(self, step: int) -> int | None:
-        """Return the text id of decode step `step`, from 0, or None if it has not arrived."""
+        """Return the text ID of decode step `step`, counted from 0, or None if it has not arrived
+        yet.
+        """
         index = HEADER_ROWS + 1 + step
         if index < self._answer_length:
             return self._answer(index)
@@ -200,7 +210,9 @@ class TalkerPrompt:
         return self._special.tts_eos if index == self._answer_length else self._special.tts_pad
 
     def accept(self, chunk: InputChunk) -> None:
-        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
+        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss` if it is not
+        valid.
+        """
         if chunk.edge == PROMPT:
             self._accept_prompt(chunk)
         elif chunk.edge == TOKENS:
@@ -231,7 +243,8 @@ class TalkerPrompt:
                 edge=PROMPT,
             )
         special = self._special
-        # Copy all kept arrays: the chunk's memory may belong to a transport.
+        # All arrays that are kept are copied, because the memory of the chunk may belong to a
+        # transport.
         ids = self._ids = np.concatenate((self._ids, come))
         self._ids_finished = "more_ids" not in chunk.tensors
         self._grows = self._grows or not self._ids_finished
@@ -247,7 +260,7 @@ class TalkerPrompt:
         )
         outgrown = self._positions.max(1) > np.arange(len(users))
         if outgrown.any() or self._next_position > len(users):
-            # The prepared positions are those of rows.
+            # The positions that were prepared are those of rows.
             raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
         self._heard = np.flatnonzero(is_media(ids[users], special))
         self._heard_positions = users[self._heard]
@@ -258,12 +271,13 @@ class TalkerPrompt:
         self._cuts = np.union1d(turns, self._windows)
 
     def _window_ends(self, heard: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-        """Return the end of each full window of each recording; `heard` marks the rows of
-        recordings."""
+        """Return the end of each full window of each recording. `heard` marks the rows of
+        recordings.
+        """
         if not self._window:
             return np.empty(0, np.intp)
         behind = np.flatnonzero(heard) + 1
-        # The rows of a recording are contiguous, and other ids separate two recordings.
+        # The rows of a recording are contiguous, and two recordings are separated by other IDs.
         begins = np.flatnonzero(heard & ~np.append(False, heard[:-1]))
         first = begins[np.searchsorted(begins, behind) - 1]
         ends: npt.NDArray[np.intp] = behind[(behind - first) % self._window == 0]
@@ -293,7 +307,7 @@ class TalkerPrompt:
         self._rows_come = end
 
     def _forget_rows(self, first: int) -> None:
-        """Drop the hidden rows from this one on, and note the change, if there are any."""
+        """Drop the hidden rows from this one onwards. If there are any, the change is recorded."""
         if first < self._rows_come:
             kept = np.concatenate(self._rows)[: first - self._rows_first]
             self._rows = [kept] if len(kept) else []
@@ -337,8 +351,9 @@ class TalkerPrompt:
 
 
 def _grids(tensors: Tensors) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return copies of the prompt's grids, int32 [n, 3], and steps, int32 [n]. Raises
-    `DataLoss`."""
+    """Return copies of the prompt's grids (int32 [n, 3]) and steps (int32 [n]). Raises `DataLoss`
+    if they are invalid.
+    """
     grids = tensors.get("grids", np.empty((0, 3), np.int32))
     steps = tensors.get("steps", np.empty(0, np.int32))
     if grids.dtype != np.int32 or steps.dtype != np.int32 or grids.shape != (len(steps), 3):

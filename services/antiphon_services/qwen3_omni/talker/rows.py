@@ -1,8 +1,8 @@
-"""Compute the talker's input rows from ids, hidden rows and codes.
+"""Computes the input rows of the talker from IDs, hidden rows and codes.
 
-A text row is `text_projection(thinker embedding)`, which depends only on the id. The projected
-table is therefore computed once, at load. Mirrors `_get_talker_user_parts` and
-`_get_talker_assistant_parts`.
+A text row is `text_projection(thinker embedding)`, which depends only on the ID. Therefore the
+projected table is computed once, when the stage is loaded. This mirrors `_get_talker_user_parts`
+and `_get_talker_assistant_parts`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from antiphon_services.qwen3_omni.talker.prompt import HEADER_ROWS, TalkerPrompt
 
 
 class RowTable:
-    """The rows of one checkpoint. `talker` has the interface of Hugging Face's talker.
+    """The rows of one checkpoint. `talker` has the same interface as Hugging Face's talker.
 
-    `embeddings` [V, thinker hidden], of any dtype and device, is the thinker's word table.
+    `embeddings` [V, thinker hidden] is the thinker's word table, with any dtype and on any device.
     `to_device` copies the hidden rows of prompts to the device.
     """
 
@@ -45,8 +45,8 @@ class RowTable:
             ]
             for voice, speaker in _voices(config).items()
         }
-        # The codec side of the prompt's last row, which takes the place of a frame before the
-        # first.
+        # The codec side of the last row of the prompt. It is used in place of a frame before the
+        # first one.
         self.begin: Tensor = self._codes[config.codec_bos_id]
         self.voices = tuple(self._codec_side)
         self._to_device = to_device or ToDevice.direct(self._text.device)
@@ -54,7 +54,9 @@ class RowTable:
         self.hidden_row_width = int(config.thinker_hidden_size)
 
     def prompt(self, prompt: TalkerPrompt, start: int, stop: int, voice: str) -> Tensor:
-        """Return rows `start` to `stop` of the prompt, [n, hidden]. The rows must be ready."""
+        """Return the rows from `start` to `stop` of the prompt [n, hidden]. The rows must
+        be ready.
+        """
         device = self._text.device
         rows = self._text[on_device(prompt.prompt_text(start, stop), device)]
         where, hidden = prompt.hidden_rows(start, stop)
@@ -68,16 +70,18 @@ class RowTable:
         return rows
 
     def text(self, tokens: Tensor) -> Tensor:
-        """Return the rows of text ids: int64 [n] to [n, hidden]."""
+        """Return the rows [n, hidden] of text IDs (int64 [n])."""
         return self._text[tokens]
 
     def code(self, codes: Tensor) -> Tensor:
-        """Return the talker's embeddings of first codes: int64 [n] to [n, hidden]."""
+        """Return the talker's embeddings [n, hidden] of first codes (int64 [n])."""
         return self._codes[codes]
 
 
 def _voices(config: Any) -> Mapping[str, int]:
-    """Return speaker ids by lower-case name, the default first. Raises `FailedPrecondition`."""
+    """Return speaker IDs by name in lower case. The default voice is first. Raises
+    `FailedPrecondition` if there is no voice.
+    """
     voices = {name.lower(): speaker for name, speaker in (config.speaker_id or {}).items()}
     if not all(
         isinstance(speaker, int) and 0 <= speaker < config.text_config.vocab_size

@@ -1,7 +1,8 @@
 """The state of a talker segment.
 
-The last row of the prompt has the first text id of the reply, and a codec side in place of a
-previous frame. From there on each step is one row and one draw for every segment.
+The last row of the prompt contains the first text ID of the reply. In place of a previous frame, it
+contains a special codec side. After that, each step consists of one row and one draw for every
+segment.
 """
 
 from __future__ import annotations
@@ -14,26 +15,29 @@ from antiphon_services.qwen3_omni.talker.prompt import TOKENS, TalkerPrompt
 
 @dataclass(slots=True)
 class TalkerSegment(FrameSegment[TalkerPrompt]):
-    """A talker segment; `frames` counts the draws that were emitted."""
+    """A talker segment. `frames` is the number of draws that were emitted."""
 
     def has_row(self, step: int) -> bool:
-        """Return whether the text id of draw `step` has arrived."""
+        """Return whether the text ID of draw number `step` has arrived."""
         return self.prompt.text(step - 1) is not None
 
     def take_text(self, step: int) -> int:
-        """Return the text id of draw `step`."""
+        """Return the text ID of draw number `step`."""
         token = self.prompt.text(step - 1)
         assert token is not None
         return token
 
     def least_part_rows(self, start: int) -> int:
-        """The rows between a recording's last full window and the end of the turn form a part of
-        any length, so that later turns continue after it."""
+        """Return the minimum length of a part.
+
+        The rows between the last full window of a recording and the end of the turn form a part of
+        any length, so that later turns can continue after it.
+        """
         if self.prompt.is_behind_window(start):
             return 1
         return FrameSegment.least_part_rows(self, start)
 
     @property
     def missing_edge(self) -> str:
-        """The edge that the segment waits for: `prompt` or `tokens`."""
+        """The edge on which the segment is waiting, which is `prompt` or `tokens`."""
         return TOKENS if self.prompt_complete else self.prompt.next_prompt_edge

@@ -1,4 +1,4 @@
-"""Warm up the talker."""
+"""Warms up the talker."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from antiphon_services.qwen3_omni.talker.prompt import ANSWER_ROWS, PROMPT, TOKE
 def warm_up(
     engine: TalkerEngine, special: SpecialIds, sampling: Sampling, slots: int, context_limit: int
 ) -> None:
-    """Warm up the engine; see `antiphon_services.lm.warm_up`. Raises `Internal` if it emits no
-    codes."""
+    """Warm up the engine (see `antiphon_services.lm.warm_up`). Raises `Internal` if it emits no
+    codes.
+    """
     speak(
         engine, CODES, sampling, slots, context_limit - ANSWER_ROWS, partial(_make_input, special)
     )
 
 
 def _make_input(special: SpecialIds, rows: int) -> Iterator[InputChunk]:
-    """Yield a user turn of `rows` ids, and a reply of one token."""
+    """Yield a user turn of `rows` IDs and a reply of one token."""
     user = [special.im_start, special.user] + [special.assistant] * max(rows - 2, 0)
     header = [special.im_start, special.assistant, special.assistant]
     ids = np.array(user[:rows] + header, np.int32)

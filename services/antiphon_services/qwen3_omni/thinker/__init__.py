@@ -1,1 +1,3 @@
-"""The thinker stage: a conversation to text, hidden rows of the prompt, and ids to speak."""
+"""The thinker stage, which converts a conversation to text, to hidden rows of the prompt, and to
+IDs to be spoken.
+"""

@@ -1,7 +1,7 @@
-"""The audio tower of Qwen3-Omni: mel frames to rows of the thinker's width.
+"""The audio tower of Qwen3-Omni, which converts mel frames to rows with the width of the thinker.
 
-The operations and their order equal `Qwen3OmniMoeAudioEncoder` of transformers with `sdpa`
-attention. `antiphon_services.qwen3_omni.thinker.towers` prepares the inputs of a call.
+It performs the same operations in the same order as `Qwen3OmniMoeAudioEncoder` in transformers with
+`sdpa` attention. `antiphon_services.qwen3_omni.thinker.towers` prepares the inputs of a call.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MAX_TIMESCALE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TowerOutput:
-    """`last_hidden_state` [positions, width]."""
+    """The output of the tower. `last_hidden_state` has the shape [positions, width]."""
 
     last_hidden_state: Tensor
 
 
 class AudioTowerModule(nn.Module):
-    """All weights below `thinker.audio_tower.`; `config` is `audio_config`."""
+    """All weights below `thinker.audio_tower.`. `config` is `audio_config`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class AudioTowerModule(nn.Module):
     ) -> TowerOutput:
         """Encode padded chunks [chunks, mel bins, frames].
 
-        `valid_indices` are the rows that are not padding, and `cu_seqlens` the bounds of attention
-        windows among them. `chunk_lengths` and `return_dict` match the signature of transformers'
-        towers, and have no effect.
+        `valid_indices` contains the indices of rows that are not padding, and `cu_seqlens` contains
+        the bounds of attention windows among them. `chunk_lengths` and `return_dict` are part of
+        the signature of towers in transformers. They have no effect here.
         """
         del chunk_lengths, return_dict
         chunks = padded_feature.unsqueeze(1).to(dtype=self.conv2d1.weight.dtype)

@@ -1,4 +1,4 @@
-"""The fields of `config.json` that the thinker supports; see `stage/config_fields.py`."""
+"""The fields of `config.json` that the thinker supports. See `stage/config_fields.py`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ VISION = ConfigPart(
 )
 PARTS = (WHOLE, THINKER, TEXT, AUDIO, VISION)
 
-# Fields that vLLM's model does not support as Hugging Face's does, or that were not compared.
+# Fields that vLLM's model supports differently than Hugging Face's, or that were not compared.
 _VLLM_TEXT = replace(
     TEXT,
     computed=TEXT.computed - names("attention_bias decoder_sparse_step hidden_act mlp_only_layers"),

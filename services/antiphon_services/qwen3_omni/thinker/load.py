@@ -54,10 +54,11 @@ def load(
 ) -> LoadedStage:
     """Load the thinker of a checkpoint directory, and warm it up.
 
-    In the torch engine, `prefill_rows` is the maximum of prompt rows in a step with decoding
-    segments; None means the choice of `text_rows`. `bucketing` of None means the choice of
-    `config.graphs`. Raises `InvalidArgument` for an unsupported engine or context limit, and
-    `FailedPrecondition` for an incomplete checkpoint or unsupported fields.
+    In the torch engine, `prefill_rows` is the maximum number of prompt rows in a step that also
+    decodes segments. If it is None, `text_rows` determines it. If `bucketing` is None,
+    `config.graphs` determines it. Raises `InvalidArgument` if the engine or the context limit is
+    not supported, and `FailedPrecondition` if the checkpoint is incomplete or has unsupported
+    fields.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
@@ -70,7 +71,7 @@ def load(
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
     intake = load_intake(model_dir, config, name)
     if name == VLLM:
-        # Loads transformers' modeling code, as vLLM does.
+        # This import loads the modeling code of transformers, as vLLM does.
         from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
             Qwen3OmniMoeProcessorKwargs,
         )
@@ -108,18 +109,22 @@ def load(
 
 
 def _load_config(model_dir: Path) -> Any:
-    """Return the configuration. It must have a talker's part unless audio output is disabled."""
+    """Return the configuration. It must contain a part for the talker unless audio output is
+    disabled.
+    """
     silent = read_config(model_dir).get("enable_audio_output") is False
     parts = ("thinker_config",) if silent else ("thinker_config", "talker_config")
     return load_config(OmniConfig, model_dir, *parts)
 
 
 def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
-    """Load the chat template, tokenizer and audio front end of the directory for an engine."""
+    """Load the chat template, the tokenizer and the audio front end of the directory for an
+    engine.
+    """
     whole = _load_config(model_dir)
     extractor = load_extractor(model_dir)
     fields = read_config(model_dir)
-    # A checkpoint without a talker has no talker ids. They are not used then.
+    # A checkpoint without a talker has no talker IDs. They are not used in this case.
     special = SpecialIds.from_config(fields if whole.enable_audio_output else whole.to_dict())
     ears, text = whole.thinker_config.audio_config, whole.thinker_config.text_config
     prompts = PromptFactory(

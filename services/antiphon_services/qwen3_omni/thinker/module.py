@@ -1,4 +1,5 @@
-"""The weights of Qwen3-Omni's thinker without its vision tower, under the names of the checkpoint.
+"""The weights of Qwen3-Omni's thinker without its vision tower, with the names that the checkpoint
+uses.
 
 `antiphon_services.lm` computes with these modules, except for the audio tower, which has its own
 forward pass.
@@ -23,7 +24,7 @@ from antiphon_services.qwen3_omni.thinker.audio_tower import AudioTowerModule
 
 
 class ThinkerModule(nn.Module):
-    """All weights below `thinker.`, without `thinker.visual.`; `config` is `thinker_config`."""
+    """All weights below `thinker.`, except for `thinker.visual.`. `config` is `thinker_config`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class _ThinkerStack(nn.Module):
 
 
 def _layer(config: Any, index: int) -> DecoderLayer:
-    """Return a decoder layer with experts, or with a dense MLP, according to the configuration."""
+    """Return a decoder layer with experts or with a dense MLP, depending on the configuration."""
     bias = config.attention_bias
     attention = Attention(config, bias=bias, out_bias=bias, head_norms=True)
     step = config.decoder_sparse_step

@@ -1,4 +1,4 @@
-"""Check that Qwen3-Omni's talker can speak the reply to a prompt."""
+"""Checks whether Qwen3-Omni's talker can speak the reply to a prompt."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from antiphon.pipelines.qwen3_omni import SpecialIds, user_positions
 
 
 def need_user(ids: npt.NDArray[np.int32], special: SpecialIds) -> None:
-    """Raise `InvalidArgument` for a prompt without a user message."""
+    """Raise `InvalidArgument` if the prompt contains no user message."""
     if not len(user_positions(ids, special)):
         raise InvalidArgument("messages: speech needs at least one user message", field="messages")

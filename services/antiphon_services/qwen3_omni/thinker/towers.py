@@ -1,4 +1,4 @@
-"""Prepare the calls of Qwen3-Omni's audio tower; the torch engine has no vision tower."""
+"""Prepares the calls of Qwen3-Omni's audio tower. The torch engine has no vision tower."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from antiphon_services.qwen3_omni.thinker.audio import encoder_positions
 from antiphon_services.thinker.towers import TowerInputs
 
 MOST_CHUNKS = 64
-"""Chunks per call. The widest layer takes 6 MB per chunk in bfloat16: at most 0.5 GB per call."""
+"""The maximum number of chunks per call. The widest layer takes 6 MB per chunk in bfloat16, so a
+call takes 0.5 GB at most.
+"""
 
 
 class Omni3Towers:
     """Implements `antiphon_services.thinker.towers.TowerPlan`."""
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:
-        """Yield calls with whole attention windows, up to `MOST_CHUNKS` chunks, or with one larger
-        window.
+        """Yield calls that contain complete attention windows with up to `MOST_CHUNKS` chunks, or
+        one larger window.
 
-        All chunks are padded to the longest chunk of all recordings.
+        All chunks are padded to the length of the longest chunk of all recordings.
         """
         padded, lengths = _chunks(features, frames.tolist(), 2 * tower.n_window)
         counts = torch.tensor([encoder_positions(each, tower.n_window) for each in lengths])
-        # The longest chunk determines the number of rows of an attention window.
+        # The longest chunk determines the number of rows in an attention window.
         window = int(counts.max()) * (tower.n_window_infer // (2 * tower.n_window))
         totals = [encoder_positions(each, tower.n_window) for each in frames.tolist()]
         windows = torch.tensor(_bounds(totals, window), dtype=torch.int32)
@@ -50,15 +52,16 @@ class Omni3Towers:
             first = stop
 
     def vision(self, tower: Any, grid: Tensor) -> TowerInputs:
-        """Raise `Internal`: the torch engine of this family does not support images."""
+        """Raise `Internal`, because the torch engine of this family does not support images."""
         raise Internal("Qwen3-Omni's torch engine has no vision tower")
 
 
 def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, list[int]]:
-    """Cut every recording into chunks of `size` frames, and pad them to the longest chunk.
+    """Divide every recording into chunks of `size` frames, and pad them to the length of the
+    longest chunk.
 
-    `features` [mel bins, frames] holds all recordings one after another. Returns the chunks
-    [chunks, mel bins, frames], and the number of frames of each.
+    `features` [mel bins, frames] contains all recordings one after another. Returns the chunks
+    [chunks, mel bins, frames] and the number of frames in each of them.
     """
     lengths = [min(size, count - start) for count in frames for start in range(0, count, size)]
     parts = torch.split(features.T, lengths)
@@ -66,9 +69,9 @@ def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, lis
 
 
 def _bounds(totals: list[int], window: int) -> list[int]:
-    """Return the bounds of attention windows among the rows of all recordings.
+    """Return the bounds of the attention windows among the rows of all recordings.
 
-    A window does not extend over two recordings.
+    A window never contains rows of two recordings.
     """
     bounds = [0]
     for total in totals:

@@ -1,1 +1,1 @@
-"""The code2wav stage: codec frames to audio samples."""
+"""The code2wav stage, which converts codec frames to audio samples."""

@@ -19,10 +19,10 @@ from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
 
 
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load the codec's decoder and return the stage.
+    """Load the decoder of the codec and return the stage.
 
-    `bucketing` of None means the choice of `config.graphs`. Raises `InvalidArgument` for an engine
-    other than torch, and `FailedPrecondition` for an unsupported checkpoint.
+    If `bucketing` is None, `config.graphs` determines it. Raises `InvalidArgument` if an engine
+    other than torch is configured, and `FailedPrecondition` if the checkpoint is not supported.
     """
     require_plain_torch(CODE2WAV, config)
     check_room(CODE2WAV, config, [(Weights(model_dir / CODEC_FOLDER), "decoder.")])

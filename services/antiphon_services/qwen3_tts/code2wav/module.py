@@ -1,9 +1,9 @@
-"""The weights of the decoder of Qwen3-TTS's 12 Hz codec, under the names of the checkpoint.
+"""The weights of the decoder of Qwen3-TTS's 12 Hz codec, with the names that the checkpoint uses.
 
-transformers has no class for this decoder, but has its layers, which are those of Qwen3-Omni's
-vocoder. There are two differences. The first layers are a residual vector quantizer, a convolution,
-and a transformer between two projections. The transposed convolutions are trimmed only at their
-end. `antiphon_services.vocoder` computes with these modules.
+transformers has no class for this decoder, but it has the layers, which are the same as those of
+Qwen3-Omni's vocoder. There are two differences. The first layers are a residual vector quantizer, a
+convolution, and a transformer between two projections. The transposed convolutions are only trimmed
+at their end. `antiphon_services.vocoder` computes with these modules.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _Convolution: Any = Qwen3OmniMoeCausalConvNet
 _Upsampling: Any = Qwen3OmniMoeCausalTransConvNet
 _Snake: Any = Qwen3OmniMoeSnakeBeta
 
-# The rows of a codebook are sums, divided by the usage of the entry, but at least by this value.
+# The rows of a codebook are sums that must be divided by the usage of the entry. The divisor is at
+# least this value.
 LEAST_USAGE = 1e-5
 
 
@@ -60,7 +61,7 @@ class _Codebook(nn.Module):
         self.embedding_sum = nn.Parameter(torch.empty(entries, width))
 
     def rows(self) -> Tensor:
-        """Return the entries, [entries, width]."""
+        """Return the entries [entries, width]."""
         return self.embedding_sum / self.cluster_usage.clamp(min=LEAST_USAGE)[:, None]
 
 
@@ -70,7 +71,7 @@ class _Book(nn.Module):
         self._codebook = _Codebook(entries, width)
 
     def rows(self) -> Tensor:
-        """Return the entries, [entries, width]."""
+        """Return the entries [entries, width]."""
         return self._codebook.rows()
 
 
@@ -81,7 +82,7 @@ class _Books(nn.Module):
 
 
 class _ResidualQuantizer(nn.Module):
-    """Codebooks of half the width, with projections to it (for encoding) and from it."""
+    """Codebooks of half the width, with projections to this width (for encoding) and from it."""
 
     def __init__(self, books: int, entries: int, width: int) -> None:
         super().__init__()
@@ -105,8 +106,9 @@ class _SplitQuantizer(nn.Module):
         self.rvq_rest = _ResidualQuantizer(books - 1, entries, width)
 
     def table(self) -> Tensor:
-        """Return all entries, [books * entries, width]; a frame is the sum of the rows of its
-        codes."""
+        """Return all entries [books * entries, width]. A frame is the sum of the rows for its
+        codes.
+        """
         return torch.cat([*self.rvq_first.tables(), *self.rvq_rest.tables()])
 
 
@@ -159,7 +161,7 @@ class CodecDecoder(nn.Module):
 def load_codec_decoder(
     model_dir: Path, dtype: torch.dtype, device: torch.device | str
 ) -> CodecDecoder:
-    """Load the decoder of a checkpoint. Raises `FailedPrecondition`."""
+    """Load the decoder of a checkpoint. Raises `FailedPrecondition` if it cannot be loaded."""
     folder = model_dir / CODEC_FOLDER
     codec = read_config(folder)
     kind, part = codec.get("model_type"), codec.get("decoder_config")

@@ -1,15 +1,17 @@
-"""The talker's engine: decodes the codec frames of many segments, one frame per segment and step.
+"""The engine of the talker. It decodes the codec frames of many segments, one frame per segment and
+step.
 
-Worker threads prepare the prompts, because tokenization and the encoding of a reference recording
-take long. A step is one forward pass over the ready rows: parts of prompts, within the limit of
-`antiphon_services.lm.frames`, and one row of every segment whose prompt is complete. These segments
-sample a frame in the same step, and the engine emits it.
+Worker threads prepare the prompts, because it takes long to tokenize a text and to encode a
+reference recording. A step is one forward pass over the rows that are ready. These are parts of
+prompts, within the limit of `antiphon_services.lm.frames`, and one row for every segment whose
+prompt is complete. These segments sample a frame in the same step, and the engine emits it.
 
-If a recording is cloned by its codes, the engine first emits the frames of the recording, which
-prime the decoder.
+If a recording is cloned by means of its codes, the engine first emits the frames of the recording,
+which prime the decoder.
 
-Draws are counted as in the vendor's `generate`. Of at most `max_tokens` draws, a draw is the stop
-code (not in the first two draws), the last allowed draw, or a frame.
+Draws are counted in the same way as in the vendor's `generate`. There are at most `max_tokens`
+draws. A draw is a frame, unless it is the stop code, which cannot be one of the first two draws, or
+the last allowed draw.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
 
     @property
     def front_end(self) -> SpeechFrontEnd:
-        """What makes prompts of requests."""
+        """The object that converts requests to prompts."""
         return self._front_end
 
     @property
@@ -77,8 +79,9 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:
-        """Create a segment. Raises `InvalidArgument` for voice options that the checkpoint does not
-        support."""
+        """Create a segment. Raises `InvalidArgument` if the checkpoint does not support the voice
+        options.
+        """
         manner = read_voice_options(settings.voice, settings.options, self._kind, self._model.ids)
         text = TtsText(
             INPUT,
@@ -93,8 +96,9 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
         return self.take_frame(segment, drawn, self._model.ids.stop)
 
     def begin(self, segment: TtsSegment, prompt: Prompt) -> Sequence[EngineEvent]:
-        """Start decoding after a prepared prompt, and emit its frames, if any, to prime the
-        decoder."""
+        """Start decoding after a prompt that has been prepared. If the prompt contains frames, they
+        are emitted to prime the decoder.
+        """
         assert segment.slot is not None
         segment.bound(self._context_limit)
         self._model.begin(segment.slot, prompt)
@@ -106,7 +110,8 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
         self, segments: Sequence[TtsSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
         """Run the parts and draws of all segments in one call. Returns None if there are no
-        draws."""
+        draws.
+        """
         parts: dict[int | None, list[PromptPart[TtsText]]] = defaultdict(list)
         for part in self.take_parts(segments):
             parts[part.slot].append(part)

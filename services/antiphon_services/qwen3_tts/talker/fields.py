@@ -1,4 +1,4 @@
-"""The fields of the configurations that the talker supports; see `config_fields`."""
+"""The fields of the configurations that the talker supports. See `config_fields`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WHOLE = ConfigPart(
         "talker_config speaker_encoder_config tts_model_size tts_model_type im_start_token_id "
         "im_end_token_id tts_pad_token_id tts_bos_token_id tts_eos_token_id"
     ),
-    # The kind of codec is checked when its configuration is read.
+    # The type of codec is validated when its configuration is read.
     idle=names("assistant_token_id tokenizer_type tie_word_embeddings"),
 )
 _LAYERS = names(
@@ -37,7 +37,7 @@ PREDICTOR = ConfigPart(
     "talker_config.code_predictor_config",
     computed=_LAYERS,
     only={"tie_word_embeddings": OFF, "layer_types": NO_WINDOW},
-    # A sequence of the predictor is one frame.
+    # A sequence of the predictor is a single frame.
     idle=names("max_position_embeddings max_window_layers"),
     ropes=PLAIN_ROPE,
 )
@@ -60,4 +60,4 @@ CODEC = ConfigPart(
 )
 ENCODER = ConfigPart("encoder_config", idle=names("frame_rate tie_word_embeddings"), own=MimiConfig)
 CODEC_PARTS = (CODEC, ENCODER)
-"""Fields of `speech_tokenizer/config.json`, for a checkpoint that clones voices."""
+"""The fields of `speech_tokenizer/config.json` for a checkpoint that can clone voices."""

@@ -1,8 +1,8 @@
-"""Prepare the talker's prompt from the text of a request.
+"""Prepares the prompt of the talker from the text of a request.
 
-Tokenization follows the vendor's package: the text and the text of a recording are turns of the
-assistant, and the instruction is a turn of the user. The role and the text after it are tokenized
-together, as in the package, but text is never tokenized as control tokens.
+Tokenization follows the vendor's package. The text, and the text of a recording, are turns of the
+assistant, and the instruction is a turn of the user. As in the package, the role and the text that
+follows are tokenized together. However, text is never tokenized as control tokens.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from antiphon_services.qwen3_tts.talker.voice_options import VoiceOptions
 from antiphon_services.text.literal import LiteralTokenizer
 from antiphon_services.text.read_aloud import text_to_read
 
-# Maximum bytes of JSON for one byte of text, and for the fields around the text.
+# The maximum number of JSON bytes for one byte of text, and for the fields around the text.
 JSON_ESCAPE, JSON_AROUND = 6, 256
 
 _MESSAGES, _REFERENCE = "messages", "options.reference_audio"
 
 
 class SpeechFrontEnd:
-    """Prepares prompts for one checkpoint; `encoder` is given if the checkpoint clones voices.
+    """Prepares prompts for one checkpoint. `encoder` is only given if the checkpoint can clone
+    voices.
 
-    `context_limit` is the maximum number of positions of prompt, text and frames.
+    `context_limit` is the maximum number of positions for prompt, text and frames together.
     """
 
     def __init__(
@@ -53,20 +54,22 @@ class SpeechFrontEnd:
 
     @property
     def max_text_bytes(self) -> int:
-        """An upper limit of the bytes of a text that fits."""
+        """An upper limit for the size of a text that fits, in bytes."""
         return self._context_limit * self._tokenizer.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` for a message whose JSON is too large for any text that fits."""
+        """Raise `InvalidArgument` if the JSON of a message is too large to contain a text that
+        fits.
+        """
         if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
             raise self._too_long(f"{json_bytes} bytes", _MESSAGES)
 
     def prepare(self, tensors: Tensors, manner: VoiceOptions) -> Prompt:
-        """Return the prompt of an `input` chunk. Takes long, so that it should run on a worker
+        """Return the prompt for an `input` chunk. This takes long, so it should run on a worker
         thread.
 
-        Raises `InvalidArgument` unless the input is one user message of text, and if the prompt
-        leaves no positions for frames.
+        Raises `InvalidArgument` unless the input is a single user message of text. The error is
+        also raised if the prompt leaves no positions for frames.
         """
         said = text_to_read(from_tensors(tensors))
         if (size := len(said.encode())) > self.max_text_bytes:
@@ -92,7 +95,9 @@ class SpeechFrontEnd:
         return prompt
 
     def _clone(self, manner: VoiceOptions, text_ids: int) -> Clone | None:
-        """Return the voice of the request's recording. The frames are only encoded if they fit."""
+        """Return the voice from the recording of the request. The frames are only encoded if they
+        fit.
+        """
         samples = manner.reference
         if samples is None or self._encoder is None:
             return None
@@ -105,10 +110,12 @@ class SpeechFrontEnd:
         return Clone(self._encoder.vector(samples), self._encoder.frames(samples), text)
 
     def _turn(self, text: str, field: str) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the ids of the header and of the text of an assistant's turn without its end.
+        """Return the IDs of the header and of the text of an assistant's turn, without the end of
+        the turn.
 
-        As in the vendor's package, the header is the first `ROLE_ROWS` ids, even if the tokenizer
-        merges a line break at the start of the text with the line break of the header.
+        As in the vendor's package, the header consists of the first `ROLE_ROWS` IDs. This is the
+        case even if the tokenizer merges a line break at the start of the text with the line break
+        of the header.
         """
         ids = [self._ids.im_start, *self._encode(f"assistant\n{text}", field)]
         return ids[:ROLE_ROWS], ids[ROLE_ROWS:]

@@ -39,8 +39,8 @@ from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 
-# Defaults of the vendor's package, if neither the call nor the checkpoint has a value. The code
-# predictor has the same defaults; its settings have separate names.
+# The defaults of the vendor's package. They apply if neither the call nor the checkpoint specifies
+# a value. The code predictor has the same defaults, but its settings have separate names.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=2048
 )
@@ -50,11 +50,12 @@ PREDICTOR_SAMPLING = replace(DEFAULT_SAMPLING, repetition_penalty=1.0)
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load the talker, its text front end, and the encoders of a checkpoint that clones voices.
+    """Load the talker, its front end for text and, if the checkpoint can clone voices, the
+    encoders.
 
-    `bucketing` of None means the choice of `config.graphs`. Raises `InvalidArgument` for
-    unsupported settings or if the slots do not fit in memory, and `FailedPrecondition` if the parts
-    of the checkpoint do not match.
+    If `bucketing` is None, `config.graphs` determines it. Raises `InvalidArgument` if a setting is
+    not supported or the slots do not fit into memory, and `FailedPrecondition` if the parts of the
+    checkpoint do not match.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)
@@ -110,7 +111,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _context_limit(model_dir: Path, config: StageConfig) -> int:
-    """Return the maximum number of positions of a segment; see `planned_limit`."""
+    """Return the maximum number of positions in a segment. See `planned_limit`."""
     with reading(model_dir / CONFIG_FILE):
         told = read_config(model_dir)["talker_config"]
         most, cached = int(told["max_position_embeddings"]), Cached.of(told)
@@ -130,7 +131,9 @@ def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:
 
 
 def _predictor_sampling(model_dir: Path) -> Sampling:
-    """Return the sampling settings of the code predictor. Raises `FailedPrecondition`."""
+    """Return the sampling settings of the code predictor. Raises `FailedPrecondition` if they are
+    invalid.
+    """
     sampling = default_sampling(model_dir, PREDICTOR, PREDICTOR_SAMPLING)
     if sampling.greedy:
         raise FailedPrecondition(
@@ -141,7 +144,9 @@ def _predictor_sampling(model_dir: Path) -> Sampling:
 
 
 def _code_entries(model_dir: Path) -> int:
-    """Return the size of the codec's codebooks. Raises `FailedPrecondition`."""
+    """Return the size of the codec's codebooks. Raises `FailedPrecondition` if it cannot be
+    determined.
+    """
     folder = model_dir / CODEC_FOLDER
     with reading(folder / CONFIG_FILE):
         return int(read_config(folder)["decoder_config"]["codebook_size"])

@@ -1,8 +1,8 @@
-"""The weights of Qwen3-TTS's talker, under the names of the checkpoint.
+"""The weights of Qwen3-TTS's talker, with the names that the checkpoint uses.
 
-transformers has no class for this model, but has its layers, which are those of Qwen3. The released
-models have rotary positions with three axes. All axes are equal without images, so that plain
-rotary embedding is exact. `antiphon_services.lm` computes with these modules.
+transformers has no class for this model, but it has the layers, which are the same as those of
+Qwen3. The released models have rotary positions with three axes. Without images, all axes are
+equal, so a plain rotary embedding is exact. `antiphon_services.lm` computes with these modules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 
-# Fields of `talker_config` and its `code_predictor_config` that the layers need.
+# The fields of `talker_config` and of its `code_predictor_config` that the layers need.
 _LAYER_KEYS = (
     "attention_bias",
     "head_dim",
@@ -41,7 +41,7 @@ _LAYER_KEYS = (
 
 
 class _Stack(nn.Module):
-    """Decoder layers with the interface that `antiphon_services.lm.decoder` needs."""
+    """Decoder layers with the interface that `antiphon_services.lm.decoder` requires."""
 
     def __init__(self, part: dict[str, Any]) -> None:
         super().__init__()
@@ -91,13 +91,13 @@ class _TextProjection(nn.Module):
         self.act_fn = ACT2FN[activation]
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Project [n, text width] to [n, hidden]."""
+        """Project rows [n, text width] to [n, hidden]."""
         projected: Tensor = self.linear_fc2(self.act_fn(self.linear_fc1(rows)))
         return projected
 
 
 class TalkerModule(nn.Module):
-    """All weights below `talker.` in `model.safetensors`; `config` is `talker_config`."""
+    """All weights below `talker.` in `model.safetensors`. `config` is `talker_config`."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class TalkerModule(nn.Module):
 def load_talker_module(
     model_dir: Path, dtype: torch.dtype, device: torch.device | str
 ) -> TalkerModule:
-    """Load the talker of a checkpoint. Raises `FailedPrecondition`."""
+    """Load the talker of a checkpoint. Raises `FailedPrecondition` if it cannot be loaded."""
     path, part = model_dir / CONFIG_FILE, read_config(model_dir).get("talker_config")
     if not isinstance(part, dict) or not isinstance(part.get("code_predictor_config"), dict):
         raise FailedPrecondition(

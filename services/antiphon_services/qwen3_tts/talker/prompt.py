@@ -1,4 +1,4 @@
-"""The prompt of Qwen3-TTS's talker, as ids. This module does not import torch.
+"""The prompt of Qwen3-TTS's talker, as IDs. This module does not import torch.
 
 Each row of the prompt is the sum of a text side and, after the role, a codec side:
 
@@ -7,14 +7,14 @@ Each row of the prompt is the sum of a text side and, after the role, a codec si
                                   or nothink, think_bos, think_eos;
                                   speaker                               pad  bos
 
-Each later step adds a row: the previous frame and the next text id, then one eos, then pad. This is
-the trailing mode.
+Each later step adds a row. Its codec side is the previous frame. Its text side is the next text ID,
+then eos once, and then pad. This is the trailing mode.
 
-If the whole text comes first, the whole text and eos, with codec pad, replace the first text id. A
-row of text pad with codec bos follows, and later rows have text pad.
+If the whole text comes first, the first text ID is replaced by the whole text and eos, all with
+codec pad. They are followed by a row of text pad with codec bos, and later rows have text pad.
 
-A clone by codes also has a reference: its text comes before the text, and its frames come after
-codec bos. In the trailing mode, text and frames share rows. Mirrors
+A clone by codes also has a reference. Its text comes before the text to speak, and its frames come
+after codec bos. In the trailing mode, text and frames share rows. This mirrors
 `Qwen3TTSForConditionalGeneration.generate` and `generate_icl_prompt` of the vendor's package.
 """
 
@@ -30,7 +30,7 @@ import numpy.typing as npt
 from antiphon.errors import FailedPrecondition, InvalidArgument, told
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY
 
-# Codec sides that are not ids.
+# Codec sides that are not IDs.
 NOTHING, SPEAKER, FRAME = -1, -2, -3
 
 ROLE_ROWS = 3
@@ -41,11 +41,12 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SpeechIds:
-    """Ids of the text and codec vocabularies that a prompt needs, read from `config.json`.
+    """The IDs of the text and codec vocabularies that a prompt needs. They are read from
+    `config.json`.
 
-    `im_start` and `im_end` are the text ids around a turn. `voices` maps speakers' names in lower
-    case to ids, and `languages` names to ids. `dialects` maps the voices with a dialect to its
-    language.
+    `im_start` and `im_end` are the text IDs around a turn. `voices` maps the names of speakers in
+    lower case to IDs, and `languages` maps names to IDs. `dialects` maps voices that have a dialect
+    to the language of this dialect.
     """
 
     im_start: int
@@ -67,7 +68,9 @@ class SpeechIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> SpeechIds:
-        """Read the ids of a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if one is
+        missing.
+        """
         talker = config.get("talker_config") or {}
         ids = cls(
             im_start=_id(config, "im_start_token_id"),
@@ -99,13 +102,14 @@ class SpeechIds:
 
     @property
     def told_languages(self) -> tuple[str, ...]:
-        """The languages that a request may set; a dialect is only available with its voice."""
+        """The languages that a request may set. A dialect is only available with its voice."""
         return tuple(name for name in self.languages if "dialect" not in name)
 
     def language(self, name: str, voice: str) -> int | None:
-        """Return the id of a language. Empty means the voice's dialect, or None without a dialect.
+        """Return the ID of a language. If the name is empty, the result is the dialect of the
+        voice, or None if it has none.
 
-        Raises `InvalidArgument` for an unknown language.
+        Raises `InvalidArgument` if the language is unknown.
         """
         if name and name not in self.told_languages:
             known = ", ".join(sorted(self.told_languages))
@@ -118,7 +122,7 @@ class SpeechIds:
         return self.languages[name] if name else None
 
     def voice(self, name: str) -> int:
-        """Return the id of a voice. Raises `InvalidArgument`."""
+        """Return the ID of a voice. Raises `InvalidArgument` if it is unknown."""
         if name not in self.voices:
             known = ", ".join(sorted(self.voices)) or "none"
             raise InvalidArgument(
@@ -135,8 +139,9 @@ def _id(part: dict[str, Any], name: str) -> int:
 
 
 def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a mapping with its names in lower case; empty if the configuration does not have
-    it."""
+    """Return a mapping with its names in lower case. It is empty if the configuration does not
+    contain it.
+    """
     value = part.get(name) or {}
     if not isinstance(value, dict):
         raise FailedPrecondition(f"{CONFIG_FILE}: {name} is no object; {REMEDY}")
@@ -145,9 +150,9 @@ def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A cloned voice: its speaker vector, and optionally its frames with their text.
+    """A cloned voice. It has a speaker vector and, optionally, frames with their text.
 
-    `frames` are uint16 [n, groups]; `text` holds the ids of what the frames say.
+    `frames` is uint16 [n, groups], and `text` contains the IDs of the text that is spoken in them.
     """
 
     vector: npt.NDArray[np.float32]
@@ -157,9 +162,11 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """The text to speak, as ids, and how. `role` holds the three ids of an assistant's header.
+    """The text to speak, as IDs, and the way in which it is spoken. `role` contains the three IDs
+    of an assistant's header.
 
-    Names are in lower case. `voice` and `language` may be empty; `voice` is empty with a clone.
+    Names are in lower case. `voice` and `language` may be empty. `voice` is empty if there is a
+    clone.
     """
 
     role: Sequence[int]
@@ -173,9 +180,10 @@ class SpeechRequest:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Rows of text ids and codec ids or markers, and the text ids of later rows.
+    """The rows of text IDs and codec IDs or markers, and the text IDs of later rows.
 
-    `frames` belong to the rows with `FRAME`, in order; `vector` belongs to the row with `SPEAKER`.
+    `frames` belong to the rows that are marked with `FRAME`, in order. `vector` belongs to the row
+    that is marked with `SPEAKER`.
     """
 
     text: Ids
@@ -186,11 +194,11 @@ class Prompt:
 
     @property
     def positions(self) -> int:
-        """The number of rows, including those of the later text ids."""
+        """The number of rows, including those for the later text IDs."""
         return len(self.text) + len(self.later)
 
     def beside(self, draw: int) -> int | None:
-        """Return the text id of the row before draw number `draw`, or None for padding."""
+        """Return the text ID of the row before draw number `draw`, or None for padding."""
         if draw == 0:
             return int(self.text[-1])
         return int(self.later[draw - 1]) if draw <= len(self.later) else None
@@ -207,7 +215,7 @@ class _Rows:
 
 
 def make_prompt(request: SpeechRequest, ids: SpeechIds) -> Prompt:
-    """Return the prompt of a request. Raises `InvalidArgument`."""
+    """Return the prompt for a request. Raises `InvalidArgument` if the request is not supported."""
     if len(request.role) != ROLE_ROWS or not request.text:
         raise InvalidArgument("messages: there is nothing to say", field="messages")
     clone = request.clone
@@ -237,7 +245,7 @@ def make_prompt(request: SpeechRequest, ids: SpeechIds) -> Prompt:
 
 
 def _tags(request: SpeechRequest, ids: SpeechIds) -> list[int]:
-    """Return the codec side of the rows before the text: language, speaker, pad."""
+    """Return the codec side of the rows before the text: language, speaker and pad."""
     language = ids.language(request.language, request.voice)
     if language is None:
         tags = [ids.nothink, ids.think_bos, ids.think_eos]

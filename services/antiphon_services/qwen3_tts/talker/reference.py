@@ -1,4 +1,6 @@
-"""Encode a reference recording to a speaker vector and codec frames, for cloning."""
+"""Encodes a reference recording to a speaker vector and codec frames, which are used for
+cloning.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from antiphon_services.qwen3_tts.talker.fields import CODEC_PARTS
 from antiphon_services.qwen3_tts.talker.speaker import SpeakerEncoder
 from antiphon_services.stage.config_fields import check_fields
 
-# Modules that this codec does not have; its decoder is a different one.
+# Modules that this codec does not have. Its decoder is a different one.
 NOT_THERE = ("upsample", "decoder_transformer", "decoder")
 
 
@@ -28,7 +30,7 @@ class ReferenceEncoder:
     """The encoders of a base checkpoint, for recordings at 24 kHz."""
 
     def __init__(self, model_dir: Path, dtype: torch.dtype, device: torch.device | str) -> None:
-        """Load the encoders. Raises `FailedPrecondition` for a checkpoint without encoders."""
+        """Load the encoders. Raises `FailedPrecondition` if the checkpoint has none."""
         folder = model_dir / CODEC_FOLDER
         codec = read_config(folder)
         check_fields(folder / CONFIG_FILE, codec, CODEC_PARTS)
@@ -50,20 +52,21 @@ class ReferenceEncoder:
         self._frames = ClipCache(self._encode_frames)
 
     def count(self, samples: Samples) -> int:
-        """Return the number of frames of samples [n]."""
+        """Return the number of frames for samples [n]."""
         return -(-len(samples) // self._samples_per_frame)
 
     def vector(self, samples: Samples) -> npt.NDArray[np.float32]:
-        """Return the speaker vector, float32 [width], of samples [n]. The array is read-only."""
+        """Return the speaker vector (float32 [width]) for samples [n]. The array is read-only."""
         return self._vectors.of(samples)
 
     def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
-        """Return the frames, uint16 [n, groups], of samples. The array is read-only."""
+        """Return the frames (uint16 [n, groups]) for samples. The array is read-only."""
         return self._frames.of(samples)
 
     @torch.inference_mode()
     def _encode_speaker(self, samples: Samples) -> npt.NDArray[np.float32]:
-        # A copy: an array from a message is read-only, and torch warns about it.
+        # This is a copy, because an array from a message is read-only and torch would warn about
+        # it.
         vector = self._speaker(torch.tensor(samples, device=self._device))
         return _frozen(np.asarray(vector.float().cpu().numpy(), np.float32))
 
@@ -75,13 +78,13 @@ class ReferenceEncoder:
 
 
 def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array, made read-only because it is shared."""
+    """Return the array after making it read-only, because it is shared."""
     array.flags.writeable = False
     return array
 
 
 def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    """Return a part of a configuration. Raises `FailedPrecondition`."""
+    """Return a part of a configuration. Raises `FailedPrecondition` if it is missing."""
     part = config.get(name)
     if not isinstance(part, dict):
         raise FailedPrecondition(

@@ -1,4 +1,4 @@
-"""Compute the talker's input rows from ids, codes and a speaker vector."""
+"""Computes the input rows of the talker from IDs, codes and a speaker vector."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ from antiphon_services.qwen3_tts.talker.prompt import FRAME, SPEAKER, Prompt
 
 
 class TtsRowTable:
-    """The rows of one checkpoint. A text row depends only on its id, so that all are projected at
-    load."""
+    """The rows of one checkpoint. A text row depends only on its ID, so all of them are projected
+    when the stage is loaded.
+    """
 
     def __init__(self, talker: TalkerModule) -> None:
         self._codes: Tensor = talker.model.codec_embedding.weight
         words: Tensor = talker.model.text_embedding.weight
         self._text = project_table(talker.text_projection, words, like=self._codes)
-        # By group: the talker's table is that of the first group.
+        # The tables by group. The talker's own table is that of the first group.
         later = cast("list[Embedding]", list(talker.code_predictor.model.codec_embedding))
         self._groups: list[Tensor] = [self._codes, *(each.weight for each in later)]
 
     def text(self, ids: Tensor) -> Tensor:
-        """Return the text sides of ids: int64 [n] to [n, hidden]."""
+        """Return the text sides [n, hidden] of IDs (int64 [n])."""
         return embedding(ids, self._text)
 
     def code(self, codes: Tensor) -> Tensor:
-        """Return the embeddings of first codes: int64 [n] to [n, hidden]."""
+        """Return the embeddings [n, hidden] of first codes (int64 [n])."""
         return embedding(codes, self._codes)
 
     def prompt(self, prompt: Prompt, start: int, stop: int) -> Tensor:
-        """Return rows `start` to `stop` of a prompt, [stop - start, hidden]."""
+        """Return the rows from `start` to `stop` of a prompt [stop - start, hidden]."""
         text = self.text(on_device(prompt.text[start:stop], self._codes.device))
         return text + self.codec_side(prompt, start, stop)
 
     def codec_side(self, prompt: Prompt, start: int, stop: int) -> Tensor:
-        """Return the codec sides of these rows, [stop - start, hidden], with zeros for rows without
-        one."""
+        """Return the codec sides of these rows [stop - start, hidden]. Rows that have none are
+        zero.
+        """
         device, codec = self._codes.device, prompt.codec[start:stop]
         sides = self.code(on_device(codec.clip(min=0), device))
         sides[self._where(codec < 0)] = 0
         if prompt.vector is not None:
-            # A copy: the array is read-only and may be shared.
+            # This is a copy, because the array is read-only and may be shared.
             sides[self._where(codec == SPEAKER)] = torch.tensor(prompt.vector).to(sides)
         if prompt.frames is not None:
             first = int((prompt.codec[:start] == FRAME).sum())

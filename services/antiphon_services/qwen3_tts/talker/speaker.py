@@ -1,7 +1,8 @@
-"""Compute a speaker vector from a recording: the ECAPA-TDNN of Qwen3-TTS's base models.
+"""Computes a speaker vector from a recording with the ECAPA-TDNN network of Qwen3-TTS's base
+models.
 
-The names are those of the checkpoint. Mirrors `Qwen3TTSSpeakerEncoder` of the vendor's package, for
-one recording without padding.
+The names are those of the checkpoint. This mirrors `Qwen3TTSSpeakerEncoder` of the vendor's
+package, for a single recording without padding.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ LEAST_VARIANCE = 1e-12
 
 
 class _Convolution(nn.Module):
-    """A convolution that keeps the length, with reflection padding at both ends, followed by
-    ReLU."""
+    """A convolution that does not change the length. It uses reflection padding at both ends and is
+    followed by ReLU.
+    """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> None:
         super().__init__()
@@ -39,7 +41,9 @@ def _plain(inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> nn.
 
 
 class _Res2Net(nn.Module):
-    """Channels in `scale` parts, each of which also receives the output of the part before it."""
+    """Divides channels into `scale` parts. Each part also receives the output of the
+    previous part.
+    """
 
     def __init__(self, channels: int, scale: int, kernel: int, dilation: int) -> None:
         super().__init__()
@@ -86,7 +90,7 @@ class _Block(nn.Module):
 
 
 class _Pooling(nn.Module):
-    """Mean and standard deviation over time, weighted by attention."""
+    """The mean and the standard deviation over time, weighted by attention."""
 
     def __init__(self, channels: int, attention: int) -> None:
         super().__init__()
@@ -132,7 +136,7 @@ class SpeakerEncoder(nn.Module):
         self.fc = _plain(2 * channels[-1], config["enc_dim"])
 
     def forward(self, samples: Tensor) -> Tensor:
-        """Return the vector [width] of samples [n] at 24 kHz."""
+        """Return the vector [width] for samples [n] at 24 kHz."""
         x, parts = MEL.of(samples)[None].to(self.fc.weight), []
         for block in self.blocks:
             x = block(x)

@@ -22,7 +22,7 @@ from antiphon_services.qwen3_tts.talker.prompt import Prompt, SpeechIds
 from antiphon_services.qwen3_tts.talker.rows import TtsRowTable
 from antiphon_services.qwen3_tts.talker.tts_segment import TtsText
 
-# Literals of the vendor's `generate`: among the last ids of the vocabulary sampling allows only the
+# Literals in the vendor's `generate`. Of the last IDs in the vocabulary, sampling only allows the
 # stop code, and not in the first draws.
 CONTROL_IDS = 1024
 LEAST_DRAWS = 2
@@ -30,8 +30,11 @@ LEAST_DRAWS = 2
 
 @dataclass(frozen=True, slots=True)
 class TtsTurn:
-    """The work of a segment in a step: parts of its prompt in order, `known` frames after them, and
-    a draw. The text of the draw is None for padding."""
+    """The work of a segment in a step.
+
+    It consists of parts of the segment's prompt in order, `known` frames after them, and a draw. If
+    the text of the draw is None, it is padding.
+    """
 
     parts: Sequence[PromptPart[TtsText]]
     known: Sequence[KnownPart[TtsText]]
@@ -39,14 +42,14 @@ class TtsTurn:
 
 
 class TtsTalker(GroupedFrameDecoder):
-    """Forward passes and sampling for up to `slots` sessions of `context_limit` positions.
+    """The forward passes and the sampling for up to `slots` sessions of `context_limit` positions.
 
-    `code_entries` is the size of the codec's codebooks. `predictor` is the sampling of later groups
-    if first codes are not greedy. `readback` copies frames to the host; without it each step waits
-    for its frames. `bucketing` runs parts of a step as CUDA graphs, with `kernels` if they are
-    given.
+    `code_entries` is the size of the codec's codebooks. `predictor` contains the sampling settings
+    of the later groups, which apply if the first codes are not greedy. `readback` copies frames to
+    the host. Without it, each step waits for its frames. `bucketing` runs parts of a step as CUDA
+    graphs, with `kernels` if they are given.
 
-    Raises `InvalidArgument` if the slots do not fit in memory, and `FailedPrecondition` if the
+    Raises `InvalidArgument` if the slots do not fit into memory, and `FailedPrecondition` if the
     talker could sample codes that the codec does not have.
     """
 
@@ -87,15 +90,15 @@ class TtsTalker(GroupedFrameDecoder):
         self._not_yet = self._suppressed | (places == ids.stop)
 
     def begin(self, slot: int, prompt: Prompt) -> None:
-        """Prepare the slot for draws after this prompt."""
+        """Prepare the slot for the draws after this prompt."""
         self.begin_speech(slot, self._begin(prompt))
 
     def step(self, turns: Sequence[TtsTurn]) -> list[PendingDraw | None]:
-        """Append all rows in one forward pass, and return a pending frame for each turn with a
+        """Append all rows in one forward pass. Returns a pending frame for each turn that has a
         draw.
 
-        After an error the step can be repeated with the same arguments, because draws are recorded
-        last. The step does not wait for the device if `readback` copies asynchronously.
+        After an error, the step can be repeated with the same arguments, because draws are recorded
+        at the end. If `readback` copies asynchronously, the step does not wait for the device.
         """
         parts = [part for turn in turns for part in turn.parts]
         known = [part for turn in turns for part in turn.known]
@@ -113,33 +116,37 @@ class TtsTalker(GroupedFrameDecoder):
         return [None if turn.draw is None else next(frames) for turn in turns]
 
     def _part(self, part: PromptPart[TtsText]) -> Tensor:
-        """Return rows of a prompt, [n, hidden]."""
+        """Return the rows [n, hidden] of a prompt."""
         return self._rows.prompt(part.prompt.held, part.start, part.stop)
 
     def first_code_rows(self, codes: Tensor) -> Tensor:
-        """Return the embeddings of first codes, [n, hidden]."""
+        """Return the embeddings [n, hidden] of first codes."""
         return self._rows.code(codes)
 
     def _known_rows(self, part: KnownPart[TtsText]) -> Tensor:
-        """Return the rows, [n, hidden], that `_next_rows` would return if the known frames were
-        sampled."""
+        """Return the rows [n, hidden] that `_next_rows` would have returned if the known frames had
+        been sampled.
+        """
         begin = self._begin(part.prompt.held)
         return self.known_sides(part, begin) + self._text_sides(part.texts)
 
     def _text_sides(self, texts: Sequence[int | None]) -> Tensor:
-        """Return the text sides of ids, [n, hidden]; None stands for padding."""
+        """Return the text sides [n, hidden] of IDs. None stands for padding."""
         pad = self.ids.tts_pad
         padded = [pad if each is None else each for each in texts]
         return self._rows.text(on_device(padded, self._device))
 
     def _begin(self, prompt: Prompt) -> Tensor:
-        """Return the codec side of the prompt's last row, [hidden], which belongs to the first
-        draw."""
+        """Return the codec side [hidden] of the last row of the prompt, which belongs to the first
+        draw.
+        """
         last = len(prompt.text) - 1
         return self._rows.codec_side(prompt, last, last + 1)[0]
 
     def _next_rows(self, draws: Sequence[FrameDraw[int | None]]) -> Tensor:
-        """Return rows, [n, hidden], of the previous frames and the text ids of the draws."""
+        """Return rows [n, hidden] that combine the previous frames with the text IDs of the
+        draws.
+        """
         return self.next_sides(draws) + self._text_sides([each.text for each in draws])
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[int | None]], count: int) -> Tensor:

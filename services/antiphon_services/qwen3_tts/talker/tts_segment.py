@@ -1,4 +1,6 @@
-"""The state of a talker segment: its text, and the prompt made from it. See `lm/frames.py`."""
+"""The state of a talker segment: its text, and the prompt that was made from it. See
+`lm/frames.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,14 @@ class TtsText(SpokenText[Prompt]):
 
 @dataclass(slots=True)
 class TtsSegment(SpokenTextSegment[TtsText]):
-    """A segment of Qwen3-TTS; padding follows its text, so that there is always a next row."""
+    """A segment of Qwen3-TTS. Its text is followed by padding, so there is always a next row."""
 
     def take_text(self, step: int) -> int | None:
-        """Return the text id of draw `step`, or None for padding."""
+        """Return the text ID of draw number `step`, or None for padding."""
         return self.prompt.held.beside(step)
 
     def next_draw(self) -> FrameDraw[int | None]:
-        """Return the next row and draw, and mark them as launched. The segment must be able to
-        draw."""
+        """Return the next row and its draw, and mark them as launched. The segment must be able to
+        draw.
+        """
         return self.launch(self.take_text(self.launched))

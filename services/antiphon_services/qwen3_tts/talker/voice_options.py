@@ -1,8 +1,8 @@
-"""The voice options of a request, checked against the kind of checkpoint.
+"""The voice options of a request, which are validated against the type of the checkpoint.
 
-Kinds and defaults are those of the vendor's package: a checkpoint has preset voices, designs a
-voice from an instruction, or clones the voice of a recording. Options that the package would
-silently ignore raise an error here.
+The types and the defaults are those of the vendor's package. A checkpoint has preset voices,
+designs a voice from an instruction, or clones the voice of a recording. Options that the package
+would silently ignore raise an error here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from antiphon.values.options import OptionValue
 from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
 
 AUTO = "auto"
-"""The vendor's name for an unspecified language."""
+"""The vendor's name for a language that is not specified."""
 
-# A frame. The speaker encoder needs fewer samples, but the codec does not.
+# The number of samples in a frame. The speaker encoder needs fewer samples, but the codec does not.
 LEAST_REFERENCE_SAMPLES = 1920
 
 _CUSTOM_VOICE = "custom_voice"
@@ -33,10 +33,11 @@ _SMALL = "0b6"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointKind:
-    """The options that a kind of checkpoint supports. `name` is the checkpoint's `tts_model_type`.
+    """The options that a type of checkpoint supports. `name` is the `tts_model_type` of the
+    checkpoint.
 
-    `whole_text` is the default of `text_mode`. `instead` is the remedy in errors for a checkpoint
-    without preset voices.
+    `whole_text` is the default of `text_mode`. `instead` is the remedy in error messages for a
+    checkpoint that has no preset voices.
     """
 
     name: str
@@ -48,14 +49,16 @@ class CheckpointKind:
 
     @property
     def options(self) -> frozenset[str]:
-        """The names of the supported options."""
+        """The names of the options that are supported."""
         names = {"language", "text_mode"}
         names |= {"instruction"} if self.instructs else set()
         return frozenset(names | ({"reference_audio", "reference_text"} if self.clones else set()))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> CheckpointKind:
-        """Return the kind that a checkpoint's `config.json` names. Raises `FailedPrecondition`."""
+        """Return the type that a checkpoint's `config.json` specifies. Raises `FailedPrecondition`
+        if it is not supported.
+        """
         name = config.get("tts_model_type")
         kind = _KINDS.get(name) if isinstance(name, str) else None
         if kind is None:
@@ -87,10 +90,11 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class VoiceOptions:
-    """The voice options of a request; names are in lower case, and empty if not given.
+    """The voice options of a request. Names are in lower case, and they are empty if they were not
+    given.
 
-    `reference` holds the samples of the voice to clone, float32 [n] at 24 kHz, and `reference_text`
-    their text.
+    `reference` contains the samples of the voice to clone (float32 [n] at 24 kHz), and
+    `reference_text` contains the text that is spoken in them.
     """
 
     voice: str = ""
@@ -104,8 +108,9 @@ class VoiceOptions:
 def read_voice_options(
     voice: str, options: Mapping[str, OptionValue], kind: CheckpointKind, ids: SpeechIds
 ) -> VoiceOptions:
-    """Return the voice options of a request. Raises `InvalidArgument` for options that this
-    checkpoint does not support."""
+    """Return the voice options of a request. Raises `InvalidArgument` if this checkpoint does not
+    support one of them.
+    """
     texts = {name: _text(options, name) for name in ("language", "instruction", "reference_text")}
     reference = options.get("reference_audio")
     manner = VoiceOptions(
@@ -128,8 +133,9 @@ def read_voice_options(
 
 
 def _check_reference(manner: VoiceOptions, kind: CheckpointKind) -> None:
-    """Raise unless a recording is given exactly if the checkpoint clones, and a text only with
-    it."""
+    """Raise an error if a recording is missing although the checkpoint clones voices, or is given
+    although it does not. A text without a recording is an error as well.
+    """
     reference = manner.reference
     if reference is not None and not kind.clones:
         raise _refused("options.reference_audio", kind, "clones no voices; leave it out")

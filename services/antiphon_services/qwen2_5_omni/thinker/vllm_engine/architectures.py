@@ -1,7 +1,9 @@
-"""The model classes that the thinker registers with vLLM; read before vLLM is imported."""
+"""The model classes that the thinker registers with vLLM. This module is read before vLLM is
+imported.
+"""
 
 from __future__ import annotations
 
 TAPPED_THINKER = "AntiphonTappedQwen2_5OmniThinker"
 MODELS = {TAPPED_THINKER: "antiphon_services.qwen2_5_omni.thinker.vllm_engine.model:RowThinker"}
-"""Class by architecture, in vLLM's form `module:name`."""
+"""Maps each architecture to its class, in vLLM's form `module:name`."""

@@ -1,4 +1,4 @@
-"""Describe a checkpoint for vLLM."""
+"""Describes a checkpoint for vLLM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon_services.vllm.arguments import TextShape
 
 
 def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
-    """Return what vLLM needs of a `config.json`."""
+    """Return what vLLM must know about a `config.json`."""
     text = checkpoint["thinker_config"]["text_config"]
     shape = TextShape(
         "thinker_config.text_config",
@@ -24,9 +24,11 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
 
 
 def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that vLLM reads from a part and Hugging Face from the whole thinker.
+    """Return the fields that vLLM reads from a part, while Hugging Face reads them from the whole
+    thinker.
 
-    These are whether the word table is the head, and the number of positions per second of video.
+    These fields specify whether the word table is also the head, and the number of positions per
+    second of video.
     """
     thinker = checkpoint["thinker_config"]
     return {

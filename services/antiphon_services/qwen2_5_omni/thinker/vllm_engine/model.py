@@ -1,9 +1,9 @@
-"""vLLM's Qwen2.5-Omni thinker with a tap that keeps the talker's row of each position.
+"""vLLM's Qwen2.5-Omni thinker with a tap that keeps the talker's row for each position.
 
 A row is the last hidden state, after the final norm, plus the word embedding. Positions of audio,
 images and videos have no word embedding. vLLM's runner passes these positions when it requests
-embeddings, possibly outside of a CUDA graph. The forward, possibly inside a CUDA graph, reads them
-from a buffer at a fixed address.
+embeddings, which may happen outside of a CUDA graph. The `forward`, which may be inside a CUDA
+graph, reads them from a buffer at a fixed address.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon_services.vllm.tap import TapLayer
 
 
 class FeatureProcessor(FeaturesBesidePixels, Qwen2_5OmniThinkerMultiModalProcessor):
-    """The stock processor, for conversations with audio features together with images."""
+    """vLLM's processor, for conversations that contain audio features together with images."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -35,7 +35,7 @@ class FeatureProcessor(FeaturesBesidePixels, Qwen2_5OmniThinkerMultiModalProcess
     dummy_inputs=Qwen2_5OmniThinkerDummyInputsBuilder,
 )
 class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
-    """The stock model that also keeps the talker's row of every position."""
+    """vLLM's model, which also keeps the talker's row for every position."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
@@ -51,8 +51,9 @@ class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
         *,
         is_multimodal: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the stock embeddings [tokens, hidden] of a step, and record the positions without
-        words."""
+        """Return vLLM's embeddings [tokens, hidden] for a step, and record the positions that have
+        no word.
+        """
         wordless = self._wordless[: len(input_ids), 0]
         if is_multimodal is None:
             wordless.zero_()
@@ -71,12 +72,13 @@ class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """Return the hidden states [tokens, hidden] of the stock forward; the cache keeps the
-        rows."""
+        """Return the hidden states [tokens, hidden] of vLLM's `forward`. The cache keeps
+        the rows.
+        """
         if inputs_embeds is None:
-            # A thinker without media; the buffer is empty.
+            # This thinker has no media, and the buffer is empty.
             inputs_embeds = self.language_model.model.embed_input_ids(input_ids)
-        # A copy, because the layers may modify their input in place.
+        # This is a copy, because the layers may modify their input in place.
         words = inputs_embeds.masked_fill(self._wordless[: len(inputs_embeds)], 0.0)
         hidden: torch.Tensor = super().forward(
             input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, **kwargs

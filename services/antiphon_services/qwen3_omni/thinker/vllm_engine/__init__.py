@@ -1,4 +1,4 @@
 """The parts of the thinker's `vllm` engine that are specific to Qwen3-Omni.
 
-`model` runs in vLLM's processes, everything else in the stage.
+`model` runs in vLLM's processes, and all other modules run in the stage.
 """

@@ -1,4 +1,4 @@
-"""Describe a checkpoint for vLLM."""
+"""Describes a checkpoint for vLLM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon_services.vllm.arguments import TextShape
 
 
 def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
-    """Return what vLLM needs of a `config.json`.
+    """Return what vLLM must know about a `config.json`.
 
     Raises `FailedPrecondition` if the tapped layer does not exist.
     """
@@ -33,13 +33,13 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
     )
     overrides = _overrides(checkpoint)
     if silent:
-        # The tapped model needs a layer. Without a talker its rows are not read.
+        # The tapped model needs a layer. If there is no talker, its rows are not read.
         overrides["talker_config"] = {"accept_hidden_layer": layer}
     return VllmCheckpoint(TAPPED_THINKER, shape, text["vocab_size"], overrides)
 
 
 def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that vLLM reads and Transformers 5 does not write."""
+    """Return the fields that vLLM reads but Transformers 5 does not write."""
     thinker = checkpoint["thinker_config"]
     vision = thinker["vision_config"]
     side = math.isqrt(vision["num_position_embeddings"])

@@ -1,10 +1,10 @@
-"""vLLM's Qwen3-Omni thinker with a tap on hidden rows, and with Hugging Face's audio encoding.
+"""vLLM's Qwen3-Omni thinker with a tap for hidden rows and with Hugging Face's encoding of audio.
 
-The audio tower pads its chunks to the longest chunk of the call, and derives the size of its
-attention windows from it. The rows of a short recording therefore depend on the other recordings of
-the call. In Hugging Face these are the recordings of one conversation, in vLLM those of the step.
-Each item here is an attention window of the tower, and the width of its mask is the length to pad
-to.
+The audio tower pads its chunks to the length of the longest chunk in the call, and derives the size
+of its attention windows from it. Therefore the rows of a short recording depend on the other
+recordings in the call. In Hugging Face, these are the recordings of one conversation. In vLLM, they
+are the recordings of one step. Here, each item is an attention window of the tower, and the width
+of its mask is the length to which it must be padded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from antiphon_services.vllm.tap import TapLayer
 
 
 class MixedProcessor(FeaturesBesidePixels, Qwen3OmniMoeThinkerMultiModalProcessor):
-    """The stock processor, for conversations with audio features together with images or videos."""
+    """vLLM's processor, for conversations that contain audio features together with images or
+    videos.
+    """
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -38,7 +40,7 @@ class MixedProcessor(FeaturesBesidePixels, Qwen3OmniMoeThinkerMultiModalProcesso
     dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
 )
 class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration):
-    """The stock model that also keeps the input of layer `talker_config.accept_hidden_layer`."""
+    """vLLM's model, which also keeps the input of layer `talker_config.accept_hidden_layer`."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
@@ -56,8 +58,9 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """Return the hidden states [tokens, hidden] of the stock forward; the cache keeps the
-        tapped rows."""
+        """Return the hidden states [tokens, hidden] of vLLM's `forward`. The cache keeps the tapped
+        rows.
+        """
         seen = self._seen_after(inputs_embeds)
         out = super().forward(
             input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, **kwargs
@@ -70,15 +73,15 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         return hidden
 
     def _seen_after(self, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
-        """Return what vLLM adds to the tapped rows for images, [tokens, hidden].
+        """Return what vLLM adds to the tapped rows for images [tokens, hidden].
 
-        Hugging Face adds it only after it has recorded the rows. Returns None if the tapped layer
-        is after all layers with such additions.
+        Hugging Face adds it only after it has recorded the rows. The result is None if the tapped
+        layer comes after all layers that have such additions.
         """
         level = self._tapped_layer - 1
         if inputs_embeds is None or not 0 <= level < self.deepstack_num_level:
             return None
-        # The stock forward clears it at its end.
+        # vLLM's `forward` clears it at its end.
         seen: torch.Tensor = self.deepstack_input_embeds[level]
         return seen[: inputs_embeds.shape[0]].clone()
 
@@ -93,14 +96,14 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         return tuple(made[at] for at in range(len(pieces)))
 
     def _alike(self, widths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """Yield each padded length, and the indices of the windows with this length."""
+        """Yield each padded length and the indices of the windows that have this length."""
         longest = 2 * self.audio_tower.n_window
         padded = [min(width, longest) for width in widths]
         for size in sorted(set(padded)):
             yield size, [at for at, each in enumerate(padded) if each == size]
 
     def _encode(self, pieces: list[torch.Tensor], padded: int) -> tuple[torch.Tensor, ...]:
-        """Encode windows [mel bins, frames] with their chunks padded to `padded` frames."""
+        """Encode windows [mel bins, frames]. Their chunks are padded to `padded` frames."""
         given = list(pieces)
         if max(piece.shape[1] for piece in given) < padded:
             given.append(given[0].new_zeros(given[0].shape[0], padded))
