@@ -1,5 +1,5 @@
-"""Conversations of several turns, independent of the protocol.
+"""Conversations with several turns, independent of the protocol.
 
-`LiveConversation` takes commands (`commands.py`) and emits events (`events.py`). Endpoints
-translate both.
+`LiveConversation` accepts commands (`commands.py`) and emits events (`events.py`). Endpoints
+convert both to and from their protocols.
 """

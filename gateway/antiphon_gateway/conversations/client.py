@@ -1,4 +1,4 @@
-"""The client of a conversation, as the conversation knows it."""
+"""The interface through which a conversation communicates with its client."""
 
 from __future__ import annotations
 
@@ -12,38 +12,48 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import Event
 
 Made = Literal["response", "transcript"]
-"""What a conversation makes for its client, each a line of the access log."""
+"""The things that a conversation produces for its client. Each of them is a line in the
+access log.
+"""
 
 
 class LogEntry(Protocol):
-    """What a log has of one response or transcript."""
+    """The log entry for one response or transcript."""
 
     status: str
 
     def note(self, event: Event) -> None:
-        """Take note of what was made."""
+        """Record an event of the output."""
 
     def for_key(self, order: Order) -> Order:
-        """Return the order with the key of the caller."""
+        """Return the order with the API key of the caller."""
 
     def admitted(self) -> AbstractContextManager[None]:
-        """Return a context in which the order counts towards the limits of the key. Raises
-        `ResourceExhausted`."""
+        """Return a context manager during which the order counts towards the limits of the key.
+
+        Raises `ResourceExhausted` if a limit has been reached.
+        """
 
     def counted(self) -> None:
-        """It counts as one of those in a minute, but not of those at a time. Raises
-        `ResourceExhausted`."""
+        """Count the order towards the requests per minute, but not towards the concurrent ones.
+
+        Raises `ResourceExhausted` if the limit has been reached.
+        """
 
 
 RefuseResponse = Callable[[LogEntry, AntiphonError], Awaitable[None]]
 
 
 class ConversationClient(Protocol):
-    """Takes the events of a conversation, and has what is made for it logged."""
+    """Receives the events of a conversation, and logs what the conversation produces."""
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Return when the client has taken the events. Raises `Cancelled` when it has gone, or
-        takes nothing in time."""
+        """Send events, and return when the client has received them.
+
+        Raises `Cancelled` if the client has disconnected or has not read anything for too long.
+        """
 
     def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:
-        """A context that logs what is made in it; an error that leaves it goes to `refuse`."""
+        """Return a context manager that logs what is produced in it. An error that leaves the
+        context is passed to `refuse`.
+        """

@@ -1,6 +1,6 @@
-"""A conversation: its settings, items, input audio, and current responses.
+"""A conversation with its settings, its items, its input audio and its current responses.
 
-Commands are processed one by one. Responses run concurrently with them (`responses.py`).
+Commands are processed one at a time. Responses run concurrently with them (`responses.py`).
 """
 
 from __future__ import annotations
@@ -67,21 +67,29 @@ from antiphon_gateway.orders.tools import check_offered
 from antiphon_gateway.voice_activity.listener import VoiceListener
 
 STALLED_S = 1.0
-"""How long audio may stop coming in the middle of a turn, beyond the silence that ends one. Some
-clients send only while somebody speaks."""
+"""The maximum time in seconds without audio in the middle of a turn, in addition to the silence
+that ends a turn.
+
+Some clients only send audio while someone is speaking.
+"""
 LEAST_SLICE_S = 0.5
-"""Of what is answered by the clock: many answers a second would be nobody's wish."""
+"""The minimum duration of a timed turn in seconds. Several answers per second would not be
+useful.
+"""
 
 
 class Action(NamedTuple):
-    """What a command does, and the bytes that it adds to the conversation at most."""
+    """What a command does, and the maximum number of bytes that it adds to the conversation."""
 
     do: Callable[[Any, Any], Awaitable[None]]
     more_bytes: Callable[[Any], int] = lambda _: 0
 
 
 class LiveConversation:
-    """See the head of this file. Enter it, `do` commands, leave it: what still runs is given up."""
+    """A conversation. Enter its context, call `do` for each command, and leave the context.
+
+    Leaving the context cancels everything that is still running.
+    """
 
     def __init__(
         self,
@@ -137,7 +145,8 @@ class LiveConversation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Each is closed whatever becomes of the others: the call may be cancelled meanwhile.
+        # Each of these is closed even if closing another one fails, for example because the call is
+        # cancelled in the meantime.
         async with AsyncExitStack() as closing:
             closing.callback(self._share.resize, 0)
             closing.callback(setattr, self._share, "is_busy", never_busy)
@@ -148,7 +157,7 @@ class LiveConversation:
 
     @property
     def settings(self) -> ConversationSettings:
-        """What holds now."""
+        """The current settings."""
         return self._settings
 
     @property
@@ -157,15 +166,17 @@ class LiveConversation:
         return held + self._settings.options_bytes
 
     def command(self) -> AbstractAsyncContextManager[None]:
-        """One message of the client, from its reading to its end, whatever comes of it."""
+        """Return a context manager for one message of the client, from reading it until it has been
+        processed.
+        """
         self._share.active()
         return self._saved(counted=True)
 
     async def do(self, command: Command) -> None:
-        """Process a command and send its events. For a response, only its start is included.
+        """Process a command and send its events. Of a response, this only includes the start.
 
-        Raises `AntiphonError` for an invalid command, without any change. Raises `Cancelled` if the
-        client has disconnected.
+        Raises `AntiphonError` if the command is invalid. In this case, nothing has changed. Raises
+        `Cancelled` if the client has disconnected.
         """
         async with self._doing:
             action = self.actions[type(command)]
@@ -178,16 +189,16 @@ class LiveConversation:
                 self._saving.change()
 
     async def refuse(self, error: AntiphonError, reference: str) -> None:
-        """Send an error event, as an endpoint does for an unreadable message."""
+        """Send an error event. An endpoint uses this if it cannot read a message."""
         await self._telling.tell(CommandFailed(error, reference))
 
     async def settled(self) -> None:
-        """Return when all events of requested work have been sent; no command may follow."""
+        """Return when all events of the requested work have been sent. No command may follow."""
         self._silence_asks = False
         self._idle.stop()
         self._stalled.stop()
         async with self._doing:
-            # What silence asks at this moment, too.
+            # This also includes what the idle timer requests at this moment.
             pass
         await self._responses.settled()
         while not self._calls.closing:
@@ -210,9 +221,12 @@ class LiveConversation:
         return self._settings, self._items
 
     def _saved(self, *, counted: bool = False) -> AbstractAsyncContextManager[None]:
-        """What changes in this context can be resumed from its end on."""
+        """Return a context manager for changes to the conversation. From its end onwards, a resumed
+        conversation includes them.
+        """
         if self._saving is None:
-            # Audio comes in many small messages, and a generator for each takes some of their time.
+            # Audio arrives in many small messages. A generator for each of them would take a part
+            # of the time.
             return contextlib.nullcontext()
         return self._saved_by(self._saving, counted=counted)
 
@@ -240,7 +254,7 @@ class LiveConversation:
 
     async def _commit_audio(self, _: CommitAudio) -> None:
         if size_bytes := self._hearing.size_bytes:
-            # What finds no room stays in the buffer.
+            # If there is no space, the audio remains in the buffer.
             self._items.check_room(1, RECORDED_BYTES + size_bytes)
         await self._commit(*self._hearing.commit())
 
@@ -271,7 +285,7 @@ class LiveConversation:
             raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
         if not isinstance(item.parts[0], SpokenPart) or item.role != "assistant":
             raise InvalidArgument("item_id: the item is not spoken", field="item_id")
-        # One that is being made is not in the list yet as it will be at its end.
+        # An item that is still being generated is not yet in the list in its final form.
         if not self._responses.cut(item.id, command.heard_s):
             self._items.replace(item_as_heard(item, command.heard_s))
         await self._telling.tell(ItemCut(item.id, command.heard_s))
@@ -298,14 +312,14 @@ class LiveConversation:
         CreateResponse: Action(_create_response),
         CancelResponse: Action(_cancel_response),
     }
-    """What each command does."""
+    """The action for each type of command."""
 
     def _checked(self, settings: ConversationSettings) -> ConversationSettings:
         check_offered(settings.tools, self._config, takes=settings.takes_tools)
         every_s, most_s = settings.answer_every_s, self._config.limits.max_recording_s
         if every_s is not None:
             settings.check_hears("answer_every_s")
-        # Written so that what is no number is refused.
+        # The condition is written in this way so that NaN is refused.
         if every_s is not None and not LEAST_SLICE_S <= every_s <= most_s:
             raise InvalidArgument(
                 f"answer_every_s: {every_s:g} is out of range; give {LEAST_SLICE_S:g} to "
@@ -316,7 +330,7 @@ class LiveConversation:
         return settings
 
     async def _commit(self, item_id: str, recording: PcmRecording) -> None:
-        """A recording is a user's message."""
+        """Add a recording as a message of the user."""
         item = Item("user", (HeardPart.of(recording),), item_id)
         before = self._items.insert(item) or ""
         await self._telling.tell(AudioAccepted(item.id, before), ItemCreated(item, before))
@@ -326,7 +340,7 @@ class LiveConversation:
     # -- turns -------------------------------------------------------------------------
 
     async def _handle_vad(self, heard: SpeechBegan | TurnHeard) -> None:
-        """React to the beginning or end of a turn according to the settings."""
+        """React to the start or the end of a turn according to the settings."""
         turns = self._settings.voice_turns
         assert turns is not None
         self._idle.stop()
@@ -341,7 +355,7 @@ class LiveConversation:
         )
 
     async def _answer_slice(self) -> bool:
-        """For timed answers, append the next slice and answer it, unless an earlier slice is being
+        """If answers are timed, add the next slice and answer it, unless an earlier slice is being
         answered.
 
         Returns whether there was a slice.
@@ -352,8 +366,9 @@ class LiveConversation:
         return True
 
     async def _take_turn(self, item_id: str, recording: PcmRecording, *, respond: bool) -> None:
-        """Append a turn and answer it. Errors are sent as events, because no command caused the
-        turn."""
+        """Add a turn and answer it. Errors are sent as events, because no command caused
+        the turn.
+        """
         try:
             await self._commit(item_id, recording)
             if respond:
@@ -364,7 +379,7 @@ class LiveConversation:
             await self._telling.tell(CommandFailed(error))
 
     def _answered(self, playing_s: float) -> None:
-        """Record that an answer has ended and plays for this long."""
+        """Record that an answer has ended and that its audio will play for this many seconds."""
         if self._settings.answer_every_s is not None and self._silence_asks:
             self._idle.start(0.0)
             return
@@ -375,7 +390,7 @@ class LiveConversation:
             self._idle.start(playing_s + turns.idle_timeout_s)
 
     def _expect_audio(self) -> None:
-        """In the middle of a turn audio comes, or the turn ends."""
+        """Start the timer that ends the current turn if no more audio arrives."""
         turns = self._settings.voice_turns
         if turns is not None and self._hearing.speaking and not self._calls.closing:
             self._stalled.start(turns.silence_s + STALLED_S)
@@ -383,7 +398,7 @@ class LiveConversation:
             self._stalled.stop()
 
     async def _hear_silence(self) -> None:
-        """No audio has come for so long: what follows of the turn is silence."""
+        """Treat the rest of the turn as silence, because no audio has arrived for too long."""
         async with self._doing, self._saved():
             turns = self._settings.voice_turns
             if not (self._stalled.due and self._hearing.speaking) or turns is None:
@@ -392,14 +407,16 @@ class LiveConversation:
                 for heard in await self._hearing.append_silence(turns.silence_s + STALLED_S):
                     await self._handle_vad(heard)
             except Cancelled:
-                # Nobody is there any more.
+                # The client has disconnected.
                 return
             finally:
                 self._share.resize(self._size_bytes)
             self._expect_audio()
 
     async def _answer_silence(self) -> None:
-        """Ask the model again after silence, or when a slice may be waiting."""
+        """Ask the model to continue after a period of silence, or answer a slice that is
+        waiting.
+        """
         async with self._doing, self._saved():
             if self._idle.due and self._settings.answer_every_s is not None:
                 with contextlib.suppress(Cancelled):
@@ -412,13 +429,13 @@ class LiveConversation:
                 await self._telling.tell(timed_out)
                 await self._take_turn(timed_out.item_id, recording, respond=True)
             except Cancelled:
-                # Nobody is there any more.
+                # The client has disconnected.
                 return
 
 
 @contextlib.contextmanager
 def _asked_to(use: ItemUse) -> Iterator[None]:
-    """Raise `NoSuchItem` where the item of a command is not there."""
+    """Raise `NoSuchItem` if the item of a command does not exist."""
     try:
         yield
     except NotFound as error:

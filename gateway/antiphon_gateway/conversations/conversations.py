@@ -1,4 +1,6 @@
-"""All conversations of the gateway, whatever their protocol: how many, and what they share."""
+"""All conversations of the gateway, independent of their protocol. This module limits their number
+and contains what they share.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from antiphon_gateway.voice_activity.listener import VoiceListener
 
 @dataclass(frozen=True, slots=True)
 class AdmittedConversation:
-    """A conversation that may begin: what holds in it at first, its share, and what ends it."""
+    """A conversation that may begin, with its initial settings, its share of the resources, and the
+    event that ends it.
+    """
 
     settings: ConversationSettings
     share: ConversationShare
@@ -33,7 +37,9 @@ class AdmittedConversation:
 
 
 class Conversations:
-    """Opens conversations, at most `max_conversations` at a time. `close` it at the end."""
+    """Opens conversations. There are at most `max_conversations` at a time. Call `close` at the
+    end.
+    """
 
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:
         self._calls = calls
@@ -51,9 +57,10 @@ class Conversations:
     def admit(
         self, model: str, owner: str = "", forced_end: ForcedEnd | None = None
     ) -> Iterator[AdmittedConversation]:
-        """Count a conversation of the API key of that name in for as long as the context lasts.
+        """Return a context manager during which a conversation of the API key `owner` is counted.
 
-        One of another key may have to end for it. Raises `AntiphonError` when there can be none.
+        A conversation of another key may have to end for it. Raises `AntiphonError` if the
+        conversation cannot be admitted.
         """
         self._calls.check_open()
         self._calls.check_model(model)
@@ -71,7 +78,7 @@ class Conversations:
                 self._none.set()
 
     async def wait_none(self, timeout_s: float) -> None:
-        """Return when no conversation is open, or the time is over."""
+        """Return when no conversation is open or the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._none.wait()
@@ -85,10 +92,11 @@ class Conversations:
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> LiveConversation:
-        """Return an admitted conversation, to be entered. Raises the errors of invalid settings.
+        """Return a conversation after it has been admitted. The caller must enter its context.
+        Raises an error if the settings are invalid.
 
-        A `resumable` conversation sends its client what another gateway needs to continue it, for
-        the same API key.
+        If the conversation is `resumable`, its client receives what another gateway needs to
+        continue the conversation for the same API key.
         """
         owner = admitted.share.owner
         return LiveConversation(
@@ -104,7 +112,9 @@ class Conversations:
         )
 
     def resume(self, token: bytes, owner: str, first: ConversationSettings) -> SavedConversation:
-        """What was saved of a conversation. Raises `InvalidArgument` and `FailedPrecondition`."""
+        """Return the conversation that was saved in a token. Raises `InvalidArgument` or
+        `FailedPrecondition` if the token cannot be used.
+        """
         return restore(self._seal.open(token, owner, self._config.resume.bytes), first)
 
     def close(self) -> None:

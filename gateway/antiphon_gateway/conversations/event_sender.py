@@ -1,4 +1,4 @@
-"""Events on their way to the client, one after the other."""
+"""Sends events to the client, one at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from antiphon_gateway.conversations.events import ConversationEvent
 
 SendEvents = Callable[[Sequence[ConversationEvent]], Awaitable[None]]
-"""`ConversationClient.send`, or what stands before it."""
+"""`ConversationClient.send`, or a function that wraps it."""
 
 
 class EventSender:
-    """Sends the events of commands and of concurrent responses.
+    """Sends the events of commands and of responses, which run concurrently.
 
-    There is no queue: the sender of an event waits for the client, and so do the stages upstream of
-    a response.
+    There is no queue. The sender of an event waits for the client. Therefore the stages upstream of
+    a response wait as well.
     """
 
     def __init__(self, send: SendEvents) -> None:
@@ -23,14 +23,16 @@ class EventSender:
         self._order = asyncio.Lock()
 
     async def tell(self, *events: ConversationEvent) -> None:
-        """Send these events without others between them."""
+        """Send these events without other events between them."""
         async with self._order:
             await self._send(events)
 
     async def tell_if(
         self, wanted: Callable[[], bool], events: Callable[[], Sequence[ConversationEvent]]
     ) -> None:
-        """Create and send events if they are still wanted when it is their turn."""
+        """Wait until other events have been sent. Then create and send events if they are still
+        wanted.
+        """
         async with self._order:
             if wanted() and (told := events()):
                 await self._send(told)

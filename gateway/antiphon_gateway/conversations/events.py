@@ -1,4 +1,4 @@
-"""Events for the endpoints alone, beyond those of `antiphon.values.live_conversation`."""
+"""Events that only endpoints use, in addition to those in `antiphon.values.live_conversation`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from antiphon_gateway.conversations.settings import ConversationSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response(ConversationReply):
-    """A response and its settings. `reports` has one entry per stage, by role, when it is over."""
+    """A response and its settings. When it is over, `reports` has one entry for each stage, by
+    role.
+    """
 
     settings: ConversationSettings
     reports: Mapping[str, session_pb2.SegmentReport] = field(default_factory=dict)
@@ -28,7 +30,7 @@ class Response(ConversationReply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemStarted(ResponseItemStarted):
-    """The response's item as it begins, empty."""
+    """The item of a response at its start, when it is still empty."""
 
     response: Response
     item: Item
@@ -36,15 +38,17 @@ class ItemStarted(ResponseItemStarted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemDone(ResponseItemDone):
-    """The response as it is at the item's end."""
+    """The state of the response at the end of the item."""
 
     response: Response
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseSamples:
-    """More audio of an item as the model makes it: mono float32 samples. Endpoints encode it;
-    `ResponseAudioDelta` is its form in 16 bits."""
+    """The next piece of audio of an item, as mono float32 samples from the model.
+
+    Endpoints encode it. `ResponseAudioDelta` is the same event with 16-bit samples.
+    """
 
     response_id: str
     item_id: str
@@ -56,6 +60,6 @@ ConversationEvent = TalkEvent | ConversationSaved | ResponseSamples
 
 
 def own_response(reply: ConversationReply) -> Response:
-    """The response of an event that this gateway made."""
+    """Return the response in an event that this gateway has created."""
     assert isinstance(reply, Response)
     return reply

@@ -1,4 +1,6 @@
-"""A conversation's end that neither its client nor the gateway's shutdown has asked for."""
+"""The end of a conversation that neither its client nor the shutdown of the gateway has
+requested.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from antiphon.errors import AntiphonError
 
 
 class ForcedEnd:
-    """Set once, by the cause that ends the conversation; `error` is sent to the client."""
+    """Ends a conversation. It is set only once, and `error` is sent to the client."""
 
     def __init__(self) -> None:
         self.error: AntiphonError | None = None
         self._set = asyncio.Event()
 
     def end(self, error: AntiphonError) -> None:
-        """End the conversation; the first error counts."""
+        """End the conversation. If this is called several times, the first error is used."""
         if self.error is None:
             self.error = error
             self._set.set()

@@ -1,4 +1,4 @@
-"""The time that may pass after an answer before the model is asked again."""
+"""The timer for the time after an answer until the model is asked to continue."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 
 
 class IdleTimer:
-    """Calls `ring` when its time has passed, unless it was stopped.
+    """Calls `ring` when its time has passed, unless it has been stopped.
 
-    `ring` waits for its turn, and then checks `due`, because the timer may have been stopped.
+    `ring` waits until other work is done. It then checks `due`, because the timer may have been
+    stopped in the meantime.
     """
 
     def __init__(self, ring: Callable[[], Awaitable[None]]) -> None:
@@ -19,19 +20,19 @@ class IdleTimer:
         self.due = False
 
     def start(self, seconds: float) -> None:
-        """Ring after so long, instead of what was set before."""
+        """Start the timer. A timer that is already running is replaced."""
         self.stop()
         self._timer = asyncio.get_running_loop().call_later(seconds, self._over)
 
     def stop(self) -> None:
-        """Do not ring."""
+        """Stop the timer."""
         self.due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def close(self) -> None:
-        """Do not ring, and end what rings."""
+        """Stop the timer, and cancel `ring` if it is running."""
         self.stop()
         if self._ringing is not None:
             self._ringing.cancel()

@@ -1,4 +1,6 @@
-"""The input audio buffer: received audio that is not part of an item yet. Pure and bounded."""
+"""The buffer for input audio, which contains audio that is not part of an item yet. Its size is
+limited. This module performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 
 
 class InputAudioBuffer:
-    """16-bit mono samples of one rate, at most `max_s` of them.
+    """16-bit mono samples with the same rate, up to a length of `max_s` seconds.
 
-    Positions are samples since the conversation began, whether they are still here or not.
+    Positions are counted in samples since the start of the conversation, whether or not these
+    samples are still in the buffer.
     """
 
     def __init__(self, *, max_s: float) -> None:
@@ -26,11 +29,13 @@ class InputAudioBuffer:
         return self.start + len(self._pcm16) // SAMPLE_BYTES
 
     def has_room(self, pcm16: bytes, rate_hz: int) -> bool:
-        """Whether so much more may be appended."""
+        """Return whether this audio can be appended."""
         return len(self._pcm16) + len(pcm16) <= self._max_s * rate_hz * SAMPLE_BYTES
 
     def check_length(self, pcm16: bytes, rate_hz: int) -> None:
-        """Raise `InvalidArgument` for what is too long by itself, whatever is there."""
+        """Raise `InvalidArgument` if this audio alone is too long, regardless of the content of the
+        buffer.
+        """
         if len(pcm16) > self._max_s * rate_hz * SAMPLE_BYTES:
             raise InvalidArgument(
                 f"audio: is longer than {self._max_s:g} seconds, the most that a recording may "
@@ -39,7 +44,9 @@ class InputAudioBuffer:
             )
 
     def append(self, pcm16: bytes, rate_hz: int) -> None:
-        """Add samples. Raises `InvalidArgument` for too many, and for another rate."""
+        """Append samples. Raises `InvalidArgument` if there are too many or if their rate
+        differs.
+        """
         if self._pcm16 and rate_hz != self.rate_hz:
             raise InvalidArgument(
                 f"audio: the buffer holds {self.rate_hz} samples a second, and these are "
@@ -59,29 +66,30 @@ class InputAudioBuffer:
 
     @property
     def size_bytes(self) -> int:
-        """What is there."""
+        """The size of the buffered audio in bytes."""
         return len(self._pcm16)
 
     def clear(self) -> None:
-        """Drop what is there."""
+        """Drop all buffered audio."""
         self.drop_before(self.end)
 
     def drop_before(self, position: int) -> None:
-        """Drop what is before a position, if it is still there."""
+        """Drop all audio before a position if it is still in the buffer."""
         if position > self.start:
             position = min(position, self.end)
             del self._pcm16[: (position - self.start) * SAMPLE_BYTES]
             self.start = position
 
     def cut(self, start: int, stop: int) -> bytes:
-        """Samples `start` to `stop` of those that are here."""
+        """Return the samples from `start` to `stop` that are in the buffer."""
         with memoryview(self._pcm16) as whole:
             return bytes(whole[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
 
     def take(self, turn: int, end: int | None = None) -> PcmRecording:
-        """Remove and return the audio up to a position (None: all), as that turn.
+        """Remove the audio up to the position `end` and return it as the given turn. If `end` is
+        None, all audio is removed.
 
-        Copies only the audio after the position, not the turn. Raises `NoAudio`.
+        Only the audio after the position is copied. Raises `NoAudio` if there is none.
         """
         end = self.end if end is None else min(end, self.end)
         size = (end - self.start) * SAMPLE_BYTES
@@ -98,5 +106,5 @@ class InputAudioBuffer:
         return PcmRecording(taken, self.rate_hz, turn)
 
     def seconds(self, position: int) -> float:
-        """A position in seconds."""
+        """Convert a position to seconds."""
         return position / self.rate_hz if self.rate_hz else 0.0

@@ -1,4 +1,6 @@
-"""The ordered items of a conversation: messages, calls and their results. Pure and bounded."""
+"""The items of a conversation in order, which are messages, function calls and their results. Their
+number and size are limited. This module performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -27,30 +29,34 @@ ROLES: dict[str, Role] = {
 FIRST = "root"
 """The name of the place before all items."""
 ITEM_BYTES, CONTENT_BYTES = 512, 128
-"""About what an item, and each of its contents, takes beside texts and recordings, so that empty
-ones are bounded."""
+"""The approximate size of an item, and of each of its parts, in addition to its texts and
+recordings. Because of it, empty items are limited as well.
+"""
 SPOKEN_CHARS_PER_S = 20.0
-"""About as fast as anybody speaks."""
+"""An estimate of the highest speaking rate in characters per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HeardPart(RecordedPart):
-    """A user's recording: its samples are in `recording`; `pcm16` is empty but in `ItemFetched`."""
+    """A recording of the user. `recording` contains its samples. `pcm16` is empty except in
+    `ItemFetched`.
+    """
 
     recording: PcmRecording
 
     @classmethod
     def of(cls, recording: PcmRecording, transcript: str | None = None) -> HeardPart:
-        """The part of a recording."""
+        """Return the part for a recording."""
         return cls(b"", recording.rate_hz, recording.seconds, transcript, recording=recording)
 
 
 def cut_part(part: SpokenPart, end_s: float, *, complete: bool) -> SpokenPart:
-    """Return the part of an answer up to `end_s`: an estimate, cut at the end of a word.
+    """Return the part of an answer up to `end_s`. The position in the text is an estimate that is
+    moved to the end of a word.
 
-    The model gives no alignment, so that text is assumed to be spread evenly over the audio. The
-    text of an incomplete answer is ahead of its audio by an unknown amount. It is limited to the
-    characters that can be spoken in that time.
+    The model provides no alignment, so the text is assumed to be distributed evenly over the audio.
+    If the answer is incomplete, its text is ahead of its audio by an unknown amount. In this case,
+    the text is limited to the number of characters that can be spoken in that time.
     """
     seconds = min(end_s, part.audio_s)
     heard = float(len(part.transcript))
@@ -65,12 +71,12 @@ def cut_part(part: SpokenPart, end_s: float, *, complete: bool) -> SpokenPart:
 
 
 def new_id(kind: str) -> str:
-    """An id that nothing else has, of an item (`item`) or a response (`resp`)."""
+    """Return a unique ID for an item (`item`) or a response (`resp`)."""
     return f"{kind}_{uuid.uuid4().hex}"
 
 
 def item_bytes(item: Item) -> int:
-    """What an item counts for."""
+    """Return the size that an item accounts for."""
     size = ITEM_BYTES + len(item.id) + CONTENT_BYTES * len(item.parts)
     for part in item.parts:
         match part:
@@ -90,7 +96,7 @@ def _text_bytes(text: str) -> int:
 
 
 def item_as_heard(item: Item, end_s: float) -> Item:
-    """Return a spoken item, cut at `end_s`."""
+    """Return a copy of a spoken item that ends at `end_s`."""
     parts = tuple(
         cut_part(each, end_s, complete=item.complete) if isinstance(each, SpokenPart) else each
         for each in item.parts
@@ -99,11 +105,11 @@ def item_as_heard(item: Item, end_s: float) -> Item:
 
 
 RECORDED_BYTES = item_bytes(Item("user", (HeardPart.of(PcmRecording(b"", 1)),), new_id("item")))
-"""What a committed recording counts for beside its samples."""
+"""The size that a recording accounts for in addition to its samples after it has been committed."""
 
 
 class ItemList:
-    """The items in their order, at most `max_items` of them with `max_bytes` together."""
+    """The items in order. There are at most `max_items`, with a total size of up to `max_bytes`."""
 
     def __init__(self, *, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
@@ -119,16 +125,16 @@ class ItemList:
 
     @property
     def size_bytes(self) -> int:
-        """What all of them count for."""
+        """The total size that all items account for."""
         return self._bytes
 
     @property
     def last_id(self) -> str | None:
-        """The id of the last item."""
+        """The ID of the last item."""
         return next(reversed(self._items), None)
 
     def get(self, item_id: str) -> Item:
-        """The item of that id. Raises `NotFound`."""
+        """Return the item with this ID. Raises `NotFound` if it does not exist."""
         try:
             return self._items[item_id]
         except KeyError:
@@ -137,11 +143,11 @@ class ItemList:
             ) from None
 
     def insert(self, item: Item, after: str | None = None) -> str | None:
-        """Insert an item after another one (None: at the end), and return the id of the previous
-        item.
+        """Insert an item after another one, or at the end if `after` is None. Returns the ID of the
+        previous item.
 
-        Raises `InvalidArgument` for an existing id or an unknown place, and `ResourceExhausted` for
-        too many items.
+        Raises `InvalidArgument` if the ID already exists or `after` is unknown, and
+        `ResourceExhausted` if there are too many items.
         """
         if item.id in self._items:
             raise InvalidArgument(f"item.id: there is an item {item.id!r} already", field="item.id")
@@ -163,25 +169,25 @@ class ItemList:
         return before[at - 1] if at else None
 
     def replace(self, item: Item) -> None:
-        """Put an item in the place of the one with its id, if that is still there."""
+        """Replace the item that has the same ID, if it still exists."""
         if (old := self._items.get(item.id)) is not None:
             self._bytes += item_bytes(item) - item_bytes(old)
             self._items[item.id] = item
 
     def remove(self, item_id: str) -> None:
-        """Take an item out. Raises `NotFound`."""
+        """Remove an item. Raises `NotFound` if it does not exist."""
         self._bytes -= item_bytes(self.get(item_id))
         del self._items[item_id]
 
     def discard(self, item_id: str) -> bool:
-        """Remove an item if it exists, and return whether it did."""
+        """Remove an item if it exists. Returns whether it existed."""
         there = item_id in self._items
         if there:
             self.remove(item_id)
         return there
 
     def check_room(self, items: int, size_bytes: int) -> None:
-        """Raise `ResourceExhausted` when there is no room for so many more."""
+        """Raise `ResourceExhausted` if there is not enough space for these additional items."""
         if len(self._items) + items > self._max_items:
             raise ResourceExhausted(
                 f"the conversation has {len(self._items)} items, which is the most; delete some"
@@ -196,10 +202,11 @@ class ItemList:
 def messages_of(
     items: Iterable[Item], instructions: str = ""
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """The items as messages for the model, instructions first, and their recordings.
+    """Return the items as messages for the model, preceded by the instructions, and their
+    recordings.
 
-    A call belongs to the message of the assistant that it follows; one that is still being written
-    is none yet.
+    A function call belongs to the assistant's message that it follows. Calls that are still being
+    generated are left out.
     """
     attachments = Attachments()
     messages: list[ConversationMessage] = []
@@ -224,7 +231,7 @@ def messages_of(
 
 
 def text_to_read(items: Iterable[Item]) -> str:
-    """The text of the user's messages since the last answer, one line per message.
+    """Return the text of the user's messages since the last answer, with one line per message.
 
     Raises `InvalidArgument` if there is none.
     """

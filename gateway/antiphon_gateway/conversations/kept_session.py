@@ -1,4 +1,4 @@
-"""The session of a conversation, kept between turns and replaced when it is lost."""
+"""The session of a conversation. It is kept between turns, and replaced if it is lost."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from antiphon_gateway.sessions.session import FIRST_ATTEMPT, Session
 
 
 class ConversationSession:
-    """Requests one segment after another. `close` it at the end.
+    """Requests one segment after another. Call `close` at the end.
 
-    The stages park the session between turns, so that it uses no slot. A new session replaces it in
-    these cases: it has failed; the wanted outputs need other stages; functions may be called, and
-    the session does not support them; or one of its replicas gets no new sessions. A session on a
-    draining replica is closed between two turns, because the drain waits for it. The new session
-    uses the same replicas if they have free slots.
+    The stages park the session between turns, so that it does not use a slot. A new session
+    replaces it in the following cases: the session has failed, the requested outputs need other
+    stages, functions may be called but the session does not support them, or one of its replicas
+    receives no new sessions. If a replica is draining, the session is closed between two turns,
+    because the replica waits for it. The new session uses the same replicas if they have free
+    slots.
 
-    A turn may be sent to the stages while it is spoken. Its segment is then open before an answer
-    is requested. Admission does not count the slots of such a segment. The session therefore gives
-    the segment up if an answer must wait for slots, or if no audio and no request has arrived for
-    `listen_idle_s`.
+    A turn may be sent to the stages while it is being spoken. In this case, its segment is open
+    before an answer is requested. Admission does not count the slots of such a segment. Therefore
+    the session abandons the segment if an answer has to wait for slots, or if neither audio nor a
+    request arrives for `listen_idle_s` seconds.
     """
 
     def __init__(self, calls: Calls, *, listen_idle_s: float) -> None:
@@ -50,10 +51,12 @@ class ConversationSession:
         self._heard_at = 0.0
 
     def hears(self, number: int) -> int | None:
-        """Return how many samples of turn `number` the stages have received while it is spoken.
+        """Return how many samples of turn `number` the stages have received while it is being
+        spoken.
 
-        None if the turn is not sent, so that `begin_turn` may be called if no other segment is
-        running. An earlier turn without a requested answer is given up.
+        The result is None if the turn is not being sent. In this case, `begin_turn` may be called
+        if no other segment is running. If no answer to an earlier turn has been requested, that
+        turn is abandoned.
         """
         if self._turn is not None and self._turn.number != number:
             self.forget_turn()
@@ -63,36 +66,41 @@ class ConversationSession:
 
     @property
     def is_free(self) -> bool:
-        """Whether no turn that was given up is still being let go."""
+        """Whether the stages have released every turn that was abandoned."""
         return self._leaving is None or self._leaving.done()
 
     def begin_turn(self, number: int, rate_hz: int, order: Order) -> None:
-        """Start to send a turn to the stages while it is spoken, after the items of the order."""
+        """Start to send a turn to the stages while it is being spoken. It follows the items in the
+        order.
+        """
         span = self._calls.tracing.request("turn", given_traceparent.get())
         self._turn = LiveTurn(number, rate_hz, order, self._open_live, span)
 
     def asked(self) -> TraceSpan | None:
-        """Return the span of the current turn, which the response to it ends, or None without a
-        turn."""
+        """Return the span of the current turn, or None if there is no turn. The response to the
+        turn ends the span.
+        """
         if self._turn is None:
             return None
         self._turn.is_asked = True
         return self._turn.span
 
     async def hear(self, pcm16: bytes) -> None:
-        """More of the turn that is spoken."""
+        """Send the next piece of the turn that is being spoken."""
         if self._turn is not None:
             await self._turn.hear(pcm16)
 
     def keep_listening(self) -> None:
-        """Send more audio of the turn, if any is missing."""
+        """Send the audio of the turn that has not been sent yet, if there is any."""
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         if self._turn is not None and self._idle is None:
             self._idle = loop.call_later(self._listen_idle_s, self._check_idle)
 
     def _check_idle(self) -> None:
-        """Give the turn up if nothing more of it has come since; one timer does for all pieces."""
+        """Abandon the turn if no more audio has arrived for it. A single timer is used for all
+        pieces.
+        """
         self._idle, loop = None, asyncio.get_running_loop()
         until = self._heard_at + self._listen_idle_s
         if until > loop.time():
@@ -101,8 +109,9 @@ class ConversationSession:
             self.forget_turn()
 
     def forget_turn(self) -> None:
-        """Give up the turn that was sent to the stages, if any. Its answer then needs a normal
-        request."""
+        """Abandon the turn that was sent to the stages, if there is one. Its answer then needs a
+        normal request.
+        """
         turn = self._take_turn()
         if turn is not None:
             self._leaving = asyncio.create_task(self._give_up(turn))
@@ -114,12 +123,12 @@ class ConversationSession:
         on_wait: Callable[[Reservation], None],
         on_open: Callable[[CallSegment], None] = lambda segment: None,
     ) -> AsyncIterator[FailoverSegment]:
-        """Return the segment of an answer, with all its slots.
+        """Return the segment of an answer with all of its slots.
 
-        `on_wait` is called if the slots are not available at once. A turn that was sent to the
-        stages is given up then, because an earlier request in the queue may wait for its slots. For
-        `on_open` see `Calls.turn`. The previous segment must be over; otherwise it is given up with
-        its session.
+        `on_wait` is called if the slots are not available immediately. In this case, a turn that
+        was sent to the stages is abandoned, because an earlier request in the queue may be waiting
+        for its slots. `on_open` is described at `Calls.turn`. If the previous segment is not over,
+        it is abandoned together with its session.
 
         Raises the errors of `Calls.prepare`, `Calls.turn`, `Calls.session` and `Session.ask`.
         """
@@ -144,12 +153,12 @@ class ConversationSession:
             self._move_on()
 
     async def settle(self) -> None:
-        """Close the session if its segment is not over, because no task reads it any more."""
+        """Close the session if its segment is not over, because no task reads it any longer."""
         if self._turn is not None or (self._session is not None and not self._session.parked):
             await self.close()
 
     async def close(self) -> None:
-        """Leave the session; the stages are free then."""
+        """Leave the session, which frees the stages."""
         turn = self._take_turn()
         try:
             if turn is not None:
@@ -160,7 +169,7 @@ class ConversationSession:
             await self._leave()
 
     def _take_turn(self) -> LiveTurn | None:
-        """Return the current turn, and transfer it to the caller."""
+        """Return the current turn and transfer its ownership to the caller."""
         self._stop_idle()
         turn, self._turn = self._turn, None
         return turn
@@ -177,15 +186,18 @@ class ConversationSession:
 
     @property
     def _is_to_go(self) -> bool:
-        """Return whether the session is parked and unused on a replica where it cannot stay."""
+        """Return whether the session is parked and unused on a replica on which it cannot
+        remain.
+        """
         session = self._session
         is_idle = not self._answering and self._turn is None
         return is_idle and session is not None and session.parked and session.assignment.leaving
 
     def _move_on(self) -> None:
-        """Leave a replica that drains and would wait for the next turn; that opens a new session.
+        """Leave a replica that is draining and would otherwise wait for the next turn. The next
+        turn opens a new session.
 
-        Who is being let go does so itself.
+        If the session is already being left, this does nothing.
         """
         if self.is_free and self._is_to_go:
             self._leaving = asyncio.create_task(self._leave())
@@ -210,7 +222,8 @@ class ConversationSession:
         try:
             return await self._opened(prepared, live=True)
         finally:
-            # The stages have what came before the turn; what follows is sent as it comes.
+            # The stages already have everything before the turn, and the rest is sent as it
+            # arrives.
             prepared.media.release()
 
     async def _opened(
@@ -242,13 +255,16 @@ class ConversationSession:
         try:
             return await session.ask(prepared, attempt, last=False, live=live)
         except AntiphonError:
-            # It may have been lost while recordings were read; a new one asks for its own faults.
+            # The session may have been lost while recordings were being read. In this case, a new
+            # session is opened, and its own errors are raised.
             if not session.lost:
                 raise
         return await self._opened(prepared, attempt, live=live)
 
     def _elsewhere(self, session: Session, attempt: AnswerAttempt) -> AnswerAttempt:
-        """The attempt without the replica by which a session was lost, if there are others."""
+        """Return the attempt without the replica that caused the loss of a session, if there are
+        other replicas.
+        """
         replicas = session.assignment.replicas
         lost = replicas.get(session.lost_stage)
         avoided = {*attempt.avoided, *([] if lost is None else [lost])}

@@ -1,9 +1,9 @@
-"""A turn that is sent to the stages while it is spoken, before an answer is requested.
+"""A turn that is sent to the stages while it is being spoken, before an answer is requested.
 
-The final request may differ: in its instructions, by an item in between, or by dropped audio. The
-turn is therefore speculative, with the order as if the user had finished. The response compares the
-orders, and gives the turn up if they differ. Errors of the turn are not reported; the turn is then
-answered by a normal request.
+The final request may differ from what was expected, because of its instructions, an item in
+between, or audio that was dropped. Therefore the turn is speculative. Its order is the one that
+would result if the user had finished. The response compares the two orders and abandons the turn if
+they differ. Errors of the turn are not reported. The turn is then answered by a normal request.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ log = logging.getLogger("gateway.conversations")
 _THREADS = Threads("live-turns")
 
 CATCH_UP_BYTES = 1 << 20
-"""From here on samples are resampled off the event loop: 20 s."""
+"""Larger amounts of samples are not resampled on the event loop. This corresponds to about 20 s."""
 
 
 class _Rest(NamedTuple):
-    """What of a recording is left, and its name."""
+    """The part of a recording that has not been sent, and its name."""
 
     pcm16: bytes
     name: RecordingName
 
 
 class LiveTurn:
-    """One turn with the number `number`, of 16-bit samples at `rate_hz`.
+    """A turn with the number `number`, which consists of 16-bit samples at `rate_hz`.
 
     `opening` requests the segment, whose order ends with an open recording. `span` is the span of
-    the turn, which ends with the response that answers it (`is_asked`).
+    the turn. If the turn is answered (`is_asked`), the response ends the span.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class LiveTurn:
         self.is_asked = False
         self._listening = span.child("listening")
         self.heard = 0
-        # As it will be asked, but that the last recording is not among its attachments.
+        # The order in the form in which it will be requested, except that the last recording is not
+        # among its attachments.
         self._whole = _spoken(order, live=False)
         self._rate_hz = rate_hz
         self._waiting: list[bytes] = []
@@ -75,23 +76,30 @@ class LiveTurn:
 
     @property
     def segment(self) -> CallSegment | None:
-        """The segment with the turn; None until it is open, and if it fails."""
+        """The segment that contains the turn. It is None until the segment is open and if
+        it fails.
+        """
         return self._segment
 
     async def hear(self, pcm16: bytes) -> None:
-        """Add audio of the turn, from its beginning and without gaps."""
+        """Add audio of the turn, starting with its beginning and without gaps."""
         self.heard += len(pcm16) // SAMPLE_BYTES
         self._waiting.append(pcm16)
         if self._opened.done():
             await self._bring()
 
     def is_answered_by(self, order: Order) -> bool:
-        """Return whether an order requests the answer to this turn, as far as it was sent."""
+        """Return whether an order requests the answer to this turn, as far as the turn has been
+        sent.
+        """
         return not self._failed and self._rest(order) is not None
 
     async def answer(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment | None:
-        """The segment that answers an order, its input complete; None if this is another turn, or
-        if it has failed. It is given up then. For `on_freed` see `AnswerAttempt`."""
+        """Return the segment that answers an order after completing its input.
+
+        Returns None and abandons the turn if the order is for a different turn or the segment has
+        failed. `on_freed` is described at `AnswerAttempt`.
+        """
         await asyncio.wait([self._opened])
         rest = self._rest(order)
         if rest is not None:
@@ -105,7 +113,9 @@ class LiveTurn:
         return self._segment
 
     async def give_up(self) -> None:
-        """Return when the stages have let the turn go; its session may be lost by that."""
+        """Abandon the turn and return when the stages have released it. This may lose the
+        session.
+        """
         self._failed = True
         self._opened.cancel()
         await asyncio.wait([self._opened])
@@ -136,10 +146,11 @@ class LiveTurn:
             self._failed = True
 
     def _rest(self, order: Order) -> _Rest | None:
-        """Return the part of the order's last recording that was not sent; None for another order.
+        """Return the part of the order's last recording that has not been sent, or None if the
+        order is a different one.
 
-        Recordings are compared by identity, not by samples, so that the time does not depend on
-        length.
+        Recordings are compared by identity instead of by their samples, so that the comparison does
+        not depend on their length.
         """
         recordings = order.attachments.recordings
         spoken = recordings[-1].data if recordings else None
@@ -153,7 +164,7 @@ class LiveTurn:
         return _Rest(spoken.behind(self.heard), name_of(recordings[-1].field, spoken))
 
     async def _bring(self, *, last: bool = False) -> None:
-        """Bring what waits to the stages."""
+        """Send the audio that is waiting to the stages."""
         pcm16 = b"".join(self._waiting)
         self._waiting.clear()
         segment = self._segment
@@ -170,7 +181,9 @@ class LiveTurn:
             self._failed = True
 
     def _resample(self, segment: CallSegment, pcm16: bytes, last: bool) -> Tensor:
-        """What a whole recording would be resampled to, piece by piece."""
+        """Resample the next piece. The concatenated results are equal to the resampled whole
+        recording.
+        """
         samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(FULL_SCALE)
         if self._resampler is None:
             self._resampler = RecordingResampler(self._rate_hz, segment.heard_rate_hz)
@@ -178,12 +191,12 @@ class LiveTurn:
 
 
 def _spoken(order: Order, *, live: bool) -> Order:
-    """Return the order with an additional user message that is a recording."""
+    """Return the order with an additional user message that contains a recording."""
     part = AudioPart(len(order.attachments.recordings), live=live)
     message = ConversationMessage("user", (part,))
     return replace(order, messages=(*order.messages, message))
 
 
 def _question(order: Order) -> Order:
-    """What is asked, but for recordings and for how long it may take."""
+    """Return the order without its recordings and its time limits, for comparisons."""
     return replace(order, attachments=Attachments(), timeout_s=0.0, start_within_s=0.0)

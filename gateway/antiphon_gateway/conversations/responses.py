@@ -1,8 +1,9 @@
-"""The responses of a conversation: requested by commands, computed concurrently, and canceled.
+"""The responses of a conversation. They are requested by commands, run concurrently, and can be
+cancelled.
 
-One response at a time answers the conversation; a few may run out of band. Responses use the same
-`EventSender` as the commands. The next event of a response is chosen when it is its turn, so that
-no delta follows a cancellation.
+Only one response at a time answers the conversation, but a few others may run out of band.
+Responses use the same `EventSender` as commands. The next event of a response is selected when it
+can be sent, so that no delta follows a cancellation.
 """
 
 from __future__ import annotations
@@ -40,19 +41,23 @@ from antiphon_gateway.sessions.events import (
 )
 
 MOST_OUT_OF_BAND = 4
-"""Responses out of band at a time."""
+"""The maximum number of responses that run out of band at the same time."""
 LISTEN_PIECE_S = 0.4
-"""So much of a turn is brought to the stages at once: each piece is a message to one of them, which
-costs the same for 20 ms. What is left at the turn's end goes with that."""
+"""The length of the pieces in which a turn is sent to the stages, in seconds. Each piece is a
+message to one of them, which costs as much as a message with 20 ms of audio. The audio that remains
+at the end of the turn is sent together with the end.
+"""
 MOST_ENDING = 2
-"""Cancelled responses that another one may wait for, which the stages have not let go yet."""
+"""The maximum number of cancelled responses that the stages have not released yet while another
+response waits for them.
+"""
 
 
 class Responses:
-    """See the head of this file. `close` it at the end.
+    """The responses of a conversation. Call `close` at the end.
 
-    `answered` is called when an answer to the conversation has ended, with the seconds for which
-    its audio plays on.
+    `answered` is called when an answer to the conversation has ended. Its argument is the number of
+    seconds for which the audio will still play.
     """
 
     def __init__(
@@ -72,16 +77,16 @@ class Responses:
         self._answered = answered
         self._session = ConversationSession(calls, listen_idle_s=config.conversations.listen_idle_s)
         self._running: dict[str, RunningResponse] = {}
-        # Also of those that tell their last events.
+        # This includes tasks that are sending their last events.
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def busy(self) -> bool:
-        """Whether a response is running, or its events are being sent."""
+        """Whether a response is running or its events are being sent."""
         return bool(self._tasks)
 
     async def close(self) -> None:
-        """Give up what runs, and free the stages."""
+        """Cancel everything that is running, and free the stages."""
         for task in self._tasks:
             task.cancel()
         try:
@@ -95,9 +100,9 @@ class Responses:
             await asyncio.wait(self._tasks)
 
     async def create(self, asked: CreateResponse, settings: ConversationSettings) -> None:
-        """Start a response with these settings, concurrently with later commands.
+        """Start a response with these settings. It runs concurrently with later commands.
 
-        Raises `ResponseUnderWay` and `ResourceExhausted` if too many responses are running, and
+        Raises `ResponseUnderWay` or `ResourceExhausted` if too many responses are running, and
         `InvalidArgument` if there is nothing to answer.
         """
         in_conversation = not asked.out_of_band
@@ -129,9 +134,11 @@ class Responses:
         cut: Callable[[int, int], bytes],
         settings: ConversationSettings,
     ) -> None:
-        """Send a long turn to the stages while it is spoken, after the items of the conversation.
+        """Send a long turn to the stages while it is being spoken. It follows the items of the
+        conversation.
 
-        `cut` returns samples of the turn. The only visible effect is an earlier answer.
+        `cut` returns samples of the turn. The only visible effect is that the answer starts
+        earlier.
         """
         if so_far is None or self.answering:
             return
@@ -148,18 +155,24 @@ class Responses:
             await self._session.hear(cut(heard, so_far.samples))
 
     def forget_turn(self) -> None:
-        """Give up the turn that was sent; a requested answer may concern an earlier turn."""
+        """Abandon the turn that was sent. If an answer was requested, it may be for an earlier
+        turn.
+        """
         if not any(each.in_conversation for each in self._running.values()):
             self._session.forget_turn()
 
     def interrupt(self) -> None:
-        """The user speaks: stop the answer to the conversation, if one is being made."""
+        """Stop the current answer to the conversation, if there is one, because the user is
+        speaking.
+        """
         for running in self._running.values():
             if running.in_conversation:
                 running.cancel("turn_detected")
 
     def cancel(self, response_id: str, reason: EndedBy) -> None:
-        """Stop that response, or (empty) the one that answers. Raises `NoResponse`."""
+        """Stop the response with this ID, or the one that answers the conversation if the ID is
+        empty. Raises `NoResponse` if there is none.
+        """
         for running in self._running.values():
             meant = running.id == response_id if response_id else running.in_conversation
             if meant and not running.cancelled:
@@ -168,7 +181,9 @@ class Responses:
         raise NoResponse
 
     def cut(self, item_id: str, heard_s: float) -> bool:
-        """Truncate an item of a running response. Returns False if the item is not in one."""
+        """Shorten an item of a response that is running. Returns False if no such response has this
+        item.
+        """
         for running in self._running.values():
             if running.item_id == item_id:
                 running.heard_s = heard_s
@@ -185,7 +200,9 @@ class Responses:
         return _order_of(items, settings)
 
     def _given(self, given: Iterable[Item | str]) -> tuple[Item, ...]:
-        """The input of a response that does not answer the conversation; as bounded as that."""
+        """Return the input of a response that does not answer the conversation. The limits of the
+        conversation apply to it.
+        """
         items = ItemList(
             max_items=self._config.limits.max_parts, max_bytes=self._config.limits.max_body_bytes
         )
@@ -203,8 +220,8 @@ class Responses:
     ) -> None:
         """Run one response from its request to its end.
 
-        If it waits for `ending` responses it has no order yet. The order is created when the stages
-        have ended these and their items are complete.
+        If it waits for responses in `ending`, it has no order yet. The order is created after the
+        stages have ended these responses and their items are complete.
         """
 
         async def refuse(entry: LogEntry, error: AntiphonError) -> None:
@@ -233,7 +250,7 @@ class Responses:
                     async with self._answer(entry.for_key(order), running) as segment:
                         await self._follow(segment, running, entry)
         except Cancelled:
-            # Nobody is there any more to be told how the response ended.
+            # The client has disconnected and need not be informed how the response ended.
             return
         finally:
             self._running.pop(running.id, None)
@@ -243,7 +260,9 @@ class Responses:
     def _answer(
         self, order: Order, running: RunningResponse
     ) -> AbstractAsyncContextManager[FailoverSegment]:
-        """The segment that answers, in the conversation's session or in one of its own."""
+        """Return the segment that answers. It is in the session of the conversation or in a
+        separate session.
+        """
         if running.in_conversation:
             return self._session.turn(order, running.waits_at, running.answered_by)
         return self._calls.answer(order, running.waits_at)
@@ -251,7 +270,7 @@ class Responses:
     async def _follow(
         self, segment: FailoverSegment, running: RunningResponse, entry: LogEntry
     ) -> None:
-        """Send the output of a segment until it is over."""
+        """Send the output of a segment until the segment is over."""
         running.answered_by(segment)
         if not running.may_call:
             await self._telling.tell(self._begin(running))
@@ -260,20 +279,20 @@ class Responses:
             if isinstance(event, SegmentFinished):
                 ends = running.finished(event)
                 entry.status = "OK"
-                # Who leaves with the end of it has had all that was made.
+                # A client that leaves at the end has already received everything.
                 with contextlib.suppress(Cancelled):
                     await self._end(running, ends)
             else:
                 await self._tell_deltas(running, event)
 
     async def _tell_deltas(self, running: RunningResponse, event: Event) -> None:
-        """Send new output, unless the response was canceled."""
+        """Send new output, unless the response has been cancelled."""
         await self._telling.tell_if(
             lambda: not running.cancelled, lambda: self._deltas(running, event)
         )
 
     def _deltas(self, running: RunningResponse, event: Event) -> list[ConversationEvent]:
-        """What an event of the segment amounts to."""
+        """Convert an event of the segment to events of the conversation."""
         told: list[ConversationEvent] = []
         if running.begins_with(event):
             told.append(self._begin(running))
@@ -286,7 +305,7 @@ class Responses:
     def _call_deltas(
         self, running: RunningResponse, piece: ToolCallPiece
     ) -> Iterator[ConversationEvent]:
-        """What a piece of a call amounts to."""
+        """Convert a piece of a function call to events of the conversation."""
         if piece.begins:
             yield running.call_begun(self._insert(running, running.begin_call(piece)))
         yield from running.call_deltas(piece)
@@ -294,17 +313,19 @@ class Responses:
             self._items.replace(running.latest_call)
 
     def _begin(self, running: RunningResponse) -> ConversationEvent:
-        """Let the message of a response begin."""
+        """Start the message of a response."""
         return running.begun(self._insert(running, running.item))
 
     def _insert(self, running: RunningResponse, item: Item) -> str:
-        """Put an item of a response into the conversation; the id of the one before it."""
+        """Insert an item of a response into the conversation. Returns the ID of the
+        previous item.
+        """
         return (self._items.insert(item) or "") if running.in_conversation else ""
 
     async def _end(self, running: RunningResponse, ends: list[ConversationEvent]) -> None:
         """Send the last events of a response, which is then no longer running.
 
-        The items become part of the conversation when they can no longer be truncated. A function
+        The items become part of the conversation when they can no longer be shortened. A function
         call that has not ended is removed, so that the client does not execute it.
         """
 
@@ -318,7 +339,7 @@ class Responses:
             return ends
 
         await self._telling.tell_if(lambda: True, last)
-        # Another may have been waiting for this one.
+        # Another response may have been waiting for this one.
         if running.in_conversation and not self.answering:
             self._answered(running.playing_s)
 
@@ -331,8 +352,9 @@ class Responses:
 def _order_of(
     items: Iterable[Item], settings: ConversationSettings, *, more: bool = False
 ) -> Order:
-    """Return the order of a response. Raises `InvalidArgument` if there is no input and no `more`
-    follows."""
+    """Return the order for a response. Raises `InvalidArgument` if there is no input and `more` is
+    false.
+    """
     if settings.reads_aloud:
         return _reading_of(text_to_read(items), settings)
     messages, attachments = messages_of(items, settings.instructions)
@@ -357,7 +379,7 @@ def _order_of(
 
 
 def _reading_of(text: str, settings: ConversationSettings) -> Order:
-    """The order to speak a text unchanged."""
+    """Return an order that speaks a text without changing it."""
     return Order(
         model=settings.model,
         messages=(ConversationMessage("user", (TextPart(text),)),),

@@ -1,4 +1,4 @@
-"""A running response: its output so far, and the events for it."""
+"""A response that is running, with its output so far and the events for it."""
 
 from __future__ import annotations
 
@@ -48,12 +48,15 @@ _ENDS: Mapping[FinishReason, tuple[ReplyStatus, EndedBy]] = {
     FinishReason.LENGTH: ("incomplete", "max_output_tokens"),
     FinishReason.CANCELLED: ("cancelled", ""),
 }
-"""How a response ends; a cancelled one has the reason of its cancellation."""
+"""How a response ends. If it was cancelled, the reason for the cancellation is used."""
 
 
 class RunningResponse:
-    """`cancelled` is the reason for an early end. The text of a spoken item may be ahead of its
-    audio; `heard_s` is the playback position that the client has reported."""
+    """A response that is running. `cancelled` is the reason if it was ended early.
+
+    The text of a spoken item may be ahead of its audio. `heard_s` is the playback position that the
+    client has reported.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class RunningResponse:
         self._first_audio: float | None = None
         self._created = False
         self._index: int | None = None
-        # The latest call may still be being written.
+        # The latest call may still be incomplete.
         self._calls: list[Item] = []
         self._call_index = 0
         self._complete = False
@@ -89,7 +92,7 @@ class RunningResponse:
     # -- what happens to it ------------------------------------------------------------
 
     def cancel(self, reason: EndedBy) -> None:
-        """Stop it: no delta follows."""
+        """Stop the response. No further deltas are sent for it."""
         self.cancelled = self.cancelled or reason
         if self._segment is not None:
             self._segment.cancel()
@@ -97,28 +100,32 @@ class RunningResponse:
             self._place.give_up()
 
     def waits_at(self, place: Reservation) -> None:
-        """It has to wait for slots; it may have been cancelled before."""
-        # Of those that it was asked of none answers.
+        """Record that the response has to wait for slots. It may already have been cancelled."""
+        # None of the earlier requests was answered.
         self._place, self._segment = place, None
         if self.cancelled:
             place.give_up()
 
     def answered_by(self, segment: CallSegment | FailoverSegment) -> None:
-        """Record that the stages have been asked; the response may have been canceled before."""
+        """Record that the stages have received the request. The response may already have been
+        cancelled.
+        """
         self._segment = segment
         if self.cancelled:
             segment.cancel()
 
     def reads(self, messages: Iterable[ConversationMessage]) -> None:
-        """Its transcript is the text of these messages, which it speaks unchanged."""
+        """Use the text of these messages as the transcript, because the response speaks them
+        without changes.
+        """
         parts = (part for message in messages for part in message.parts)
         self._to_read = "".join(part.text for part in parts if isinstance(part, TextPart))
 
-    # -- what is told of it ------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------
 
     @property
     def item(self) -> Item:
-        """The message as it stands."""
+        """The current state of the message."""
         text = "".join(self._text)
         if self.settings.spoken:
             seconds = self._samples / self._sample_rate_hz if self._sample_rate_hz else 0.0
@@ -134,24 +141,28 @@ class RunningResponse:
 
     @property
     def playing_s(self) -> float:
-        """Return the remaining playback time, if playback began with the first audio."""
+        """Return the remaining playback time, assuming that playback started with the first
+        audio.
+        """
         if self._first_audio is None:
             return 0.0
         ends = self._first_audio + self._samples / self._sample_rate_hz
         return max(0.0, ends - asyncio.get_running_loop().time())
 
     def created(self) -> ResponseStarted:
-        """Its first event; one that ends before it was made has it first of its last ones."""
+        """Return the first event of the response. If the response ends before it starts, this is
+        the first of its last events.
+        """
         self._created = True
         return ResponseStarted(self._response())
 
     def begun(self, previous_item_id: str) -> ItemStarted:
-        """Its message is there."""
+        """Return the event that reports the start of the message."""
         self._index = len(self._calls)
         return self._item_started(self.item, self._index, previous_item_id)
 
     def deltas(self, event: Event) -> Sequence[ConversationEvent]:
-        """What an event of the segment amounts to; its end is the method `finished`."""
+        """Convert an event of the segment. Its end is processed by `finished`."""
         match event:
             case SegmentStarted():
                 self._sample_rate_hz = event.sample_rate_hz
@@ -173,11 +184,13 @@ class RunningResponse:
 
     @property
     def may_call(self) -> bool:
-        """Whether the response may call functions. It then has a message only if it has text."""
+        """Whether the response may contain function calls. If so, it only has a message if it has
+        text.
+        """
         return bool(self.settings.offered[0])
 
     def begins_with(self, event: Event) -> bool:
-        """Whether the event is the first of the message."""
+        """Return whether the event is the first one of the message."""
         match event:
             case TextProduced(text) if text:
                 return self._index is None
@@ -187,27 +200,29 @@ class RunningResponse:
 
     @property
     def latest_call(self) -> Item:
-        """The item of the call that has begun last."""
+        """Return the item of the call that started last."""
         return self._calls[-1]
 
     @property
     def unfinished_call(self) -> str | None:
-        """The id of the item of a call that has not ended: so far it is none."""
+        """Return the ID of the item of a call that has not ended. Such a call is not valid yet."""
         return next((each.id for each in self._calls[-1:] if not each.complete), None)
 
     def begin_call(self, piece: ToolCallPiece) -> Item:
-        """The item of a call that begins."""
+        """Return the item for a call that starts."""
         call = FunctionCall(piece.id, piece.name, "")
         self._calls.append(Item("assistant", (call,), new_id("item"), complete=False))
         self._call_index = len(self._calls) - (self._index is None)
         return self.latest_call
 
     def call_begun(self, previous_item_id: str) -> ItemStarted:
-        """The item of the latest call is there."""
+        """Return the event that reports the item of the latest call."""
         return self._item_started(self.latest_call, self._call_index, previous_item_id)
 
     def call_deltas(self, piece: ToolCallPiece) -> Sequence[ConversationEvent]:
-        """More of the latest call, and its end if it has ended."""
+        """Return the events for the next piece of the latest call, including its end if it has
+        ended.
+        """
         item, index = self.latest_call, self._call_index
         told: list[ConversationEvent] = []
         if piece.arguments:
@@ -222,7 +237,7 @@ class RunningResponse:
         return told
 
     def finished(self, end: SegmentFinished) -> list[ConversationEvent]:
-        """The end, or what a cancellation leaves."""
+        """Return the events for the end of the response, or for its end after a cancellation."""
         self._complete = end.finish_reason is FinishReason.STOP
         status, reason = _ENDS[end.finish_reason]
         if end.finish_reason is FinishReason.CANCELLED:
@@ -230,11 +245,15 @@ class RunningResponse:
         return self._ended(self._response(status, reason=reason, end=end))
 
     def failed(self, error: AntiphonError) -> list[ConversationEvent]:
-        """A stage has failed: the response ends, the conversation does not."""
+        """Return the events after a stage has failed. The response ends, but the conversation does
+        not.
+        """
         return self._ended(self._response("failed", error=error))
 
     def given_up(self) -> list[ConversationEvent]:
-        """The end of one that was cancelled before anything was asked for."""
+        """Return the events for a response that was cancelled before anything was requested
+        for it.
+        """
         return self._ended(self._response("cancelled", reason=self.cancelled))
 
     def _ended(self, response: Response) -> list[ConversationEvent]:
@@ -249,7 +268,7 @@ class RunningResponse:
 
     @property
     def _items(self) -> tuple[Item, ...]:
-        """The message and the calls that have ended, in their order."""
+        """Return the message and the calls that have ended, in order."""
         items = [each for each in self._calls if each.complete]
         if self._index is not None:
             items.insert(self._index, self.item)

@@ -1,8 +1,9 @@
-"""Serialize a conversation for another gateway, and restore it. Pure and bounded.
+"""Serializes a conversation for another gateway, and restores it. The size is limited. This module
+performs no I/O.
 
-All texts are included. Recordings are as large as their duration, so that only the latest that fit
-are included. An older recording is replaced by its transcript. Without a transcript its content is
-lost.
+All texts are included. The size of recordings depends on their duration, so only the latest ones
+that fit are included. An older recording is replaced by its transcript. If there is none, its
+content is lost.
 """
 
 from __future__ import annotations
@@ -53,18 +54,21 @@ _SERVED = {
     "reads_aloud",
     "voice_instructions",
 }
-"""Settings that are the served model's."""
+"""Settings that depend on the model that is served."""
 _KEPT = {n: hint for n, hint in get_type_hints(ConversationSettings).items() if n not in _SERVED}
-"""Settings that are the client's, and their types."""
+"""Settings that the client has set, and their types."""
 _WRITTEN = {"turns", "input_format", "output_format", "options"}
-"""Those that are saved in a form of their own."""
+"""Settings that are saved in a different form."""
 _NARROWED = ("voice", "spoken", "instructions")
-"""Those of which the served model may take only some values."""
+"""Settings for which the model that is served may accept only certain values."""
 
 
 class PendingResponse(msgspec.Struct, frozen=True, array_like=True):
-    """A response that is being made. `open_items` are those that have begun, and not ended, with
-    their places in the response."""
+    """A response that is in progress.
+
+    `open_items` are the items that have started but not ended, with their positions in the
+    response.
+    """
 
     id: str
     in_conversation: bool
@@ -88,7 +92,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedConversation(msgspec.Struct, frozen=True):
-    """A conversation as another gateway goes on with it."""
+    """The state from which another gateway continues a conversation."""
 
     settings: ConversationSettings
     items: tuple[Item, ...]
@@ -101,8 +105,10 @@ def save(
     pending: Iterable[PendingResponse],
     most_bytes: int,
 ) -> bytes | None:
-    """At most so many bytes; None if texts and options alone are more, or cannot be written in
-    UTF-8."""
+    """Return the serialized conversation, which has at most `most_bytes` bytes.
+
+    The result is None if texts and options alone are larger or cannot be encoded as UTF-8.
+    """
     kept = tuple(items)
     texts = sum(item_bytes(each) - _recorded_bytes(each) for each in kept)
     if texts + settings.options_bytes > most_bytes:
@@ -121,10 +127,10 @@ def save(
 
 
 def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
-    """Restore a conversation; `first` are the settings of a new one.
+    """Restore a conversation. `first` are the settings of a new conversation.
 
-    Raises `InvalidArgument` for bytes of another version, and `FailedPrecondition` for a
-    conversation with another model.
+    Raises `InvalidArgument` if the data is from a different version, and `FailedPrecondition` if
+    the conversation uses a different model.
     """
     try:
         saved = msgspec.msgpack.decode(data, type=_Saved)
@@ -149,7 +155,8 @@ def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
 def with_delivered(
     saved: SavedConversation, delivered: Mapping[str, tuple[str, float]]
 ) -> SavedConversation:
-    """Return the conversation with incomplete items cut to the text and audio that the client has.
+    """Return the conversation in which incomplete items end with the text and audio that the client
+    has received.
 
     Incomplete function calls are removed.
     """
@@ -166,7 +173,7 @@ def with_delivered(
 
 
 def lost_responses(saved: SavedConversation) -> list[ConversationEvent]:
-    """The ends of the responses that were being made: they have failed."""
+    """Return the events that end the responses that were in progress. They have failed."""
     ends: list[ConversationEvent] = []
     items = {each.id: each for each in saved.items}
     lost = Unavailable("the gateway that made the answer was lost; ask for another")
@@ -191,7 +198,7 @@ def _another_version() -> InvalidArgument:
 
 
 def _packed(value: object, kinds: Mapping[str, type[Any]]) -> list[Any]:
-    """A dataclass as its kind and the values of its fields."""
+    """Return a dataclass as its type and the values of its fields."""
     kind = next(name for name, each in kinds.items() if type(value) is each)
     return [kind, *(getattr(value, each.name) for each in fields(kinds[kind]))]
 
@@ -203,7 +210,7 @@ def _unpacked(packed: list[Any], kinds: Mapping[str, type[Any]]) -> Any:
 
 
 def _settings(holds: ConversationSettings) -> dict[str, Any]:
-    """What the client has set, by the fields' names."""
+    """Return the settings that the client has set, by the names of their fields."""
     return {name: getattr(holds, name) for name in _KEPT} | {
         "turns": None if holds.turns is None else _packed(holds.turns, _TURNS),
         "input_format": holds.input_format.name,
@@ -214,7 +221,11 @@ def _settings(holds: ConversationSettings) -> dict[str, Any]:
 def _restored_settings(
     held: Mapping[str, Any], first: ConversationSettings
 ) -> ConversationSettings:
-    """Raises `LookupError`, `ValueError` or `msgspec.ValidationError` for another version's."""
+    """Restore the settings.
+
+    Raises `LookupError`, `ValueError` or `msgspec.ValidationError` if they are from a different
+    version.
+    """
     if held.keys() != _KEPT.keys():
         raise ValueError("other settings")
     turns = held["turns"]
@@ -251,12 +262,12 @@ def _recorded_bytes(item: Item) -> int:
 
 
 def _latest_recordings(items: Iterable[Item], room: int) -> frozenset[int]:
-    """The numbers of the latest recordings that have room together."""
+    """Return the indices of the latest recordings that fit together."""
     heard = set()
     parts = [each for item in items for each in item.parts]
     for part in reversed(parts):
         if isinstance(part, HeardPart):
-            # What is written of it takes a few more bytes for its length and its kind.
+            # The serialized form needs a few additional bytes for the length and the type.
             room -= len(part.recording.pcm16) + 64
             if room < 0:
                 break

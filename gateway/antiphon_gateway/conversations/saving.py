@@ -1,7 +1,7 @@
-"""Send a client what another gateway needs to continue the conversation, after each change.
+"""Sends a client what another gateway needs to continue the conversation, after each change.
 
-A token is sent only between commands. It includes the effects of all commands before it and none
-after it, so that a client knows which of its commands to repeat.
+A token is only sent between commands. It includes the effects of all commands before it and none of
+those after it, so that a client knows which of its commands to repeat.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from antiphon_gateway.conversations.saved import PendingResponse, save
 from antiphon_gateway.conversations.settings import ConversationSettings
 
 SealToken = Callable[[bytes], bytes]
-"""Makes the token of what was saved."""
+"""Creates a token from a saved conversation."""
 
 
 class Saving:
-    """Wraps the client, and inspects all events. `state` returns the conversation's settings and
-    items."""
+    """Wraps the client and inspects all events. `state` returns the settings and the items of the
+    conversation.
+    """
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Saving:
         self._begun = self._done = self._audio_done = 0
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Send events to the client, and a token after them if one is due."""
+        """Send events to the client. If a token is due, it is sent after them."""
         for event in events:
             self._note(event)
         await self._client.send(events)
@@ -70,8 +71,9 @@ class Saving:
 
     @contextmanager
     def command(self, *, counted: bool) -> Iterator[None]:
-        """Something is being done for as long as the context lasts; `counted` if the client has
-        sent it."""
+        """Return a context manager for the time during which something is being done. `counted` is
+        true if the client has sent it.
+        """
         self._busy += 1
         self._begun += counted
         try:
@@ -81,16 +83,16 @@ class Saving:
             self._done += counted
 
     def change(self) -> None:
-        """Something has been done that the client need not send again."""
+        """Record a change that the client need not send again."""
         self._stale = True
 
     @property
     def due(self) -> bool:
-        """Whether a token is due."""
+        """Return whether a token is due."""
         return self._stale and not self._busy
 
     def saved(self) -> Sequence[ConversationEvent]:
-        """The token as the conversation stands."""
+        """Return the token for the current state of the conversation."""
         self._stale = False
         settings, items = self._state()
         content = save(settings, items, self._pending.values(), self._most_bytes)
@@ -114,7 +116,7 @@ class Saving:
             case ResponseDone(response):
                 self._pending.pop(response.id, None)
             case AudioAccepted() | AudioDropped():
-                # Of the command that is being carried out, too.
+                # This includes the command that is being processed.
                 self._audio_done = self._begun
             case (
                 ConversationOpened()

@@ -1,9 +1,10 @@
-"""Seals what a client keeps of a conversation, so that a gateway can trust what comes back.
+"""Seals the data that a client keeps of a conversation, so that a gateway can trust the data when
+it comes back.
 
-A seal is an HMAC-SHA256 over the name of the client's API key, the time at which it ends, and the
-content: nothing is encrypted, since the content is the client's own conversation. The key is the
-first line of a file; seals of its other lines are taken, too, so that keys can be changed one after
-the other. Without a file it is a random key of this process.
+A seal is an HMAC-SHA256 of the name of the client's API key, the time when the seal expires, and
+the content. Nothing is encrypted, because the content is the client's own conversation. The first
+line of a file is the key. Seals that were created with the keys in its other lines are accepted as
+well, so that keys can be replaced. Without a file, this process uses a random key.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ _PURPOSE = b"antiphon conversation 1"
 _MAC_BYTES = hashlib.sha256().digest_size
 _UNTIL = struct.Struct(">Q")
 SEAL_BYTES = _MAC_BYTES + _UNTIL.size
-"""What a seal takes beside its content."""
+"""The size of a seal without its content."""
 
 
 class Seal:
-    """Raises `InvalidArgument` for an invalid file. If the file becomes invalid later, the previous
-    keys stay valid, and an error is logged."""
+    """Creates and verifies seals. Raises `InvalidArgument` if the file is invalid.
+
+    If the file becomes invalid later, the previous keys remain valid and an error is logged.
+    """
 
     def __init__(
         self,
@@ -56,15 +59,17 @@ class Seal:
         self._keys = (secrets.token_bytes(),) if self._path is None else read_keys(self._path)
 
     def close(self, content: bytes, owner: str) -> bytes:
-        """The token of a content, for the API key of that name."""
+        """Return a token with this content for the API key with this name."""
         self._look()
         until = _UNTIL.pack(int(self._now() + self._holds_s))
         return _mac(self._keys[0], owner, until, content) + until + content
 
     def open(self, token: bytes, owner: str, most_bytes: int) -> bytes:
-        """The content of a token. Raises `InvalidArgument` for one that is too large, or that no
-        gateway with this key has made for that API key, and `FailedPrecondition` for one that is
-        too old."""
+        """Return the content of a token.
+
+        Raises `InvalidArgument` if the token is too large, or if it was not created for this API
+        key by a gateway with this key. Raises `FailedPrecondition` if the token has expired.
+        """
         if len(token) > most_bytes + SEAL_BYTES:
             raise InvalidArgument(
                 f"token: has {len(token)} bytes, and no token has more than "
@@ -73,7 +78,7 @@ class Seal:
             )
         self._look()
         mac, until, content = token[:_MAC_BYTES], token[_MAC_BYTES:SEAL_BYTES], token[SEAL_BYTES:]
-        # Not `any`, which would tell by its time which of the keys it was.
+        # `any` is not used, because its duration would reveal which of the keys matched.
         alike = [hmac.compare_digest(_mac(key, owner, until, content), mac) for key in self._keys]
         if len(token) < SEAL_BYTES or True not in alike:
             raise InvalidArgument(
@@ -90,7 +95,7 @@ class Seal:
         return content
 
     def _look(self) -> None:
-        """Read the file again if it has changed, at most every `reload_s`."""
+        """Read the file again if it has changed, at most once every `reload_s` seconds."""
         if self._path is None or self._clock() - self._looked_at < self._reload_s:
             return
         self._looked_at = self._clock()
@@ -109,7 +114,9 @@ class Seal:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """The keys of a file, one a line. Raises `InvalidArgument`."""
+    """Return the keys in a file, which contains one per line. Raises `InvalidArgument` if it is
+    invalid.
+    """
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     keys = tuple(line.strip() for line in content.splitlines() if line.strip())
     if not keys:
@@ -125,7 +132,8 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 def _mac(key: bytes, owner: str, until: bytes, content: bytes) -> bytes:
     made = hmac.new(key, digestmod=hashlib.sha256)
-    # The lengths of these are fixed, or told: no two lists of parts are alike.
+    # The lengths of these parts are either fixed or included, so that different lists of parts
+    # never result in the same bytes.
     named = owner.encode()
     for part in (_PURPOSE, struct.pack(">I", len(named)), named, until, content):
         made.update(part)

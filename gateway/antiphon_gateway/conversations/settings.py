@@ -1,4 +1,4 @@
-"""What holds in a conversation, or for one response. Pure."""
+"""The settings of a conversation or of a single response. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon_gateway.outputs import AUDIO, TEXT
 
 
 class Eagerness(enum.Enum):
-    """How soon an answer may come where a pause need not be the end of a turn."""
+    """How soon an answer may start after a pause that might not be the end of the turn."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -32,41 +32,47 @@ EAGER_SILENCE_S = {
     Eagerness.AUTO: 0.7,
     Eagerness.HIGH: 0.4,
 }
-"""There is no model of what is meant: eagerness is a length of silence."""
+"""The duration of silence for each level of eagerness, in seconds. Turns are not detected from
+their meaning.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemanticTurns(VoiceTurns):
-    """Turns by voice, whose silence follows from an eagerness."""
+    """Turn detection based on voice activity. The eagerness determines the duration of silence."""
 
     eagerness: Eagerness
 
 
 FUNCTION = "function:"
 MOST_STAGES = 16
-"""With sampling of their own."""
+"""The maximum number of stages that have separate sampling settings."""
 _BY_VOICE = VoiceTurns()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSettings(HeldSettings):
-    """Settings of a conversation or of one response, including those that only the gateway uses.
+    """The settings of a conversation or of a single response, including those that only the gateway
+    uses.
 
-    `max_output_tokens` of None means no limit. `output_rate_hz` is the rate of the model. `spoken`
-    output also has its text, as a transcript. The formats are those of the client's input and
-    output audio; the endpoint converts. A model that `hears` transcribes the user's speech if
-    `transcripts` are requested. Functions can be offered to a model that `takes_tools`.
+    If `max_output_tokens` is None, there is no limit. `output_rate_hz` is the sample rate of the
+    model. Output that is `spoken` also contains its text, as a transcript. The formats are those of
+    the client's input and output audio, and the endpoint converts between them and those of the
+    model. If a model `hears`, it transcribes the user's speech when `transcripts` are requested. If
+    a model `takes_tools`, functions can be offered to it.
 
-    A model that `reads_aloud` speaks the user's text unchanged, and generates no text. Its
-    `instructions` describe the speech if it supports `voice_instructions`; otherwise it has none.
+    A model that `reads_aloud` speaks the text of the user without changes and generates no text. If
+    it supports `voice_instructions`, its `instructions` describe how to speak. Otherwise it has no
+    instructions.
 
-    With `timeline`, the durations of the stages follow each end of a response. With `stopping`, a
-    client of OpenAI's API receives an event at shutdown that OpenAI does not have.
+    If `timeline` is true, the end of each response is followed by the durations of the stages. If
+    `stopping` is true, a client of OpenAI's API receives an event at shutdown that does not exist
+    in OpenAI's API.
 
-    `options` are those of the model, with the files of recordings. `sampling` is by stage, as in an
-    order; `max_output_tokens` takes precedence over its value for the stage that reads the
-    messages. `tools` are those of `Conversation`; `tool_choice` is "none", "auto", "required", or
-    `FUNCTION` and the name of one.
+    `options` are the options of the model, including the files of recordings. `sampling` is
+    specified by stage, as in an order. For the stage that reads the messages, `max_output_tokens`
+    takes precedence. `tools` has the same format as in `Conversation`. `tool_choice` is "none",
+    "auto", "required", or `FUNCTION` and the name of a function.
     """
 
     model: str
@@ -89,24 +95,24 @@ class ConversationSettings(HeldSettings):
 
     @property
     def voice_turns(self) -> VoiceTurns | None:
-        """How turns are detected; None if they are not."""
+        """How turns are detected from voice activity, or None if they are not."""
         return self.turns if isinstance(self.turns, VoiceTurns) else None
 
     @property
     def answer_every_s(self) -> float | None:
-        """Seconds of audio that are a turn; None if the clock ends none."""
+        """The duration of a timed turn in seconds, or None if turns are not timed."""
         return self.turns.answer_every_s if isinstance(self.turns, TimedTurns) else None
 
     @property
     def outputs(self) -> frozenset[str]:
-        """The outputs to ask the stages for."""
+        """The outputs to request from the stages."""
         if self.reads_aloud:
             return frozenset({AUDIO})
         return frozenset({TEXT, AUDIO}) if self.spoken else frozenset({TEXT})
 
     @property
     def order_sampling(self) -> dict[str, SamplingRequest]:
-        """The sampling to ask the stages for."""
+        """The sampling settings to request from the stages."""
         reading = self.sampling.get(INPUT_STAGE, SamplingRequest())
         if self.max_output_tokens is not None:
             reading = replace(reading, max_tokens=self.max_output_tokens)
@@ -114,7 +120,7 @@ class ConversationSettings(HeldSettings):
 
     @property
     def order_options(self) -> dict[str, OptionInput]:
-        """The options to ask the stages for."""
+        """The options to request from the stages."""
         return {
             name: Recording(f"options.{name}", value) if isinstance(value, bytes) else value
             for name, value in self.options.items()
@@ -122,20 +128,26 @@ class ConversationSettings(HeldSettings):
 
     @property
     def options_bytes(self) -> int:
-        """How much of what the client sent the options hold."""
+        """The size of the options that the client has sent, in bytes."""
         return sum(len(each) for each in self.options.values() if isinstance(each, str | bytes))
 
     def with_options(self, given: Mapping[str, str | float | bytes | None]) -> ConversationSettings:
-        """With these options in place of those of the same names; None removes one. Raises
-        `InvalidArgument` for more than there may be."""
+        """Return settings in which these options replace those with the same names. Setting an
+        option to None removes it.
+
+        Raises `InvalidArgument` if there are too many options.
+        """
         options = {n: v for n, v in {**self.options, **given}.items() if v is not None}
         if len(options) > MAX_OPTIONS:
             raise InvalidArgument(f"options: more than {MAX_OPTIONS} of them", field="options")
         return replace(self, options=options)
 
     def with_sampling(self, given: Mapping[str, SamplingRequest]) -> ConversationSettings:
-        """With this sampling in place of that of the same stages; one without settings removes it.
-        Raises `InvalidArgument` for more stages than there may be."""
+        """Return settings in which these sampling settings replace those for the same stages. If
+        they are empty, the entry is removed.
+
+        Raises `InvalidArgument` if there are too many stages.
+        """
         sampling = {n: v for n, v in {**self.sampling, **given}.items() if v != SamplingRequest()}
         if len(sampling) > MOST_STAGES:
             raise InvalidArgument(f"sampling: more than {MOST_STAGES} stages", field="sampling")
@@ -143,7 +155,9 @@ class ConversationSettings(HeldSettings):
 
     @property
     def offered(self) -> tuple[tuple[str, ...], ToolChoice]:
-        """The functions that a response may call, and how. Raises `InvalidArgument`."""
+        """Return the functions that a response may call, and the rules for calling them. Raises
+        `InvalidArgument` if they are invalid.
+        """
         choice, parallel = self.tool_choice, self.parallel_calls
         if choice.startswith(FUNCTION):
             name = choice.removeprefix(FUNCTION)
@@ -151,7 +165,9 @@ class ConversationSettings(HeldSettings):
         return choose_tools(self.tools, choice, "", parallel=parallel)
 
     def check_hears(self, field: str) -> None:
-        """Raise `InvalidArgument` for audio in that field if the model takes none."""
+        """Raise `InvalidArgument` for audio in the given field if the model does not accept
+        audio.
+        """
         if not self.hears:
             raise InvalidArgument(
                 f"{field}: the model {self.model!r} takes no audio; send text in an item of the "
@@ -160,26 +176,33 @@ class ConversationSettings(HeldSettings):
             )
 
     def with_spoken(self, spoken: bool) -> ConversationSettings:
-        """With spoken or written answers. A model that reads aloud always speaks."""
+        """Return settings with spoken or written answers. A model that reads text aloud always
+        speaks.
+        """
         return replace(self, spoken=spoken or self.reads_aloud)
 
     def with_instructions(self, text: str) -> ConversationSettings:
-        """With these instructions. A model that reads aloud without `voice_instructions` keeps
-        none."""
+        """Return settings with these instructions. A model that reads text aloud without
+        `voice_instructions` does not keep any.
+        """
         has_none = self.reads_aloud and not self.voice_instructions
         return replace(self, instructions="" if has_none else text)
 
     def with_turns(self, turns: VoiceTurns | TimedTurns | None) -> ConversationSettings:
-        """With turns that end so. A model that takes no audio has no turns by voice; turns by the
-        clock are rejected when the settings are applied."""
+        """Return settings with this type of turn detection.
+
+        If the model does not accept audio, turn detection based on voice activity is dropped. Timed
+        turns are rejected when the settings are applied.
+        """
         has_none = not self.hears and isinstance(turns, VoiceTurns)
         return replace(self, turns=None if has_none else turns)
 
     def with_voice(self, name: str) -> ConversationSettings:
-        """Return the settings with this voice.
+        """Return settings with this voice.
 
-        An unknown name keeps the current voice: clients request the voices that they know, and an
-        error would end some of them. "" is the default voice of a model that reads aloud.
+        If the name is unknown, the current voice is kept. Clients request the voices that they
+        know, and an error would terminate some of them. "" is the default voice of a model that
+        reads text aloud.
         """
         voice = self.voice_aliases.get(name.lower(), name.lower())
         is_default = not voice and self.reads_aloud
@@ -187,6 +210,6 @@ class ConversationSettings(HeldSettings):
 
 
 def own_settings(settings: HeldSettings) -> ConversationSettings:
-    """The settings of a command or event of this gateway."""
+    """Return the settings in a command or event of this gateway."""
     assert isinstance(settings, ConversationSettings)
     return settings

@@ -1,8 +1,9 @@
-"""Conversations and the bytes that they keep, shared by API keys. Pure.
+"""Distributes conversations and the memory that they use among API keys. This module performs no
+I/O.
 
-When there is no room for another conversation, or for more bytes, the longest idle conversation of
-the key that has most of them ends. A key never takes from one that has no more than itself, so two
-keys do not take from each other in turn.
+If there is no space for another conversation or for more data, the key that uses the most loses the
+conversation that has been idle for the longest time. A key never takes from a key that uses no more
+than itself, so two keys do not take from each other in turn.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ RETRY_AFTER_S = 1.0
 
 
 def never_busy() -> bool:
-    """Of a conversation that has not begun."""
+    """Return False. This is used for a conversation that has not begun yet."""
     return False
 
 
 class ConversationShares:
-    """What all conversations take; their bytes are those of the gateway's `memory`."""
+    """The shares of all conversations. Their memory is part of the gateway's `memory`."""
 
     def __init__(self, max_conversations: int, memory: ByteBudget) -> None:
         self.memory = memory
@@ -32,13 +33,14 @@ class ConversationShares:
 
     @property
     def open(self) -> int:
-        """Conversations that have a share."""
+        """The number of conversations that have a share."""
         return len(self._held)
 
     def take(self, owner: str, end: Callable[[AntiphonError], None]) -> ConversationShare:
-        """A share of another conversation of a key. `end` is called when it has to give way.
+        """Return a share for another conversation of a key. `end` is called if this conversation
+        has to end for another one.
 
-        Raises `ResourceExhausted` when there is no room.
+        Raises `ResourceExhausted` if there is no space.
         """
 
         def missing() -> int:
@@ -55,7 +57,9 @@ class ConversationShares:
         return share
 
     def check(self, owner: str, more_bytes: int) -> None:
-        """Make room for so many bytes more. Raises `ResourceExhausted` when there is none."""
+        """Make space for this many additional bytes. Raises `ResourceExhausted` if this is not
+        possible.
+        """
 
         if more_bytes <= 0:
             return
@@ -72,7 +76,7 @@ class ConversationShares:
                 ) from full
 
     def forget(self, share: ConversationShare) -> None:
-        """Count a share no more; further calls do nothing."""
+        """Stop counting a share. Calling this again has no effect."""
         self._held.pop(share, None)
 
     def _free(
@@ -83,7 +87,11 @@ class ConversationShares:
         amount_of: Callable[[ConversationShare], int],
     ) -> bool:
         """End conversations of keys that have more than `owner` would have, until nothing is
-        missing; whether that is so. Ends none if it would not be enough."""
+        missing.
+
+        Returns whether there is enough space now. If ending conversations would not provide enough
+        space, none of them is ended.
+        """
         giving: list[ConversationShare] = []
         found = 0
         amounts: Counter[str] = Counter()
@@ -112,8 +120,9 @@ class ConversationShares:
 
 
 class ConversationShare:
-    """The resources of one conversation. Only an idle conversation, for which `is_busy` returns
-    False, may be ended."""
+    """The resources of one conversation. It may only be ended while it is idle, which means that
+    `is_busy` returns False.
+    """
 
     def __init__(
         self, shares: ConversationShares, owner: str, end: Callable[[AntiphonError], None]
@@ -124,28 +133,32 @@ class ConversationShare:
         self._shares = shares
         self._end = end
         self._lease = shares.memory.lease(Holder.CONVERSATIONS)
-        # Which conversation gives way is decided here.
+        # The decision which conversation has to end is made here.
         self._lease.keep()
 
     @property
     def size_bytes(self) -> int:
-        """What it keeps."""
+        """The number of bytes that the conversation keeps."""
         return self._lease.size_bytes
 
     def active(self) -> None:
-        """The client has sent something."""
+        """Record that the client has sent something."""
         self.active_at = self._shares.memory.clock()
 
     def check(self, more_bytes: int) -> None:
-        """Make room for so many bytes more. Raises `ResourceExhausted` when there is none."""
+        """Make space for this many additional bytes. Raises `ResourceExhausted` if this is not
+        possible.
+        """
         self._shares.check(self.owner, more_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """It keeps so many bytes now; none once it is closed."""
+        """Record the number of bytes that the conversation keeps now. After it has been closed, it
+        keeps none.
+        """
         self._lease.resize(size_bytes)
 
     def give_way(self) -> None:
-        """Give the share back and end the conversation."""
+        """Release the share and end the conversation."""
         self.close()
         self._end(
             ResourceExhausted(
@@ -156,6 +169,6 @@ class ConversationShare:
         )
 
     def close(self) -> None:
-        """Give the share back; further calls do nothing."""
+        """Release the share. Calling this again has no effect."""
         self._lease.close()
         self._shares.forget(self)

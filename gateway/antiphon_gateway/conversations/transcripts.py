@@ -1,9 +1,11 @@
-"""Transcripts of the user's speech by the model, concurrent with the answers, in separate sessions.
+"""Transcripts of the user's speech by the model. They run concurrently with the answers, in
+separate sessions.
 
-Recordings are transcribed one at a time and in order, so that a conversation uses at most one call
-and one slot for them, and an answer never waits for one. A transcript counts towards the requests
-per minute of an API key, but not towards its concurrency: with `concurrency: 1`, either the
-transcript or the answer would be refused. The limit of conversations limits their number.
+Recordings are transcribed one at a time and in order. Therefore a conversation uses at most one
+call and one slot for them, and an answer never waits for a transcript. A transcript counts towards
+the requests per minute of an API key, but not towards its concurrency. Otherwise, with
+`concurrency: 1`, either the transcript or the answer would be refused. The number of transcripts is
+limited by the number of conversations.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ from antiphon_gateway.orders.transcribing import transcription_order
 from antiphon_gateway.sessions.events import SegmentFinished, TextProduced
 
 MOST_WAITING = 16
-"""Recordings of one conversation that wait to be written down."""
+"""The maximum number of recordings of one conversation that wait to be transcribed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A waiting recording, referenced by its place, so that a deleted item can be freed."""
+    """A recording that waits. It is referenced by its position, so that a deleted item can be
+    freed.
+    """
 
     item_id: str
     index: int
@@ -44,7 +48,7 @@ class _Waiting:
 
 
 class Transcripts:
-    """See the head of this file. `close` it at the end."""
+    """The transcripts of a conversation. Call `close` at the end."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class Transcripts:
         self._work: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Give up what runs and what waits."""
+        """Cancel everything that is running or waiting."""
         self._waiting.clear()
         if self._work is not None:
             self._work.cancel()
@@ -75,7 +79,7 @@ class Transcripts:
             await asyncio.wait([self._work])
 
     async def begin(self, item: Item, wish: TranscriptOptions) -> None:
-        """Have the recordings of an item written down when it is their turn."""
+        """Queue the recordings of an item for transcription."""
         for index, content in enumerate(item.parts):
             if not isinstance(content, HeardPart):
                 continue
@@ -92,7 +96,7 @@ class Transcripts:
             while self._waiting:
                 await self._write(self._waiting.popleft())
         except Cancelled:
-            # Nobody is there any more to be told.
+            # The client has disconnected.
             return
 
     async def _write(self, wanted: _Waiting) -> None:
@@ -129,14 +133,14 @@ class Transcripts:
         )
 
     def _recording(self, wanted: _Waiting) -> HeardPart:
-        """Raises `NotFound` when it was deleted."""
+        """Return the recording. Raises `NotFound` if it has been deleted."""
         for content in self._items.get(wanted.item_id).parts[wanted.index :][:1]:
             if isinstance(content, HeardPart):
                 return content
         raise NotFound(f"the item {wanted.item_id!r} is another one now, without a recording there")
 
     def _keep(self, wanted: _Waiting, said: str) -> None:
-        """Let the item have its text, if it is still there."""
+        """Add the text to the item, if the item still exists."""
         try:
             recording = self._recording(wanted)
         except NotFound:

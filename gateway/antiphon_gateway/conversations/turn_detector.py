@@ -1,6 +1,6 @@
 """The input audio of a conversation, and its turns if they are detected.
 
-`append` waits until its audio has been processed. Commands therefore see the effects of all earlier
+`append` waits until its audio has been processed. Therefore commands see the effects of all earlier
 audio, and a client that sends audio too fast is slowed down at its socket.
 """
 
@@ -18,13 +18,16 @@ from antiphon_gateway.voice_activity.listener import VoiceListener
 from antiphon_gateway.voice_activity.vad_stream import VadStream
 
 UNDECIDED_S = 0.25
-"""How much may have been heard before speech is told to have begun: the least of it, a frame, and
-what the resampler holds."""
+"""The maximum amount of speech in seconds that may have been processed before its start is
+reported. It consists of the minimum amount of speech, a frame, and the samples in the resampler.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSoFar:
-    """The turn that is being spoken: its number, and how many samples are certainly its own."""
+    """The turn that is being spoken, with its number and the number of samples that certainly
+    belong to it.
+    """
 
     number: int
     samples: int
@@ -33,14 +36,16 @@ class TurnSoFar:
 
 @dataclass(frozen=True, slots=True)
 class TurnHeard:
-    """The end of speech, with the turn's audio."""
+    """The end of speech, with the audio of the turn."""
 
     stopped: SpeechEnded
     recording: PcmRecording
 
 
 class TurnDetector:
-    """See the head of this file. Between turns no more is kept than the next may need."""
+    """Detects the turns in the input audio. Between turns, it only keeps the audio that the next
+    turn may need.
+    """
 
     def __init__(self, listener: VoiceListener, turns: VoiceTurns | None, *, max_s: float) -> None:
         self._listener = listener
@@ -54,9 +59,10 @@ class TurnDetector:
 
     @property
     def so_far(self) -> TurnSoFar | None:
-        """The current turn, detected or ended by the client; None if there is none.
+        """The current turn, which ends when its end is detected or the client ends it. It is None
+        if there is no turn.
 
-        A detected end may be slightly before the last processed audio.
+        A detected end may be slightly before the last audio that was processed.
         """
         buffer = self._buffer
         samples = buffer.end - buffer.start
@@ -67,7 +73,7 @@ class TurnDetector:
         return TurnSoFar(self._number, samples, buffer.rate_hz)
 
     def of_turn(self, start: int, stop: int) -> bytes:
-        """Samples of the turn that is being spoken, counted from its beginning."""
+        """Return samples of the turn that is being spoken, counted from its beginning."""
         return self._buffer.cut(start, stop)
 
     @property
@@ -77,13 +83,14 @@ class TurnDetector:
 
     @property
     def size_bytes(self) -> int:
-        """What is kept."""
+        """The number of bytes that are kept."""
         return self._buffer.size_bytes
 
     def detect(self, turns: VoiceTurns | None, every_s: float | None = None) -> None:
-        """Set how turns are detected, or (without `turns`) the duration after which they end.
+        """Set how turns are detected. If `turns` is None, `every_s` is the duration after which a
+        turn ends.
 
-        If the setting has changed, a current turn continues without an end.
+        If the setting has changed, a turn that is in progress continues without an end.
         """
         self._every_s = every_s
         if turns != self._turns:
@@ -91,11 +98,14 @@ class TurnDetector:
             self._stop_listening()
 
     async def append(self, pcm16: bytes, rate_hz: int) -> list[SpeechBegan | TurnHeard]:
-        """Take more audio, and what became of speech in it. Raises what the buffer raises."""
+        """Process more audio. Returns the starts and ends of speech in it. Raises the errors of the
+        buffer.
+        """
         if self._turns is None:
             self._buffer.append(pcm16, rate_hz)
             return []
-        # First, since a turn that is ended to make room for it would be lost with it.
+        # This check comes first. If a turn were ended to make space for this audio, the turn would
+        # be lost together with it.
         self._buffer.check_length(pcm16, rate_hz)
         heard = self._make_room(self._turns, pcm16, rate_hz)
         self._buffer.append(pcm16, rate_hz)
@@ -110,12 +120,14 @@ class TurnDetector:
         return heard
 
     async def append_silence(self, seconds: float) -> list[SpeechBegan | TurnHeard]:
-        """Take so much silence, as if it had come. Raises what the buffer raises."""
+        """Process silence of this length as if it had been received. Raises the errors of the
+        buffer.
+        """
         rate_hz = self._buffer.rate_hz
         return await self.append(bytes(round(seconds * rate_hz) * SAMPLE_BYTES), rate_hz)
 
     def next_slice(self) -> tuple[str, PcmRecording] | None:
-        """So many seconds as become a message, once that many are there."""
+        """Return the next slice of timed audio as a message, once enough audio has arrived."""
         size = round((self._every_s or 0.0) * self._buffer.rate_hz)
         if not size or self._buffer.end - self._buffer.start < size:
             return None
@@ -124,22 +136,24 @@ class TurnDetector:
         return new_id("item"), recording
 
     def commit(self) -> tuple[str, PcmRecording]:
-        """Turn the buffered audio into a message, with the id of its speech events.
+        """Turn the buffered audio into a message, with the ID of its speech events.
 
-        Raises `NoAudio`.
+        Raises `NoAudio` if there is none.
         """
         recording = self._buffer.take(self._number)
         self._number += 1
         return self._forget_speech() or new_id("item"), recording
 
     def clear(self) -> None:
-        """Drop the buffered audio; current speech counts as if it began now."""
+        """Drop the buffered audio. If the user is speaking, the speech counts as if it
+        started now.
+        """
         self._buffer.clear()
         self._number += 1
         self._forget_speech()
 
     def time_out(self) -> tuple[SilencePassed, PcmRecording] | None:
-        """Turn the silence so far into a message; None if no audio has arrived."""
+        """Turn the silence so far into a message, or return None if no audio has arrived."""
         if self._buffer.end == self._buffer.start:
             return None
         start_s = self._buffer.seconds(self._buffer.start)
@@ -150,7 +164,9 @@ class TurnDetector:
     def _make_room(
         self, turns: VoiceTurns, pcm16: bytes, rate_hz: int
     ) -> list[SpeechBegan | TurnHeard]:
-        """End a turn that has become as long as a recording may be, and audio of another rate."""
+        """End a turn that has reached the maximum length of a recording, and audio that has a
+        different rate.
+        """
         if self._buffer.rate_hz not in (0, rate_hz):
             self._buffer.clear()
             self._stop_listening()
@@ -161,7 +177,7 @@ class TurnDetector:
         return [ended]
 
     def _at(self, edge: SpeechEdge) -> int:
-        """The position of an edge."""
+        """Return the position of an edge."""
         assert self._ear is not None
         return self._ear_start + self._ear.samples_at(edge.frame)
 
@@ -174,27 +190,27 @@ class TurnDetector:
         return SpeechBegan(self._speech_id, self._buffer.seconds(self._buffer.start))
 
     def _ended(self, position: int) -> TurnHeard:
-        # What the ear hears now may be the next turn already.
+        # The audio that is being processed now may already belong to the next turn.
         item_id, self._speech_id = self._speech_id, ""
         recording = self._buffer.take(self._number, position)
         end_s = self._buffer.seconds(self._buffer.start)
         return TurnHeard(SpeechEnded(item_id, end_s), recording)
 
     def _forget_speech(self) -> str:
-        """End the current speech, and return its id."""
+        """End the current speech and return its ID."""
         item_id, self._speech_id = self._speech_id, ""
         if self._ear is not None and self._ear.speaking:
             self._ear.forget()
         return item_id
 
     def _stop_listening(self) -> None:
-        """Process later audio as if no audio had come before."""
+        """Process later audio as if there had been no audio before it."""
         self._ear, self._speech_id = None, ""
         self._number += 1
         self._trim()
 
     def _trim(self) -> None:
-        """Drop what no turn can have any more."""
+        """Drop the audio that no turn can contain any longer."""
         if self._turns is not None and not self._speech_id:
             keep_s = self._turns.prefix_padding_s + UNDECIDED_S
             keep_s = max(keep_s, self._turns.idle_timeout_s or 0.0)
